@@ -13,8 +13,8 @@ from khop.api.open_graph import Graph
 from khop.config.node_task import NodeTask
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.graph.edge_draws import EdgeDraws
+from khop.graph.names import Names
 from khop.inference.chunks import unwatched
-from khop.inference.predictions import Names
 from khop.rules.rule import Hop
 from khop.training.regression import LabelScale, NodeRegression
 from support.small_labeled import write_labeled_graph

@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
+import pyarrow.parquet
+
+from khop.api.partition import partition_graph
 from khop.api.serve import service_of
 from khop.cli.main import run
 from khop.config.build import prepare
@@ -25,6 +28,7 @@ from khop.servers.request_handler import RequestHandler, ResponseStream
 from khop.servers.transport import Buffer
 from support.commands import infer_here, records, train_here
 from support.dated_shop import write_dated_shop
+from support.named_shop import CLASSES, write_named_shop
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_typed_graph
 
@@ -210,6 +214,51 @@ def test_a_run_on_a_graph_that_is_split_by_time_equals_a_local_one(
     assert len(losses[0]) >= 2
     last = [records(name)[-1] for name in ("remote", "local")]
     assert {**last[0], "traffic": 0} == {**last[1], "traffic": 0}
+
+
+NODES_OF_SHOP = ("--task", "node-classification", "--target", "item", "--label", "label")
+NUMBERS_OF_SHOP = ("--task", "node-regression", "--target", "user", "--label", "label")
+FILES = {  # rows of one type, in order and of a split, and of both ends of links; predictions
+    "nodes": (NODES_OF_SHOP, [("--node-type", "item"), ("--node-type", "item", "--split", "test")]),
+    "numbers": (NUMBERS_OF_SHOP, [("--node-type", "user", "--values", "outputs")]),
+    "links": ((*BY_LINKS, "--eval-negatives", "3"), [()]),
+}
+
+
+@pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_servers_have_the_users_names_and_the_bytes_of_local_ones(
+    tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch, kind: str, *, partitioned: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop, (options, files) = write_named_shop(tmp_path / "shop"), FILES[kind]
+    if partitioned:
+        partition_graph(shop, tmp_path / "shop-2", 2, method="random")
+        shop = tmp_path / "shop-2"
+    far = ("--servers", serving(shop))  # type: ignore[operator]
+    train_here("--graph", str(shop), *options, *SMALL, "--epochs", "1", "--out", "run")
+    for number, chosen in enumerate(files):
+        for home, servers in (("here", ()), ("far", far)):
+            Path(home).mkdir(exist_ok=True)
+            infer_here("run", "--out", f"{home}/{number}.parquet", *chosen, *servers)
+    for home, servers in (("here", ()), ("far", far)):
+        with pytest.raises(SystemExit) as left:
+            run(("evaluate", "run", "--split", "all", "--predictions", f"{home}/p.parquet", *servers))
+        assert not left.value.code
+    names = sorted(path.name for path in Path("here").iterdir())
+    assert names == sorted(path.name for path in Path("far").iterdir())
+    for name in names:
+        assert Path("far", name).read_bytes() == Path("here", name).read_bytes(), name
+    (first, *_), predicted = names, pyarrow.parquet.read_table("far/p.parquet")
+    columns = pyarrow.parquet.read_table(f"far/{first}").column_names
+    assert ("id" in columns, "original_id" in columns) == (True, partitioned)
+    ends = {"links": ["source_id", "destination_id"]}.get(kind, ["id"])
+    assert set(ends) <= set(predicted.column_names)
+    if kind == "nodes":
+        assert set(predicted["prediction"].to_pylist()) <= set(CLASSES)
+        assert ("original_id" in predicted.column_names) == partitioned
+    if kind == "numbers":
+        assert set(predicted["unit"].to_pylist()) == {"EUR"}
 
 
 def test_stores_on_a_gpu_are_refused(graph: Path, serving: object) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from khop.graph.ids_by_node import IdsHere
 from khop.inference.parquet_file import check_parquet, id_columns, write_parquet
 from khop.kernels.id_table import StringKeys
 
@@ -36,8 +37,8 @@ def test_nothing_stays_of_a_file_that_was_not_finished(tmp_path: Path) -> None:
 
 def test_ids_are_text_or_integers_or_nodes_alone() -> None:
     nodes = torch.tensor([1, 0])
-    assert id_columns(StringKeys.of(["a", "b"]), nodes, "id", "node")["id"].to_pylist() == ["b", "a"]
-    assert id_columns(np.array([7, 8]), nodes, "id", "node")["id"].to_pylist() == [8, 7]
+    assert id_columns(IdsHere(StringKeys.of(["a", "b"])), nodes, "id", "node")["id"].to_pylist() == ["b", "a"]
+    assert id_columns(IdsHere(np.array([7, 8])), nodes, "id", "node")["id"].to_pylist() == [8, 7]
     assert list(id_columns(None, nodes, "id", "node")) == ["node"]
 
 

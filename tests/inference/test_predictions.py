@@ -10,17 +10,19 @@ import torch
 from tests.importing.shop import items, spec
 
 from khop import Links, import_tables, open_graph
+from khop.graph.ids_by_node import IdsHere
+from khop.graph.names import Names
 from khop.inference.evaluation import SplitOutputs
-from khop.inference.predictions import LinkPredictions, Names, NodePredictions
+from khop.inference.predictions import LinkPredictions, NodePredictions
 from khop.kernels.id_table import StringKeys
 
-IDS = {"item": StringKeys.of(["a", "b", "c"])}
+IDS = {"item": IdsHere(StringKeys.of(["a", "b", "c"]))}
 NODES = torch.tensor([2, 0])
 
 
 def rows(labels: torch.Tensor, outputs: torch.Tensor, record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of one split of two nodes, without ids."""
-    made = NodePredictions("item", "label", None, {"test": SplitOutputs(NODES, labels, outputs)})
+    made = NodePredictions("item", "label", {"test": SplitOutputs(NODES, labels, outputs)})
     (piece,) = made.pieces(Names(IDS, {"item": record}))
     found: list[dict[str, Any]] = pa.table(piece).to_pylist()
     assert [(row.pop("id"), row.pop("node"), row.pop("split")) for row in found] == [
@@ -66,6 +68,8 @@ def test_names_are_read_from_an_imported_folder(tmp_path: Path) -> None:
     import_tables(spec(**changes), tmp_path / "shop")
     names = Names.of(open_graph(tmp_path / "shop").folder)
     assert names.labels["item"]["classes"] == ["hat", "shoe"]
-    assert len(names.ids["item"]) == len(items())
+    ids = names.ids["item"]
+    assert ids.kind == "string"
+    assert ids.at(torch.arange(len(items()))).strings() == items()["item_id"].to_pylist()
     assert "user" not in names.labels
     assert not Names.of(None).ids

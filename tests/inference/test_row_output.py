@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from khop.graph.ids_by_node import IdsHere
 from khop.inference.row_output import RowOutput
 from khop.kernels.id_table import StringKeys
 from khop.runtime.group import ALONE
@@ -17,7 +18,8 @@ ROWS = torch.arange(12.0).view(4, 3)
 
 
 def output(path: Path, nodes: torch.Tensor | None = None, originals: torch.Tensor | None = None) -> RowOutput:
-    return RowOutput(path, "item", "embedding", 4, nodes, originals)
+    original_ids = None if originals is None else IdsHere(originals.numpy())
+    return RowOutput(path, "item", "embedding", 4, nodes, original_ids)
 
 
 def written(out: RowOutput) -> None:
@@ -68,7 +70,8 @@ def test_files_that_cannot_be_written_are_named_before_the_work(tmp_path: Path) 
 @pytest.mark.parametrize("own", [["a", "b", "ü", "d"], [7, 5, 3, 1]], ids=["text", "integers"])
 def test_parquet_has_the_users_ids(tmp_path: Path, own: list[str] | list[int]) -> None:
     keys = StringKeys.of([str(one) for one in own]) if isinstance(own[0], str) else np.array(own, np.int64)
-    out = RowOutput(tmp_path / "rows.parquet", "item", "embedding", 4, torch.tensor([3, 0, 1, 2]), None, keys)
+    nodes = torch.tensor([3, 0, 1, 2])
+    out = RowOutput(tmp_path / "rows.parquet", "item", "embedding", 4, nodes, None, IdsHere(keys))
     written(out)
     table = pyarrow.parquet.read_table(out.path)
     assert table.column_names == ["id", "node", "embedding"]

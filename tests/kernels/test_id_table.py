@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.id_table import Int64s, Keys, Kind, StringKeys, id_table, key_parts
+from khop.kernels.id_table import Int64s, Keys, Kind, StringKeys, id_table, joined_keys, key_parts, keys_at
 
 STRINGS = st.lists(st.text(max_size=40), max_size=60)
 INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_size=60)
@@ -140,3 +141,18 @@ def test_a_table_refuses_ids_it_does_not_have() -> None:
         table.keys(np.array([0, 2]))
     with pytest.raises(ValueError, match="expected -1"):
         id_table("string", -1)
+
+
+@given(STRINGS, st.lists(st.integers(0, 60), max_size=4))
+def test_pieces_of_keys_are_joined_to_the_whole(words: list[str], cuts: list[int]) -> None:
+    strings, integers = StringKeys.of(words), np.array([len(word) for word in words], np.int64)
+    ends = [0, *sorted(min(cut, len(words)) for cut in cuts), len(words)]
+    spans = [slice(a, b) for a, b in pairwise(ends)]
+    found = joined_keys([strings[span] for span in spans], "string")
+    assert isinstance(found, StringKeys)
+    assert found.strings() == words
+    assert joined_keys([integers[span] for span in spans], "int64").tolist() == integers.tolist()  # type: ignore[union-attr]
+    copies = joined_keys([keys_at(strings, np.arange(span.start, span.stop)) for span in spans], "string")
+    assert isinstance(copies, StringKeys)
+    assert copies.strings() == words
+    assert (len(joined_keys([], "string")), len(joined_keys([], "int64"))) == (0, 0)

@@ -8,14 +8,16 @@ import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
+import pyarrow.parquet
+
 from khop.api.partition import partition_graph
 from khop.servers.access import Role, write_token
 from support.commands import ENVIRONMENT, KHOP, free_port, train
+from support.named_shop import CLASSES, write_named_shop
 from support.server_processes import servers
 from support.small_folders import write_hub_graph, write_learnable_graph
 
@@ -111,17 +113,50 @@ def test_a_run_is_evaluated_and_its_rows_are_inferred_over_servers_of_parts(
             options = ("--part", str(part), "--owners", "owners.toml", "--token-file", "between")
             start("toy-2", *options, "--max-batch-bytes", "60000", listen=address)
         scores = [_khop("evaluate", "local", "--json", *small, *options) for options in ((), far)]
-        for out, options in (("local.npy", []), ("far.npy", far)):
-            _khop("infer", "local", "--out", out, *small, *options)
+        for out, options in (("local", []), ("far", far)):
+            _khop("infer", "local", "--out", f"{out}.parquet", *small, *options)
+            _khop("evaluate", "local", "--predictions", f"{out}.predictions.parquet", *small, *options)
         refused = subprocess.run(
             [*KHOP[:-1], "infer", "local", "--out", "refused.npy", *far], env=ENVIRONMENT, capture_output=True
         )
     here, there = ({k: v for k, v in json.loads(each).items() if k != "seconds"} for each in scores)
     assert there == here
-    assert np.array_equal(np.load("far.npy"), np.load("local.npy"))
+    for name in ("parquet", "predictions.parquet"):
+        assert Path(f"far.{name}").read_bytes() == Path(f"local.{name}").read_bytes()
+    columns = pyarrow.parquet.read_table("far.parquet").column_names
+    assert columns == ["node", "original_id", "embedding"]
     assert refused.returncode != 0
     assert b"--evaluation-batch-edges" in refused.stderr
     assert b"Traceback" not in refused.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_files_over_servers_of_parts_have_the_users_ids_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of text, class names and original ids come from servers that limit their answers."""
+    monkeypatch.chdir(tmp_path)
+    partition_graph(write_named_shop(tmp_path / "shop"), tmp_path / "shop-2", 2, method="random")
+    run = ("--task", "node-classification", "--target", "item", "--fanouts", "3,2", "--hidden", "8")
+    train("--graph", "shop-2", *run, "--epochs", "1", "--out", "local")
+    write_token(tmp_path / "between", role=Role.SERVER)
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    Path("owners.toml").write_text(f"parts = {[[each] for each in addresses]}\ntoken_file = 'between'\n")
+    far = ["--servers", ",".join(addresses), "--token-file", "between"]
+    with servers() as start:
+        for part, address in enumerate(addresses):
+            options = ("--part", str(part), "--owners", "owners.toml", "--token-file", "between")
+            start("shop-2", *options, "--max-batch-bytes", "400000", listen=address)
+        for out, options in (("local", []), ("far", far)):
+            _khop("infer", "local", "--out", f"{out}.parquet", *options)
+            _khop("evaluate", "local", "--predictions", f"{out}.predictions.parquet", *options)
+    for name in ("parquet", "predictions.parquet"):
+        assert Path(f"far.{name}").read_bytes() == Path(f"local.{name}").read_bytes()
+    rows = pyarrow.parquet.read_table("far.parquet")
+    assert rows["id"].to_pylist() == [7 * node - 100 for node in rows["original_id"].to_pylist()]
+    predicted = pyarrow.parquet.read_table("far.predictions.parquet")
+    assert set(predicted["prediction"].to_pylist()) <= set(CLASSES)
 
 
 def _khop(*words: str) -> str:

@@ -9,6 +9,7 @@ import torch
 
 import khop
 from khop.errors import Unsupported
+from khop.features.store import Rows
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.servers.errors import InvalidAnswer
 from khop.servers.frame import whole
@@ -35,11 +36,13 @@ def test_ids_of_a_split_can_be_fetched(typed_graph: khop.Graph) -> None:
     assert torch.equal(ids_here(listed), ids_here(typed_graph.split("val")["user"]))
 
 
-def test_original_ids_are_not_here(tmp_path: Path) -> None:
+def test_original_ids_of_all_nodes_are_not_here(tmp_path: Path) -> None:
     graph = connected(khop.open_graph(write_typed_graph(tmp_path / "graph", renumbered=True)))
     assert graph.original_ids("item") is None
-    with pytest.raises(Unsupported, match="original ids of 'user': the graph is on servers"):
+    with pytest.raises(Unsupported, match="original ids of all 'user': the graph is on servers"):
         graph.original_ids("user")
+    found = graph.features.gather({"user": Rows(torch.tensor([3, 0]), ("original_id",))})
+    assert found["user"]["original_id"].numel() == 2
 
 
 def test_an_answer_about_another_graph_is_refused(plain_graph: khop.Graph, typed_graph: khop.Graph) -> None:

@@ -216,8 +216,9 @@ def test_unknown_kinds_and_lists_are_refused(plain_graph: khop.Graph, service: S
     def ask(fields: dict[str, object]) -> str:
         return str(refused(service, whole({**fields, **graph}, [])))
 
-    assert "request of kind 'shell': this server answers batch, list, ids, links, rows" in ask(
-        {"kind": "shell"}
+    assert (
+        "request of kind 'shell': this server answers batch, list, ids, links, in-degrees, labels, rows"
+        in ask({"kind": "shell"})
     )
     assert "no split 'nope'" in ask({"kind": "list", "list": {"split": "nope", "types": ["item"]}})
     tensors = Tensors()

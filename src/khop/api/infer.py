@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import khop
+from khop.api.names_of import names_of
 from khop.api.open_graph import Graph
 from khop.arguments import check_word, graph_of, path_of
 from khop.exchange.lanes import Lanes
-from khop.graph.node_ids import stored_ids
 from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import CollectiveChunks, rank_bounds
@@ -110,12 +110,11 @@ class Inference:
         model, depth = _rows_of(unwrapped(model), node_types, values)
         wanted = dict.fromkeys(node_types, nodes)
         layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, rule=rule)
-        outputs, folder = [], graph.folder or graph.origin
+        outputs, names = [], names_of(graph)
         for stage in layers.stages[-1]:
             is_one = len(layers.stages[-1]) == 1
             path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
-            original = None if folder is None else folder.original_ids(stage.node_type)
-            own = None if folder is None else stored_ids(folder).get(stage.node_type)
+            original, own = (of.get(stage.node_type) for of in (names.original_ids, names.ids))
             name = values.removesuffix("s")
             output = RowOutput(path, stage.node_type, name, stage.count, nodes, original, own)
             output.check()

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from torch import Tensor
 
 from khop.api.open_graph import Graph, open_graph
 from khop.api.split_links import LinkSplit, split_links
 from khop.api.time_split import edges_before, split_links_by_column, split_links_by_time, time_cut_offs
+from khop.graph.folder import Folder
 from khop.graph.import_record import TimeCutOffs
+from khop.graph.names import label_records
+from khop.graph.node_ids import stored_ids
+from khop.kernels.id_table import Keys
 from khop.partition.placements import Placement
 from khop.sampling.link_split import Shares
 from khop.sampling.listed import ids_here
@@ -34,8 +39,8 @@ class ServedGraph:
     """A graph with its views, each made once and kept while there is room."""
 
     graph: Graph
+    folder: Folder
     name: str
-    fingerprint: str
     views: KeptViews
 
     @classmethod
@@ -47,7 +52,12 @@ class ServedGraph:
         if graph.folder is None:
             raise ValueError("serve: a graph in memory has no fingerprint; save it, and serve the folder")
         views = KeptViews(graph, default_view_bytes() if view_bytes is None else view_bytes)
-        return cls(graph, name or Path(graph.folder.path).name, graph.folder.fingerprint, views)
+        return cls(graph, graph.folder, name or Path(graph.folder.path).name, views)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the graph."""
+        return self.folder.fingerprint
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
@@ -66,6 +76,16 @@ class ServedGraph:
         return {
             name: {t: ids_here(ids) for t, ids in graph.split(name).items()} for name in graph.split_names
         }
+
+    @cached_property
+    def own_ids(self) -> Mapping[NodeType, Keys]:
+        """The users' ids by node, mapped, for the node types that have them."""
+        return stored_ids(self.folder)
+
+    @cached_property
+    def labels(self) -> Mapping[NodeType, Mapping[str, Any]]:
+        """Records of labels in the graph's import, by node type."""
+        return label_records(self.folder)
 
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""

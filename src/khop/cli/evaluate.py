@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from khop.api.names_of import names_of
 from khop.cli.baselines import OwnFeatures
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
@@ -22,7 +23,6 @@ from khop.config.run_task import Evaluation
 from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
 from khop.inference.parquet_file import check_parquet, write_parquet
-from khop.inference.predictions import Names
 from khop.training.observer import Unwatched
 from khop.training.tasks import score_name
 
@@ -79,5 +79,5 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
 def _written(evaluation: Evaluation, run: Run, path: Path, rank: int) -> dict[str, float]:
     """Write the predictions on rank 0; return the scores."""
     if rank == 0:
-        write_parquet(path, evaluation.predictions.pieces(Names.of(run.graph.folder)))
+        write_parquet(path, evaluation.predictions.pieces(names_of(run.graph)))
     return {**evaluation.scores, **evaluation.baselines}

@@ -28,10 +28,10 @@ from khop.config.build import Run
 from khop.config.read import RawRun
 from khop.config.recommending import recommender_of, rule_for
 from khop.config.values import RunConfig
+from khop.graph.names import Names
 from khop.graph.node_ids import OwnIds, stored_ids
 from khop.inference.chunks import Progress
 from khop.inference.parquet_file import check_parquet, id_columns, parquet, write_parquet
-from khop.inference.predictions import Names
 from khop.schema import EdgeType, NodeType
 from khop.training.interrupts import terminations_raised
 

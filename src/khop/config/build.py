@@ -169,18 +169,15 @@ class Run:
     ) -> Evaluation:
         """Compute scores, and keep the predictions that they are computed from. Collective.
 
-        ValueError for a task that keeps none, and where ranks or servers hold the edges.
+        ValueError for a task that keeps none, and where ranks hold the edges.
         """
         if not isinstance(self.run_task, PredictingTask):
             raise ValueError(
                 f"predictions: the task {self.config.task.kind} has scores only, no method evaluated; leave "
                 "--predictions out"
             )
-        if self.graph.servers is not None or self.graph.rank_edges is not None:
-            raise ValueError(
-                "predictions: edges are held by servers or in parts by ranks; evaluate the folder in one "
-                "process"
-            )
+        if self.graph.rank_edges is not None:
+            raise ValueError("predictions: ranks hold the edges in parts; evaluate the folder in one process")
         return self.run_task.evaluated(splits, progress, beside)
 
 

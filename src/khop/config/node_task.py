@@ -106,10 +106,7 @@ class NodeTask:
             for split in splits:
                 found |= self._outputs((split,), context_of_split(self.context, split), progress)
         node_type, label = self.task.node_type, self.task.label
-        graph = self.context.graph
-        # Those of a graph on servers are there. Scores do not need them, nor do `khop infer` and its files.
-        original_ids = graph.original_ids(node_type) if graph.servers is None else None
-        predictions = NodePredictions(node_type, label, original_ids, found, self.kind)
+        predictions = NodePredictions(node_type, label, found, self.kind)
         scores = scores_of(self.task, found, metrics)
         return Evaluation(scores, predictions, self._baselines(found, metrics))
 

@@ -16,13 +16,15 @@ from khop.config.values import RunConfig
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.ids_by_node import IdsHere
+from khop.graph.names import LABEL, Names
 from khop.graph.row_order import INPUT
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.later_graph import JoinedGraph
 from khop.inference.later_nodes import joined_nodes, later_ids
 from khop.inference.parquet_file import id_columns
-from khop.inference.predictions import LABEL, Columns, Names, labels_of, predicted
+from khop.inference.predictions import Columns, labels_of, predicted
 from khop.kernels.id_table import Keys
 from khop.models.renumbered import renumbered
 from khop.partition.parts_folder import PartsFolder
@@ -52,7 +54,7 @@ class LaterPredictions:
         Predictions have the columns of `khop evaluate --predictions`.
         """
         for at in torch.arange(len(self)).split(_ROWS):
-            columns = {"id": id_columns(self.ids, self.outputs.nodes[at], "id", "node")["id"]}
+            columns = {"id": id_columns(IdsHere(self.ids), self.outputs.nodes[at], "id", "node")["id"]}
             if self.labels == "given":
                 columns |= labels_of(self.outputs.labels[at], self.record)
             yield columns | predicted(self.outputs, at, self.record)

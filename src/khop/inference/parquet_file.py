@@ -13,7 +13,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from khop.graph.atomic import refuse_dangling
-from khop.kernels.id_table import Keys, StringKeys
+from khop.graph.ids_by_node import IdsByNode
+from khop.kernels.id_table import StringKeys
 
 
 def parquet() -> ModuleType:
@@ -43,23 +44,21 @@ def check_parquet(path: Path, option: str) -> None:
     check_new(path)
 
 
-def own_type(keys: Keys) -> Any:  # noqa: ANN401
+def own_type(ids: IdsByNode) -> Any:  # noqa: ANN401
     """Return the pyarrow type of the users' ids."""
-    return parquet().string() if isinstance(keys, StringKeys) else parquet().int64()
+    return parquet().string() if ids.kind == "string" else parquet().int64()
 
 
-def own_values(keys: Keys, nodes: Tensor) -> list[str] | npt.NDArray[np.int64]:
+def own_values(ids: IdsByNode, nodes: Tensor) -> list[str] | npt.NDArray[np.int64]:
     """Return the users' ids of some nodes."""
-    if isinstance(keys, StringKeys):
-        return [keys.bytes_at(node).decode() for node in nodes.tolist()]
-    found: npt.NDArray[np.int64] = keys[nodes.numpy()]
-    return found
+    keys = ids.at(nodes)
+    return keys.strings() if isinstance(keys, StringKeys) else keys
 
 
-def id_columns(keys: Keys | None, nodes: Tensor, own: str, node: str) -> dict[str, Any]:
+def id_columns(ids: IdsByNode | None, nodes: Tensor, own: str, node: str) -> dict[str, Any]:
     """Return pyarrow columns of some nodes: the users' ids as `own`, if they are stored, and the nodes."""
     pyarrow = parquet()
-    column = {} if keys is None else {own: pyarrow.array(own_values(keys, nodes), own_type(keys))}
+    column = {} if ids is None else {own: pyarrow.array(own_values(ids, nodes), own_type(ids))}
     return {**column, node: pyarrow.array(nodes.numpy())}
 
 

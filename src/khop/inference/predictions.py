@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from khop.graph.folder import Folder
-from khop.graph.import_record import import_record
-from khop.graph.node_ids import stored_ids
+from khop.graph.names import LABEL, Names
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.parquet_file import id_columns, parquet
-from khop.kernels.id_table import Keys
 from khop.sampling.link_seeds import LinkList
 from khop.schema import EdgeType, NodeType
 from khop.training.multi_label_metrics import UNKNOWN, entries_of
 from khop.training.ranking import Places
 
-LABEL = "label"  # the column of labels that an import writes
 LabelKind = Literal["by dtype", "numbers", "sets"]  # "by dtype": classes, sets of classes or numbers
 _ROWS = 1 << 16  # of a row group
 Columns = dict[str, Any]  # name -> pyarrow array
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """The users' names: ids of nodes, classes and units of labels."""
-
-    ids: Mapping[NodeType, Keys] = field(default_factory=dict)
-    labels: Mapping[NodeType, Mapping[str, Any]] = field(default_factory=dict)  # as import.json has them
-
-    @classmethod
-    def of(cls, folder: Folder | None) -> Names:
-        """Read the names that a graph folder stores; None: there are no names."""
-        if folder is None:
-            return cls()
-        record = import_record(folder).get("nodes", {})
-        labels = {t: of_type[LABEL] for t, of_type in record.items() if LABEL in of_type}
-        return cls(stored_ids(folder), labels)
 
 
 class Predictions(Protocol):
@@ -57,20 +36,20 @@ class NodePredictions:
 
     node_type: NodeType
     label: str  # the column of labels
-    original_ids: Tensor | None  # int64, by node; None if nodes were never renumbered
     splits: Mapping[str, SplitOutputs]
     kind: LabelKind = "by dtype"
 
     def pieces(self, names: Names) -> Iterator[Columns]:
         """Yield `id`, `node`, `original_id`, `split`, then labels and predictions (see `predicted`)."""
         record = names.labels.get(self.node_type, {}) if self.label == LABEL else {}
+        original_ids = names.original_ids.get(self.node_type)
         for split, stored in self.splits.items():
             of_split = replace(stored, labels=of_kind(stored.labels, self.kind))
             for at in torch.arange(of_split.nodes.numel()).split(_ROWS):
                 nodes = of_split.nodes[at]
                 columns = id_columns(names.ids.get(self.node_type), nodes, "id", "node")
-                if self.original_ids is not None:
-                    columns["original_id"] = parquet().array(self.original_ids[nodes].numpy())
+                if original_ids is not None:
+                    columns["original_id"] = parquet().array(original_ids.at(nodes))
                 columns["split"] = parquet().array([split] * at.numel())
                 yield columns | labels_of(of_split.labels[at], record) | predicted(of_split, at, record)
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.graph.ids_by_node import IdsByNode
 from khop.graph.npy import write_array
 from khop.inference.parquet_file import check_new, own_type, own_values, parquet
-from khop.kernels.id_table import Keys
 from khop.runtime.group import Group
 from khop.schema import NodeType
 
@@ -33,8 +33,8 @@ class RowOutput:
     column: str  # name of the rows' column in Parquet
     count: int
     nodes: Tensor | None  # int64 (count); None: all nodes, in order
-    original_ids: Tensor | None  # int64, by node; None if the graph has none
-    own_ids: Keys | None = None  # the user's ids, by node, for Parquet; None if the graph stores none
+    original_ids: IdsByNode | None  # for Parquet; None if the graph has none
+    own_ids: IdsByNode | None = None  # the user's ids, for Parquet; None if the graph stores none
 
     @property
     def ids_path(self) -> Path:
@@ -107,7 +107,7 @@ class RowOutput:
         ids = self._ids_of(piece)
         flat = pyarrow.array(rows[piece].reshape(-1).numpy())
         of_rows = pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(self.column).type)
-        original = [] if self.original_ids is None else [pyarrow.array(self.original_ids[ids].numpy())]
+        original = [] if self.original_ids is None else [pyarrow.array(self.original_ids.at(ids))]
         own = [] if self.own_ids is None else [pyarrow.array(own_values(self.own_ids, ids))]
         return [*own, pyarrow.array(ids.numpy()), *original, of_rows]
 

@@ -66,6 +66,19 @@ def keys_at(keys: Keys, rows: Int64s) -> Keys:
     return StringKeys(offsets, np.ascontiguousarray(keys.data[places]))
 
 
+def joined_keys(pieces: Sequence[Keys], kind: Kind) -> Keys:
+    """Return the keys of several pieces one after another; all are of one kind."""
+    if kind == "int64":
+        return np.concatenate(
+            [np.empty(0, np.int64), *(one for one in pieces if isinstance(one, np.ndarray))]
+        )
+    strings = [one for one in pieces if isinstance(one, StringKeys)]
+    lengths = [np.diff(one.offsets) for one in strings]
+    offsets = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+    texts = [one.data[one.offsets[0] : one.offsets[-1]] for one in strings]
+    return StringKeys(offsets, np.concatenate([np.empty(0, np.uint8), *texts]))
+
+
 KeysT = TypeVar("KeysT", StringKeys, Int64s)
 
 

@@ -47,6 +47,14 @@ def read_nodes(frame: Frame, most: int) -> Tensor:
     return nodes
 
 
+def check_numbers(numbers: Tensor, count: int, what: str) -> None:
+    """Raise ValueError unless `numbers` are int64 (n), each of 0 to `count` - 1; `what` names them."""
+    if numbers.dim() != 1 or str(numbers.dtype) != "torch.int64":
+        raise ValueError(f"numbers of {what}s: are {numbers.dtype} {tuple(numbers.shape)}, must be int64 (n)")
+    if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+        raise ValueError(f"{what}s {int(numbers.min())} to {int(numbers.max())}: there are {count}")
+
+
 def _check_count(given: Document, count: int, most: int) -> None:
     if count > most:
         raise ValueError(f"{given.where}: {count:,} nodes are requested at once; ask for at most {most:,}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import get_args
 
 from khop.draw import RANDOMNESS
+from khop.graph.ids_by_node import IdsHere
 from khop.graph.import_record import TimeCutOffs
 from khop.graph.store import GraphStore
+from khop.kernels.id_table import Kind
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.servers.errors import WrongVersion
 from khop.servers.frame import DTYPES, VERSION
@@ -16,6 +19,7 @@ from khop.servers.served import Served
 from khop.servers.split_arguments import time_of
 
 _MOST = 1 << 62
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Description:
     renumbered: tuple[NodeType, ...]  # types with original ids
     bounds: Mapping[NodeType, tuple[int, ...]]  # (partitions + 1) ids, for types with several partitions
     cut_offs: TimeCutOffs | None
+    own_ids: Mapping[NodeType, Kind] = field(default_factory=dict)  # types of the users' ids
+    labels: tuple[NodeType, ...] = ()  # node types whose labels the import has recorded
     max_batch_bytes: int | None = None  # of one answer
 
 
@@ -57,6 +63,8 @@ def described_graph(served: Served) -> dict[str, Plain]:
         },
         "bounds": by_type({t: list(ends) for t, ends in _bounds(graph).items()}),
         "cut_offs": None if served.cut_offs is None else vars(served.cut_offs),
+        "own_ids": by_type({t: IdsHere(keys).kind for t, keys in served.own_ids.items()}),
+        "labels": list(served.labels),
         "renumbered": [t for t in schema.node_types if graph.original_ids(t) is not None],
     }
 
@@ -87,6 +95,8 @@ def read_description(text: bytes, where: str) -> Description:
         tuple(each.text() for each in given["renumbered"].each()),
         {str(t): tuple(n.whole(0, _MOST) for n in ends.each()) for t, ends in given["bounds"].entries()},
         _cut_offs(given.given("cut_offs")),
+        {str(t): _kind(of_type) for t, of_type in given["own_ids"].entries()},
+        tuple(each.text() for each in given["labels"].each()),
         None if (most := given.given("max_batch_bytes")) is None else most.whole(1, _MOST),
     )
 
@@ -112,6 +122,13 @@ def _read_spec(given: Document) -> ColumnSpec:
         None if classes is None else classes.whole(0, _MOST),
         None if scales is None else tuple(scale.real() for scale in scales.each()),
     )
+
+
+def _kind(given: Document) -> Kind:
+    for kind in _KINDS:
+        if given.text() == kind:
+            return kind
+    raise ValueError(f"{given.where}: is {given.text()!r}, and must be one of {', '.join(_KINDS)}")
 
 
 def _cut_offs(given: Document | None) -> TimeCutOffs | None:

@@ -140,7 +140,11 @@ class RemoteGraph(NumberedGraph):
     def original_ids(self, node_type: NodeType) -> None:
         """Return None if nodes were never renumbered; else Unsupported."""
         if node_type in self.view.description.renumbered:
-            _refuse(self.view, f"original ids of {node_type!r}")
+            raise Unsupported(
+                f"original ids of all {node_type!r}: the graph is on servers "
+                f"({', '.join(self.view.addresses)}); gather rows of the column 'original_id' from its "
+                "features, some at a time"
+            )
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Do nothing: servers build the arrays that draws need."""

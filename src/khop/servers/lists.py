@@ -13,10 +13,11 @@ from khop.loading.seed_times import seed_times
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.seeds import NodeSeeds, SeedList
 from khop.schema import ColumnSpec
-from khop.servers.counts import read_nodes
+from khop.servers.counts import check_numbers, read_nodes
 from khop.servers.errors import InvalidRequest, TooLarge
 from khop.servers.frame import DTYPES, Frame, Tensors
 from khop.servers.json_fields import Document, Type, by_type
+from khop.servers.name_answers import LABELS, NODE_IDS, label_answer, node_ids_answer
 from khop.servers.served import Answered, Served
 
 LIST, IDS, LINKS, ROWS = "list", "ids", "links", "rows"  # kinds of requests beside batches
@@ -30,18 +31,22 @@ class _Answer(Protocol):
     def __call__(self, served: Served, frame: Frame) -> Answered: ...
 
 
+class _BoundedAnswer(Protocol):
+    def __call__(self, served: Served, frame: Frame, max_bytes: int | None) -> Answered: ...
+
+
 def answered(served: Served, kind: str, frame: Frame, max_bytes: int | None = None) -> Answered:
     """Return the answer to a request of a kind; ValueError for a kind that there is not.
 
-    TooLarge for rows of columns that would have more than `max_bytes`.
+    TooLarge for rows of columns that would have more than `max_bytes`. Ids of nodes are cut off there.
     """
-    if kind not in _ANSWERS:
-        raise InvalidRequest(
-            f"request of kind {kind!r}: this server answers {', '.join(['batch', *_ANSWERS])}"
-        )
-    if kind == ROWS:
-        _check_size(served, frame, max_bytes)
-    fields, tensors = _ANSWERS[kind](served, frame)
+    if kind in _ANSWERS:
+        fields, tensors = _ANSWERS[kind](served, frame)
+    elif kind in _BOUNDED:
+        fields, tensors = _BOUNDED[kind](served, frame, max_bytes)
+    else:
+        known = ", ".join(["batch", *_ANSWERS, *_BOUNDED])
+        raise InvalidRequest(f"request of kind {kind!r}: this server answers {known}")
     return {"kind": kind, "graph": served.fingerprint, **fields}, tensors
 
 
@@ -104,15 +109,16 @@ def _links(served: Served, frame: Frame) -> Answered:
     if not isinstance(edge_type, tuple) or edge_type not in links.counts:
         raise ValueError(f"links of {edge_type!r}: the list has those of {list(links.counts)}")
     numbers = frame.tensor(frame.document["numbers"])
-    _check_numbers(numbers, links.counts[edge_type], "link")
+    check_numbers(numbers, links.counts[edge_type], "link")
     found = links.rows(edge_type, numbers)
     tensors = Tensors()
     facts = {name: tensors.given(getattr(found, name)) for name in FACTS}
     return {"edges": tensors(found.edges), **facts}, tensors
 
 
-def _rows(served: Served, frame: Frame) -> Answered:
+def _rows(served: Served, frame: Frame, max_bytes: int | None) -> Answered:
     """Return rows of columns of one type by their ids."""
+    _check_size(served, frame, max_bytes)
     given = frame.document
     type_: Type = given["type"].type_()
     viewed = served.viewed(given["view"])
@@ -121,7 +127,7 @@ def _rows(served: Served, frame: Frame) -> Answered:
         viewed.graph.schema.column(type_, name)
     ids = frame.tensor(given["ids"])
     count = viewed.graph.num_nodes(type_) if isinstance(type_, str) else viewed.graph.num_edges(type_)
-    _check_numbers(ids, count, "row")
+    check_numbers(ids, count, "row")
     widened = frozenset(name.text() for name in given["float32"].each())
     found: Mapping[str, Tensor] = viewed.features.gather({type_: Rows(ids, names, as_float32=widened)})[type_]
     tensors = Tensors()
@@ -135,7 +141,7 @@ def _in_degrees(served: Served, frame: Frame) -> Answered:
     if not isinstance(edge_type, tuple) or edge_type not in graph.schema.edge_types:
         raise ValueError(f"in-degrees of {edge_type!r}: the graph has {list(graph.schema.edge_types)}")
     nodes = read_nodes(frame, MOST_NODES)
-    _check_numbers(nodes, graph.num_nodes(edge_type[2]), "node")
+    check_numbers(nodes, graph.num_nodes(edge_type[2]), "node")
     tensors = Tensors()
     return {"counts": tensors(graph.in_degrees(edge_type, nodes))}, tensors
 
@@ -159,11 +165,11 @@ def _row_bytes(spec: ColumnSpec) -> int:
     return math.prod(spec.shape) * max(4, DTYPES[spec.dtype].itemsize)
 
 
-def _check_numbers(numbers: Tensor, count: int, what: str) -> None:
-    if numbers.dim() != 1 or str(numbers.dtype) != "torch.int64":
-        raise ValueError(f"numbers of {what}s: are {numbers.dtype} {tuple(numbers.shape)}, must be int64 (n)")
-    if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
-        raise ValueError(f"{what}s {int(numbers.min())} to {int(numbers.max())}: there are {count}")
-
-
-_ANSWERS: dict[str, _Answer] = {LIST: _list, IDS: _ids, LINKS: _links, ROWS: _rows, IN_DEGREES: _in_degrees}
+_ANSWERS: dict[str, _Answer] = {
+    LIST: _list,
+    IDS: _ids,
+    LINKS: _links,
+    IN_DEGREES: _in_degrees,
+    LABELS: label_answer,
+}
+_BOUNDED: dict[str, _BoundedAnswer] = {ROWS: _rows, NODE_IDS: node_ids_answer}

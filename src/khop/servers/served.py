@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from khop.features.store import FeatureStore
 from khop.graph.import_record import TimeCutOffs
 from khop.graph.store import GraphStore
+from khop.kernels.id_table import Keys
 from khop.sampling.link_seeds import LinkList
 from khop.schema import NodeType
 from khop.servers.frame import Frame, Tensors
@@ -78,6 +79,16 @@ class Served(Protocol):
     @property
     def splits(self) -> Mapping[str, Mapping[NodeType, Tensor]]:
         """Node ids of each split by type, mapped from files."""
+        ...
+
+    @property
+    def own_ids(self) -> Mapping[NodeType, Keys]:
+        """The users' ids by node, mapped from files, for the node types that have them."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[NodeType, Mapping[str, Any]]:
+        """Records of labels in the graph's import, with class names and units, by node type."""
         ...
 
     @property

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
 from khop.graph.import_record import TimeCutOffs, recorded_cut_offs
 from khop.graph.layout import node_column
+from khop.graph.names import label_records
+from khop.graph.node_ids import stored_ids
+from khop.kernels.id_table import Keys
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import PartsFolder
 from khop.sampling.time_split import TIME
@@ -86,6 +91,16 @@ class ServedPart:
     def splits(self) -> Mapping[str, Mapping[NodeType, Tensor]]:
         """Node ids of each split by type."""
         return {name: self.folder.split(name) for name in self.folder.split_names}
+
+    @cached_property
+    def own_ids(self) -> Mapping[NodeType, Keys]:
+        """The users' ids of the nodes of all parts, mapped: every machine has them."""
+        return stored_ids(self.folder)
+
+    @cached_property
+    def labels(self) -> Mapping[NodeType, Mapping[str, Any]]:
+        """Records of labels in the graph's import, by node type."""
+        return label_records(self.folder)
 
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
