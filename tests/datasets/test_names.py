@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from khop.datasets.builtin import builtin_folder, builtin_names
-from khop.datasets.names import BUILTIN_NAMES, builtin_path
+from khop.datasets.names import BUILTIN_NAMES, builtin_path, graph_name
 
 
 def test_names_are_those_of_the_graphs() -> None:
@@ -19,3 +19,9 @@ def test_a_graph_that_is_there_already_is_found_at_its_path(tmp_path: Path) -> N
     folder = builtin_folder("debian", tmp_path)
     assert folder == builtin_path("debian", tmp_path)
     assert (folder / "graph.json").exists()
+
+
+def test_the_folder_of_a_graph_in_a_cache_has_the_name_of_the_graph(tmp_path: Path) -> None:
+    for name in BUILTIN_NAMES:
+        assert graph_name(builtin_path(name, tmp_path)) == name
+    assert graph_name(tmp_path / "shop") == "shop"

@@ -15,6 +15,7 @@ from torch import Tensor
 from khop.api.open_graph import Graph, open_graph
 from khop.api.split_links import LinkSplit, split_links
 from khop.api.time_split import edges_before, split_links_by_column, split_links_by_time, time_cut_offs
+from khop.datasets.names import graph_name
 from khop.graph.folder import Folder
 from khop.graph.import_record import TimeCutOffs
 from khop.graph.names import label_records
@@ -45,14 +46,14 @@ class ServedGraph:
 
     @classmethod
     def of(cls, graph: Graph, name: str | None = None, view_bytes: int | None = None) -> ServedGraph:
-        """Return a graph to serve; the default name is that of its folder.
+        """Return a graph to serve; the default name is that of its folder or of the built-in graph.
 
         Views take up to `view_bytes` of memory, by default a quarter of what the process may use.
         """
         if graph.folder is None:
             raise ValueError("serve: a graph in memory has no fingerprint; save it, and serve the folder")
         views = KeptViews(graph, default_view_bytes() if view_bytes is None else view_bytes)
-        return cls(graph, graph.folder, name or Path(graph.folder.path).name, views)
+        return cls(graph, graph.folder, name or graph_name(Path(graph.folder.path)), views)
 
     @property
     def fingerprint(self) -> str:

@@ -12,3 +12,8 @@ _RECIPE = 1  # raise it when a snapshot becomes another graph, so that old folde
 def builtin_path(name: str, cache: Path) -> Path:
     """Return the folder of a built-in graph in `cache`, unpacked or not."""
     return cache / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"
+
+
+def graph_name(folder: Path) -> str:
+    """Return the name of the graph of a folder: that of the folder, or of the built-in graph in a cache."""
+    return next((name for name in BUILTIN_NAMES if folder == builtin_path(name, folder.parent)), folder.name)
