@@ -17,8 +17,8 @@ from khop.api.partition import partition_graph
 from khop.api.serve import ServedGraph
 from khop.graph.names import Names
 from khop.kernels.id_table import Keys, StringKeys
-from khop.servers.errors import InvalidAnswer, InvalidRequest, TooLarge
-from khop.servers.frame import Tensors, whole
+from khop.servers.errors import InvalidAnswer, InvalidRequest
+from khop.servers.frame import Tensors
 from khop.servers.service import Service
 from support.in_process import InProcess, connected
 from support.named_shop import CLASSES, user_ids, write_named_shop
@@ -81,12 +81,6 @@ def test_names_of_servers_of_parts_are_those_of_all_parts(parts: Path) -> None:
     assert found.original_ids.keys() == {"user", "item"}
 
 
-def test_a_view_of_some_edge_types_has_the_same_names(shop: Path) -> None:
-    graph, _ = served(shop)
-    names = names_of(graph.only([("user", "buys", "item")]))
-    assert plain(names.ids["user"].at(NODES)) == [user_ids(90)[node] for node in NODES]
-
-
 @pytest.mark.parametrize("limit", [100, 333, 1 << 20])
 def test_ids_come_in_as_many_answers_as_their_bytes_need(shop: Path, limit: int) -> None:
     graph, exchange = served(shop, max_batch_bytes=limit)
@@ -108,33 +102,6 @@ def test_a_request_names_as_many_nodes_as_are_allowed(shop: Path, monkeypatch: p
     monkeypatch.setattr("khop.servers.remote_names.MOST_IDS", 21)
     with pytest.raises(InvalidRequest, match="21 nodes are requested at once; ask for at most 20"):
         names_of(graph).ids["item"].at(torch.arange(60))
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"type": "tag", "first": 0, "end": 1}, "ids of 'tag': the graph stores those of ['user', 'item']"),
-        ({"type": "user", "first": 80, "end": 91}, "nodes 80 to 90: there are 90"),
-        ({"type": "user", "first": 5, "end": 4}, "a whole number from 5"),
-        ({"type": "user", "nodes": 0}, "nodes -1 to 3: there are 90"),
-        ({"type": "user", "nodes": 1}, "must be int64"),
-        ({"type": ["user", "buys", "item"], "first": 0, "end": 1}, "not text"),
-    ],
-)
-def test_a_request_that_does_not_fit_is_refused(shop: Path, fields: dict[str, object], sentence: str) -> None:
-    _, exchange = served(shop)
-    (service,) = exchange.services
-    graph = {"graph": service._served.fingerprint, "kind": "node-ids"}
-    with pytest.raises(InvalidRequest, match=re.escape(sentence)):
-        service.accept(whole({**graph, **fields}, [torch.tensor([3, -1]), torch.rand(2)])).run()
-
-
-def test_an_id_that_is_larger_than_all_answers_is_refused(shop: Path) -> None:
-    graph, _ = served(shop, max_batch_bytes=9)
-    ids = names_of(graph).ids["user"]
-    assert plain(ids.at(torch.tensor([0]))) == [""]
-    with pytest.raises(TooLarge, match="the id of node 1 of 'user' has more than the 9 bytes"):
-        ids.at(torch.tensor([0, 1]))
 
 
 def strings(offsets: list[int], text: bytes) -> tuple[dict[str, object], Tensors]:
