@@ -93,7 +93,7 @@ MAY_IMPORT = {
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
         "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing",
-        "config", "planning", "profiling", "servers",
+        "config", "planning", "profiling", "servers", "kernels", "_core",
     },
     "__main__": {"cli"},
     "__init__": {

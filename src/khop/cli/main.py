@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import khop
 from khop.cli.commands import (
+    doctor,
     evaluate,
     graphs,
     importing,
@@ -79,7 +80,7 @@ def main(options: MainOptions) -> None:
 
 for commands in (
     train, evaluate, infer, predict, recommend, profile, importing, graphs, init, lookup, partition, plan,
-    serve,
+    serve, doctor,
 ):  # fmt: skip
     commands.register(app)
 

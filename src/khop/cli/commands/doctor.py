@@ -1,0 +1,24 @@
+"""`khop doctor`."""
+
+from __future__ import annotations
+
+import typer
+
+from khop.cli.graph_argument import Report
+from khop.cli.option_groups import takes_groups
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(takes_groups(doctor))
+
+
+def doctor(report: Report) -> None:
+    """Check the installation and this machine: versions, cores, memory, GPUs, network, limits, disk.
+
+    Each line says ok, or names the problem and a line that mends it. The exit code is 1 only if a problem
+    stops khop.
+    """
+    from khop.cli.doctor.examine import examine
+
+    examine(report.as_json)

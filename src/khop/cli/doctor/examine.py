@@ -1,0 +1,77 @@
+"""The work of `khop doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from khop.cli.doctor.disk import disk
+from khop.cli.doctor.finding import Finding, State
+from khop.cli.doctor.gpus import gpus
+from khop.cli.doctor.limits import limits
+from khop.cli.doctor.versions import installed, requirements, versions
+from khop.cli.failures import FAILED
+from khop.cli.terminal import say, say_command
+from khop.user_cache import cache_folder
+
+
+def examine(as_json: bool) -> None:
+    """Print all findings. The exit code is 1 if one of them stops khop."""
+    found = list(findings())
+    stops = [each for each in found if each.state is State.STOPS]
+    if as_json:
+        print(json.dumps({"works": not stops, "findings": [asdict(each) for each in found]}))
+    else:
+        _print(found)
+    if stops:
+        raise typer.Exit(FAILED)
+
+
+def findings() -> Iterator[Finding]:
+    """Examine the installation and this machine."""
+    yield from versions(requirements(), installed)
+    on_gpus = list(gpus(os.environ))
+    # Further modules of khop need torch. Without it there is one problem, and it is named already.
+    if all(each.state is not State.STOPS for each in on_gpus):
+        yield from _with_torch()
+    yield from on_gpus
+    yield from limits()
+    yield from disk(cache_folder(), Path.cwd())
+
+
+def _with_torch() -> Iterator[Finding]:
+    from khop.cli.doctor.cores import cores
+    from khop.cli.doctor.memory import memory
+    from khop.cli.doctor.network import network
+    from khop.runtime.interfaces import interfaces
+
+    yield from cores(os.environ)
+    yield from memory(os.environ)
+    yield from network(interfaces(), socket.gethostname())
+
+
+def _print(found: list[Finding]) -> None:
+    console = Console()
+    width = max(len(each.name) for each in found)
+    for area, of_area in groupby(found, key=lambda each: each.area):
+        say(console, area)
+        for each in of_area:
+            say(console, f"  {each.state.value:<5}  {each.name:<{width}}  {each.found}")
+            if each.remedy:
+                say(console, f"  {'':<5}  {'':<{width}}  {each.remedy}")
+    wrong = sum(each.state in (State.WRONG, State.STOPS) for each in found)
+    notes = sum(each.state is State.NOTE for each in found)
+    say(console, "", f"{wrong} wrong, {notes} not available; the line below each one mends it.")
+    if any(each.state is State.STOPS for each in found):
+        say(console, "khop does not work until the lines marked stops are mended.")
+        return
+    say(console, "", "Next:")
+    say_command(console, "khop", "train", "debian")

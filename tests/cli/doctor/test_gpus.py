@@ -1,0 +1,44 @@
+"""GPUs, of machines made for the test."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from khop.cli.doctor.finding import State
+from khop.cli.doctor.gpus import cards
+
+from .support import by_name
+
+
+def _torch(cuda: str | None, cards: int, capability: tuple[int, int] = (9, 0)) -> Any:  # noqa: ANN401
+    return SimpleNamespace(
+        version=SimpleNamespace(cuda=cuda, hip=None),
+        cuda=SimpleNamespace(
+            is_available=lambda: cards > 0,
+            device_count=lambda: cards,
+            mem_get_info=lambda number: (3 << 30, 80 << 30),
+            get_device_capability=lambda number: capability,
+            get_device_name=lambda number: "H200",
+        ),
+    )
+
+
+def test_each_reason_for_a_card_out_of_reach_has_its_own_remedy() -> None:
+    cases = {
+        (None, None, None): State.OK,  # a machine for the CPU
+        (None, "570.1", None): State.WRONG,  # the wrong build
+        ("12.8", None, None): State.NOTE,  # no driver
+        ("12.8", "570.1", ""): State.NOTE,  # hidden
+        ("12.8", "570.1", None): State.WRONG,  # too old a driver
+    }
+    found = {case: by_name(cards(_torch(case[0], 0), case[1], case[2]))["cards"] for case in cases}
+    assert {case: each.state for case, each in found.items()} == cases
+    assert len({each.remedy for each in found.values()}) == 4
+
+
+def test_a_card_is_named_with_its_memory_unless_it_is_too_old() -> None:
+    found = by_name(cards(_torch("12.8", 2), "570.1", None))
+    assert re.fullmatch(r"H200, 3\.2 GB of 85\.9 GB free, CUDA 12\.8, capability 9\.0", found["cuda:1"].found)
+    assert by_name(cards(_torch("12.8", 1, (6, 1)), "570.1", None))["cuda:0"].state is State.WRONG

@@ -1,0 +1,23 @@
+"""Network interfaces, and the name of a machine."""
+
+from __future__ import annotations
+
+from khop.cli.doctor.finding import State
+from khop.cli.doctor.network import network
+from khop.runtime.interfaces import LOOPBACK, Interface
+
+from .support import by_name
+
+
+def test_interfaces_say_what_they_are_for() -> None:
+    among = [LOOPBACK, Interface("eth0", "10.0.0.5"), Interface("eth1", "8.8.8.8")]
+    found = by_name(network(among, "localhost"))
+    assert "--interface eth0" in found["eth0"].found
+    assert "--allow-public" in found["eth1"].found
+    assert found["host name"].state is State.OK
+    lost = by_name(network(among, "no-such-host.invalid"))["host name"]
+    assert (lost.state, lost.remedy) == (
+        State.WRONG, 'echo "10.0.0.5 no-such-host.invalid" | sudo tee -a /etc/hosts',
+    )  # fmt: skip
+    assert by_name(network([LOOPBACK], "x"))["other machines"].state is State.NOTE
+    assert by_name(network(among[1:], "localhost"))["loopback"].state is State.WRONG
