@@ -33,6 +33,7 @@ LAYERS = (
     {"importing"},
     {"pyg", "planning", "config", "testing"},
     {"profiling"},
+    {"reporting"},
     {"cli"},
     {"__main__", "__init__"},
 )
@@ -90,10 +91,12 @@ MAY_IMPORT = {
         "sampling", "loading", "exchange", "api",
     },
     "profiling": {"batch", "loading", "training", "config"},
+    "reporting": {"config", "inference", "kernels", "profiling", "training"},
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
         "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing",
-        "config", "planning", "profiling", "servers", "kernels", "_core",
+        "config", "planning", "profiling", "servers", "kernels", "reporting",
+        "_core",
     },
     "__main__": {"cli"},
     "__init__": {

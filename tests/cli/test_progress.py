@@ -6,8 +6,9 @@ import io
 
 from rich.console import Console
 
-from khop.cli.progress import Lines, Record, beside_scores, epoch_line, scores_of, two_columns, watching
+from khop.cli.progress import Lines, beside_scores, epoch_line, two_columns, watching
 from khop.cli.terminal import say
+from khop.reporting.scores import Record, scores_of
 from khop.training.observer import Observer
 
 

@@ -33,7 +33,9 @@ def test_a_run_leaves_config_metrics_checkpoints_and_a_picture(
     assert (ran.code, ran.stderr) == (0, "")
     folder = Path("runs/toy-1")
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "steps.jsonl", "checkpoints", "curve.png"}
+    assert names == {
+        "config.toml", "metrics.jsonl", "steps.jsonl", "checkpoints", "curve.png", "environment.json",
+    }  # fmt: skip
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best", "last", "last-1"}
     assert imread(folder / "curve.png").shape[2] == 4
     assert [line["epoch"] for line in metrics_of(folder)] == [0, 1, 2]

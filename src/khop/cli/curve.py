@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from khop.cli.progress import Record, number, scores_of
+from khop.reporting.scores import Record, number, scores_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

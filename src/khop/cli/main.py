@@ -25,6 +25,8 @@ from khop.cli.commands import (
     predict,
     profile,
     recommend,
+    report,
+    runs,
     serve,
     train,
 )
@@ -80,7 +82,7 @@ def main(options: MainOptions) -> None:
 
 for commands in (
     train, evaluate, infer, predict, recommend, profile, importing, graphs, init, lookup, partition, plan,
-    serve, doctor,
+    serve, runs, report, doctor,
 ):  # fmt: skip
     commands.register(app)
 

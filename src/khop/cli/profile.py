@@ -123,13 +123,13 @@ def _conclude(console: Console, run: Run, folder: Path, profile: Profile, reques
     wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH)
     for table in profile_tables(profile.summary):
         wide.print(fitting(wide, table, *LEAST))
-    say(console, *_sentences(profile.bottleneck, run.config))
+    say(console, *sentences(profile.bottleneck, run.config))
     say(console, f"Timeline: {folder / TIMELINE}; full trace: open {folder / TRACE} in ui.perfetto.dev")
     if request.as_json:
         print(json.dumps(_outcome(folder, profile)))
 
 
-def _sentences(found: Bottleneck, config: RunConfig) -> tuple[str, str]:
+def sentences(found: Bottleneck, config: RunConfig) -> tuple[str, str]:
     """Return a sentence on the bottleneck, and a sentence on the setting to change with its current value."""
     entry = field_at(found.setting)
     assert entry is not None, found.setting

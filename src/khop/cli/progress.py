@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain, product
+from itertools import chain
 from time import monotonic
 
 from rich.console import Console
@@ -21,12 +21,9 @@ from rich.table import Column
 
 from khop.cli.lines import tell
 from khop.cli.terminal import RoomyProgress, say
-from khop.training.baselines import BASELINES
+from khop.reporting.scores import SCORES, Record, baselines_of, number, scores_of
 from khop.training.observer import Observer
 from khop.training.step_clock import TimedStep
-
-Record = Mapping[str, object]  # one line of metrics.jsonl
-SCORES = ("train", "val", "test")
 
 
 @contextmanager
@@ -168,15 +165,9 @@ def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
     return "  ".join(chain(*words.values()))
 
 
-def scores_of(record: Record) -> dict[str, float]:
-    """Return the scores of a record, such as "val_accuracy" -> 0.8, in the order train, val, test."""
-    named = [(name, split) for split in SCORES for name in record if name.startswith(f"{split}_")]
-    return {name: number(record[name]) for name, _ in named}
-
-
 def beside_scores(outcome: Mapping[str, object]) -> dict[str, object]:
     """Return an outcome with each score and its baselines in one text, as "0.81 (majority 0.32)"."""
-    of_scores = _baselines(outcome)
+    of_scores = baselines_of(outcome)
     hidden = {name for of_score in of_scores.values() for name in of_score}
     found: dict[str, object] = {}
     for name, value in outcome.items():
@@ -213,28 +204,10 @@ def _compared(record: Record, split: str) -> list[str]:
 
 def _texts(record: Record, splits: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Return the scores of some splits as texts, each with the names and words of its baselines."""
-    of_scores = _baselines(record)
+    of_scores = baselines_of(record)
     hidden = {name for of_score in of_scores.values() for name in of_score}
     return {
         f"{name.replace('_', ' ')} {value:.4f}": of_scores.get(name, {})
         for name, value in scores_of(record).items()
         if name.startswith(splits) and name not in hidden
     }
-
-
-def _baselines(record: Record) -> dict[str, dict[str, str]]:
-    """Return by score the names and the words of its baselines: "val_majority_accuracy", "majority"."""
-    found: dict[str, dict[str, str]] = {}
-    for split, baseline in product(SCORES, BASELINES):
-        prefix = f"{split}_{baseline.replace('-', '_')}_"
-        for name in record:
-            if name.startswith(prefix):
-                score = f"{split}_{name.removeprefix(prefix)}"
-                found.setdefault(score, {})[name] = baseline.replace("-", " ")
-    return found
-
-
-def number(value: object) -> float:
-    """Return a value of a record as a number."""
-    assert isinstance(value, int | float), value
-    return value

@@ -17,9 +17,10 @@ from khop.cli.baselines import OwnFeatures
 from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
+from khop.cli.environment import memory_of_ranks, write_environment
 from khop.cli.lines import tell
 from khop.cli.options import named, shown
-from khop.cli.progress import beside_scores, scores_of, two_columns, watching
+from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import (
     CHECKPOINTS,
@@ -39,6 +40,7 @@ from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
 from khop.errors import PeerLost
+from khop.reporting.scores import scores_of
 from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched
@@ -78,12 +80,15 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
             trainer.resume()
         if rank == 0:
             write_config(folder, run.config)
+            write_environment(folder, run.config, group)
         say(console, f"{_title(run)}; results in {folder}")
         if run.graph.stores is not None:
             say(console, run.graph.placement)
         result = trainer.fit()
+        memory = memory_of_ranks(group, device)
         compared = _compared(run, folder, request, watcher) if request.baselines else {}
     if rank == 0:
+        write_environment(folder, run.config, group, memory)
         _conclude(console, run, folder, result, request, compared)
 
 

@@ -1,0 +1,48 @@
+"""`khop report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from khop.cli.commands.shared import AllowCode
+from khop.cli.option_groups import takes_groups
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN_FOLDER...", help="One or more run folders.")]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE.html", help="Page to write (default report.html).")
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Device that computes the test split (default: as in the run).", show_default=False),
+]
+Evaluate = Annotated[
+    bool,
+    typer.Option(
+        "--evaluate/--no-evaluate", help="Compute the test split again, for its pictures and examples."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(takes_groups(report))
+
+
+def report(
+    run_folders: Runs,
+    out: Out = Path("report.html"),
+    device: Device = None,
+    evaluate: Evaluate = True,
+    allow_code: AllowCode = None,
+) -> None:
+    """Write a page about one or several runs, to look at and to send: one file that loads nothing.
+
+    Curves side by side, scores with baselines, where the time went, caches and network, the test split with
+    its worst predictions under your own ids, memory, environment, and settings that differ.
+    """
+    from khop.cli.report import Request, report
+
+    report(Request(tuple(run_folders), out, device, evaluate, tuple(allow_code or ())))

@@ -1,0 +1,118 @@
+"""The work of `khop report`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.filesize import decimal
+
+import khop
+from khop.cli.lines import tell
+from khop.cli.profile import sentences
+from khop.cli.progress import watching
+from khop.cli.ranks import run_of_rank
+from khop.cli.run_folder import read_run, write_whole
+from khop.cli.terminal import say, say_command
+from khop.config.build import Run
+from khop.config.read import RawRun, checked, with_options
+from khop.config.saved_run import CHECKPOINTS
+from khop.graph.atomic import refuse_dangling
+from khop.inference.predictions import Names
+from khop.profiling.bottleneck import bottleneck
+from khop.profiling.machine import Machine
+from khop.reporting.examined import Examined, examined
+from khop.reporting.page import page
+from khop.reporting.reported_run import ReportedRun
+from khop.reporting.run_summary import STEPS, RunSummary, run_summary
+from khop.reporting.time_spent import TimeSpent, time_spent
+from khop.training.run_log import RunLog
+
+_BEST = "best"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of one call of the command."""
+
+    folders: tuple[Path, ...]
+    out: Path
+    device: str | None
+    evaluate: bool
+    packages: tuple[str, ...]
+
+
+def report(request: Request) -> None:
+    """Write the page."""
+    console = Console()
+    refuse_dangling(request.out)
+    if request.out.is_dir():
+        raise ValueError(
+            f"--out {request.out}: is a folder; name a file, such as {request.out / 'report.html'}"
+        )
+    summaries = [run_summary(folder) for folder in request.folders]
+    runs = [_reported(summary, request, console) for summary in summaries]
+    content = page(runs, f"Written by khop {khop.__version__} on {date.today():%Y-%m-%d}.").encode()
+    request.out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(request.out, content)
+    say(console, f"report  {request.out} ({decimal(len(content))}); it opens in any browser, without network")
+    say(console, "", "Next:")
+    say_command(console, "khop", "evaluate", str(request.folders[0]), "--predictions", "test.parquet")
+
+
+def _reported(summary: RunSummary, request: Request, console: Console) -> ReportedRun:
+    raw = read_run(summary.folder, request.packages)
+    workers = _number(summary.settings.get("threads"), 1)
+    time = time_spent(RunLog(summary.folder / STEPS).records(), workers)
+    advice = () if time is None else _advice(time, summary, raw)
+    return ReportedRun(str(summary.folder), summary, time, advice, _split(summary, raw, request, console))
+
+
+def _advice(time: TimeSpent, summary: RunSummary, raw: RawRun) -> tuple[str, ...]:
+    """Return what `khop profile` says about these times; it cannot know how busy the cores were."""
+    config = checked(raw)
+    facts = summary.environment
+    ranks = max(1, _number(facts.get("processes_here"), len(time.summary.ranks)))
+    cores = max(1, _number(facts.get("cores"), config.compute_threads) // ranks)
+    machine = Machine(cores, has_fast_bfloat16=facts.get("fast_bfloat16") is True)
+    return sentences(bottleneck(time.summary, config, machine), config)
+
+
+def _split(summary: RunSummary, raw: RawRun, request: Request, console: Console) -> Examined | str:
+    """Compute and examine the test split; a sentence with the reason if that is not possible."""
+    if not request.evaluate:
+        return "The test split was not computed (--no-evaluate)."
+    checkpoint = summary.folder / CHECKPOINTS / _BEST
+    if not checkpoint.is_dir():
+        return "The run has no best checkpoint yet."
+    say(console, f"computing the test split of {summary.folder}")
+    try:
+        return _examined(raw, checkpoint, request, console)
+    except (
+        ValueError,
+        OSError,
+    ) as error:  # such as a graph that was moved: the rest of the report is worth having
+        tell(f"{summary.folder}: the test split is left out: {error}")
+        return f"The test split could not be computed: {error}"
+
+
+def _examined(raw: RawRun, checkpoint: Path, request: Request, console: Console) -> Examined | str:
+    given = {} if request.device is None else {"device": request.device}
+    chosen = with_options(raw, given)
+    run: Run = run_of_rank(chosen, torch.device(checked(chosen).device), frozenset())
+    run.restore(checkpoint, tell, tuple(given))
+    if "test" not in run.run_task.splits:
+        return "The task of the run has no test split."
+    with watching(console) as watcher:
+        evaluation = run.evaluated(("test",), watcher.evaluating, ())
+    return examined(evaluation.predictions, Names.of(run.graph.folder), "test")
+
+
+def _number(value: object, default: int) -> int:
+    with suppress(TypeError, ValueError):
+        return int(value) if value else default  # type: ignore[call-overload]
+    return default

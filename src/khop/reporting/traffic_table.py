@@ -1,0 +1,59 @@
+"""The section of a report on caches and network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from khop.reporting.html import paragraph, table
+from khop.reporting.line_chart import line_chart
+from khop.reporting.reported_run import ReportedRun
+from khop.reporting.scores import number
+
+_BYTES = ("row_bytes_received", "id_bytes_received", "server_bytes")
+_RATES = {"hit_rate": "cache hit rate", "device_hit_rate": "hit rate on the device"}
+
+
+def traffic_section(runs: Sequence[ReportedRun]) -> str:
+    """Return hit rates and bytes by run and epoch; a sentence if the runs exchanged no data."""
+    if not any(_of_epochs(run) for run in runs):
+        return paragraph(
+            "The runs exchanged no rows with other processes or servers, so there is no cache to hit."
+        )
+    rows = [[run.name, *_cells(run)] for run in runs]
+    heading = ["run", "rows needed", "remote", *_RATES.values(), "received per epoch", "received in all"]
+    charts = [_chart(runs, name, title) for name, title in _RATES.items()]
+    return table("Caches and network", heading, rows) + f'<div class="charts">{"".join(charts)}</div>'
+
+
+def _of_epochs(run: ReportedRun) -> list[Mapping[str, float]]:
+    return [found for record in run.summary.records if isinstance(found := record.get("traffic"), Mapping)]
+
+
+def _cells(run: ReportedRun) -> list[str]:
+    epochs = _of_epochs(run)
+    if not epochs:
+        return ["–"] * 6
+    needed, remote = (sum(epoch.get(name, 0) for epoch in epochs) for name in ("needed_rows", "remote_rows"))
+    last = epochs[-1]
+    received = sum(epoch.get(name, 0) for epoch in epochs for name in _BYTES)
+    rates = [f"{last[name]:.1%}" if name in last else "–" for name in _RATES]
+    return [f"{needed:,.0f}", f"{remote:,.0f}", *rates, _bytes(received / len(epochs)), _bytes(received)]
+
+
+def _chart(runs: Sequence[ReportedRun], name: str, title: str) -> str:
+    lines = {
+        at: [
+            (number(record["epoch"]) + 1, 100 * found[name])
+            for record in run.summary.records
+            if isinstance(found := record.get("traffic"), Mapping) and name in found
+        ]
+        for at, run in enumerate(runs)
+    }
+    return line_chart(f"{title}, %", lines, [run.name for run in runs])
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,72 @@
+"""`khop report`: a page with what the runs' files and their test splits say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet
+from tests.importing.shop import roomy, spec
+from tests.reporting.test_page import Structure
+
+from khop import import_tables
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+
+
+def reported(khop_command: Command, *arguments: str) -> str:
+    ran = khop_command("report", *arguments, "-o", "out/report.html")
+    assert ran.code == 0, ran.stderr
+    page = Path("out/report.html").read_text()
+    assert len(page.encode()) < 2_000_000
+    return page
+
+
+def test_a_report_has_scores_worst_nodes_and_times(khop_command: Command, small_run: Path) -> None:
+    trained = json.loads(khop_command("train", "run.toml", "--out", "a", "--json").stdout)
+    khop_command("train", "run.toml", "--out", "b", "--hidden", "8")
+    khop_command("evaluate", "a", "--predictions", "test.parquet")
+    text = Structure(reported(khop_command, "a", "b")).text
+    assert f"{trained['test_accuracy']:.4f} (majority" in text
+    rows = pyarrow.parquet.read_table("test.parquet").to_pylist()
+    lowest = min(rows, key=lambda row: row["scores"][row["label"]])
+    assert re.search(rf"{lowest['node']}{lowest['label']}{lowest['prediction']}", text)
+    assert "model.hidden" in text
+    assert "waiting" in text
+    assert re.search(r"Computing takes|Training waits|Ranks wait|core", text)
+
+
+def test_the_test_split_is_left_out_on_request_or_with_its_reason(
+    khop_command: Command, small_run: Path
+) -> None:
+    khop_command("train", "run.toml", "--out", "a")
+    assert "not computed (--no-evaluate)" in reported(khop_command, "a", "--no-evaluate")
+    config = Path("a/config.toml")
+    config.write_text(re.sub(r'graph = ".*"', 'graph = "moved"', config.read_text()))
+    ran = khop_command("report", "a", "-o", "b.html")
+    assert ran.code == 0
+    assert "the test split is left out: graph is 'moved'" in ran.stderr
+    assert "could not be computed: graph is" in Path("b.html").read_text()
+
+
+def test_links_have_a_ranking_curve_under_the_users_ids(khop_command: Command, small_run: Path) -> None:
+    import_tables(spec(**roomy()), "shop")
+    links = ("--task", "link-prediction", "--target", "user buys item", "--epochs", "1")
+    khop_command(
+        "train", "--graph", "shop", *links, "--out", "l", "--fanouts", "3,3", "--eval-negatives", "5"
+    )
+    page = reported(khop_command, "l")
+    assert "links among the first k, of 6 pairs each" in page
+    assert "Worst predictions" in page
+
+
+def test_wrong_arguments_are_named(khop_command: Command, small_run: Path) -> None:
+    assert "not a run folder" in khop_command("report", "nowhere").stderr
+    Path("folder").mkdir()
+    khop_command("train", "run.toml", "--out", "a", "--epochs", "1")
+    ran = khop_command("report", "a", "-o", "folder")
+    assert (ran.code, "is a folder" in ran.stderr) == (2, True)

@@ -1,0 +1,28 @@
+"""Versions and the machine of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from khop.reporting.environment import environment, peak_memory_bytes, processor
+
+
+def test_versions_and_the_machine_are_named() -> None:
+    found = environment("cpu", 3)
+    assert (found["cores"], found["device"]) == (3, "cpu")
+    assert str(found["torch"]).startswith(torch.__version__.split("+")[0])
+
+
+def test_the_processor_has_its_name_or_its_architecture(tmp_path: Path) -> None:
+    facts = tmp_path / "cpuinfo"
+    facts.write_text("processor\t: 0\nmodel name\t: A CPU: 3 GHz\n")
+    assert processor(facts) == "A CPU: 3 GHz"
+    assert processor(tmp_path / "none")
+
+
+def test_memory_that_was_written_counts_in_the_peak() -> None:
+    before = peak_memory_bytes()
+    assert torch.ones(max(1, before // 8 + 1_000_000), dtype=torch.float64).sum() > 0
+    assert peak_memory_bytes() > before
