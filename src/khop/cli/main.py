@@ -27,6 +27,7 @@ from khop.cli.commands import (
     recommend,
     report,
     runs,
+    schema,
     serve,
     train,
 )
@@ -82,7 +83,7 @@ def main(options: MainOptions) -> None:
 
 for commands in (
     train, evaluate, infer, predict, recommend, profile, importing, graphs, init, lookup, partition, plan,
-    serve, runs, report, doctor,
+    serve, runs, report, doctor, schema,
 ):  # fmt: skip
     commands.register(app)
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 import typer.main
 from rich.markup import escape
-from typer.core import TyperCommand
 
+from khop.cli.short_help import HelpAll, ShortHelp
 from khop.cli.which_run import Words, named_run
 from khop.components import ANY_NAMED, NOTHING_NAMED, Permission
 from khop.config.fields import RunField, Value, run_fields
@@ -27,7 +27,7 @@ _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER"}
 # Names in the context of a call: fields of components with their parameters, and their values.
 _OF_COMPONENTS, _VALUES = "khop.components", "khop.values"
 _PREFIX = "component_"  # of these parameters: an option may have the name of a parameter of the command
-_CONTEXT = "context"
+_CONTEXT, _HELP_ALL = "context", "help_all"
 _WIDTH_OF_NAMES = 45  # columns for option and value in a panel of the help, of 80
 
 
@@ -42,6 +42,7 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
         # typer passes options by name, and the names come from the fields. Hence the only **kwargs of khop.
         def called(**given: object) -> None:
             context: Any = given.pop(_CONTEXT)
+            given.pop(_HELP_ALL)
             values = {entry.path: _parsed(entry, given.pop(name)) for name, entry in by_name.items()}
             values |= context.meta.get(_VALUES, {})
             command(**given, options={path: value for path, value in values.items() if value is not None})
@@ -49,8 +50,11 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
         *own, last = inspect.signature(command, eval_str=True).parameters.values()
         assert last.name == "options", last
         context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        help_all = inspect.Parameter(
+            _HELP_ALL, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
+        )
         options = (_parameter(n, e, default) for n, e in by_name.items())
-        signature = inspect.Signature([*own, context, *options])
+        signature = inspect.Signature([*own, context, *options, help_all])
         vars(called)["__signature__"] = signature
         called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
         called.__doc__ = command.__doc__
@@ -59,7 +63,7 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
     return with_options
 
 
-class ComponentCommand(TyperCommand):
+class ComponentCommand(ShortHelp):
     """A command with the options of the components that its arguments name, beside its own."""
 
     def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
@@ -78,7 +82,7 @@ class ComponentCommand(TyperCommand):
             found = _by_name(self.component_fields(words, permission))
             fields = {f"{_PREFIX}{name}": entry for name, entry in found.items()}
         except ValueError:
-            if not (ctx.resilient_parsing or {"--help", "-h"} & set(args)):
+            if not (ctx.resilient_parsing or {"--help", "-h", "--help-all"} & set(args)):
                 raise
             fields = {}
         ctx.meta[_OF_COMPONENTS] = fields, _parameters(fields)

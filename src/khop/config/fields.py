@@ -30,7 +30,17 @@ from khop.config.values import RunConfig
 Value = str | int | float | bool | tuple[Fanout, ...] | tuple[str, ...] | tuple[float, ...] | None
 # Options that are no fields: the option of a field in a component of one's own has another name.
 OPTIONS_OF_COMMANDS = frozenset(
-    {"--help", "--debug", "--resume", "--procs", "--oversubscribe", "--json", "--steps", "--allow-code"}
+    {
+        "--help",
+        "--help-all",
+        "--debug",
+        "--resume",
+        "--procs",
+        "--oversubscribe",
+        "--json",
+        "--steps",
+        "--allow-code",
+    }
 )
 
 

@@ -12,6 +12,7 @@ from khop.cli.commands.shared import AllowCode, Baselines, Checkpoint, RankOptio
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
+from khop.cli.short_help import ShortHelp
 from khop.config.fields import run_fields
 from khop.config.read import checked, with_options
 from khop.config.run_fingerprint import MACHINE, TOGETHER
@@ -56,7 +57,9 @@ _MEASURED_BY = (
 def register(app: typer.Typer) -> None:
     """Add `khop evaluate`."""
     fields = [entry for entry in run_fields() if entry.path in _MEASURED_BY]
-    app.command("evaluate")(takes_run_options(fields, default="as in the run")(takes_groups(_evaluate)))
+    app.command("evaluate", cls=ShortHelp)(
+        takes_run_options(fields, default="as in the run")(takes_groups(_evaluate))
+    )
 
 
 def _evaluate(

@@ -12,6 +12,7 @@ from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankRep
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
+from khop.cli.short_help import ShortHelp
 from khop.config.fields import run_fields
 from khop.config.read import checked, with_options
 from khop.config.run_fingerprint import MACHINE, TOGETHER
@@ -76,7 +77,9 @@ def register(app: typer.Typer) -> None:
     """Add `khop infer`."""
     measured = MACHINE | TOGETHER | {"evaluation.batch_size", "evaluation.batch_edges"}
     fields = [entry for entry in run_fields() if entry.path in measured]
-    app.command("infer")(takes_run_options(fields, default="as in the run")(takes_groups(_infer)))
+    app.command("infer", cls=ShortHelp)(
+        takes_run_options(fields, default="as in the run")(takes_groups(_infer))
+    )
 
 
 def _infer(

@@ -11,6 +11,7 @@ from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolde
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
+from khop.cli.short_help import ShortHelp
 from khop.config.fields import run_fields
 from khop.config.read import checked, with_options
 
@@ -40,7 +41,9 @@ _CHANGED = {"device", "threads", "compute_threads", "evaluation.fanouts", "evalu
 def register(app: typer.Typer) -> None:
     """Add `khop predict`."""
     fields = [entry for entry in run_fields() if entry.path in _CHANGED]
-    app.command("predict")(takes_run_options(fields, default="as in the run")(takes_groups(_predict)))
+    app.command("predict", cls=ShortHelp)(
+        takes_run_options(fields, default="as in the run")(takes_groups(_predict))
+    )
 
 
 def _predict(

@@ -1,0 +1,53 @@
+"""Help shows the options that matter first, and all of them on request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from khop.config.fields import run_fields
+
+from .conftest import Ran
+
+TEN = {
+    "--resume", "--procs", "--graph", "--out", "--device", "--fanouts", "--hidden", "--epochs",
+    "--batch-size", "--learning-rate",
+}  # fmt: skip
+
+
+def options_in(text: str) -> set[str]:
+    """The options of the left column, without those that texts name."""
+    return set(re.findall(r"^[│|]\s+(--[a-z0-9-]+)", text, re.MULTILINE))
+
+
+def test_the_help_of_train_has_ten_options_and_names_the_way_to_the_rest(
+    khop_command: Callable[..., Ran],
+) -> None:
+    for words in (("train", "--help"), ("train", "-h"), ("help", "train")):
+        shown = khop_command(*words).stdout
+        assert options_in(shown) == {*TEN, "--help-all", "--help"}
+        assert "khop train --help-all" in shown
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "infer", "profile", "predict"])
+def test_all_help_has_more(khop_command: Callable[..., Ran], command: str) -> None:
+    short, full = (options_in(khop_command(command, of).stdout) for of in ("--help", "--help-all"))
+    assert short < full
+    assert "--threads" in full - short
+
+
+def test_all_help_of_train_is_in_the_groups_of_a_run_file(khop_command: Callable[..., Ran]) -> None:
+    ran = khop_command("train", "--help-all")
+    assert ran.code == 0
+    assert {entry.option for entry in run_fields() if entry.kind is not bool} <= options_in(ran.stdout)
+    for group in ("training", "sampler", "evaluation", "machine and files"):
+        assert f"─ {group} ─" in ran.stdout
+
+
+def test_options_of_a_component_are_shown_where_it_is_named(khop_command: Callable[..., Ran]) -> None:
+    assert "--heads" not in options_in(khop_command("train", "--help").stdout)
+    assert "--gamma" not in options_in(
+        khop_command("train", "--task", "node-classification", "--help").stdout
+    )
