@@ -91,7 +91,7 @@ MAY_IMPORT = {
         "sampling", "loading", "exchange", "api",
     },
     "profiling": {"batch", "loading", "training", "config"},
-    "reporting": {"config", "inference", "kernels", "profiling", "training"},
+    "reporting": {"schema", "graph", "config", "inference", "profiling", "training"},
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
         "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from khop.graph.ids_by_node import IdsHere
+from khop.graph.names import Names
 from khop.inference.evaluation import SplitOutputs
-from khop.inference.predictions import LinkPredictions, Names, NodePredictions
+from khop.inference.predictions import LinkPredictions, NodePredictions
 from khop.kernels.id_table import StringKeys
 from khop.reporting.examined import Confusion, Examined, RankingCurve, Scatter, examined
 from khop.sampling.link_seeds import Links
@@ -14,12 +16,12 @@ from khop.sampling.link_seeds import Links
 
 def of_classes(labels: list[int], outputs: list[list[float]], names: Names) -> Examined:
     split = SplitOutputs(torch.arange(len(labels)), torch.tensor(labels), torch.tensor(outputs))
-    found = examined(NodePredictions("page", "label", None, {"test": split}), names, "test")
+    found = examined(NodePredictions("page", "label", {"test": split}), names, "test")
     assert isinstance(found, Examined)
     return found
 
 
-NAMES = Names({"page": StringKeys.of(["a", "b", "c", "d"])}, {"page": {"classes": ["cat", "dog"]}})
+NAMES = Names({"page": IdsHere(StringKeys.of(["a", "b", "c", "d"]))}, {"page": {"classes": ["cat", "dog"]}})
 
 
 def test_the_worst_nodes_come_first_under_the_users_ids_and_class_names() -> None:
@@ -41,7 +43,8 @@ def test_rare_classes_of_many_are_joined() -> None:
 
 def test_nodes_of_partitioned_graphs_have_their_original_ids() -> None:
     split = SplitOutputs(torch.tensor([1]), torch.tensor([0]), torch.tensor([[0.0, 1.0]]))
-    found = examined(NodePredictions("page", "label", torch.tensor([7, 5]), {"test": split}), Names(), "test")
+    names = Names(original_ids={"page": IdsHere(np.array([7, 5]))})
+    found = examined(NodePredictions("page", "label", {"test": split}), names, "test")
     assert isinstance(found, Examined)
     assert found.worst[0][0] == "5"
 
@@ -49,7 +52,7 @@ def test_nodes_of_partitioned_graphs_have_their_original_ids() -> None:
 def test_numbers_are_shown_beside_their_predictions() -> None:
     labels = torch.tensor([1.0, 2.0, float("nan")])
     split = SplitOutputs(torch.arange(3), labels, torch.tensor([[1.5], [9.0], [0.0]]))
-    found = examined(NodePredictions("page", "label", None, {"test": split}), NAMES, "test")
+    found = examined(NodePredictions("page", "label", {"test": split}), NAMES, "test")
     assert isinstance(found, Examined)
     assert found.picture == Scatter(((1.0, 1.5), (2.0, 9.0)))
     assert found.worst[0] == ("b", "2", "9", "+7")
@@ -59,7 +62,7 @@ def test_links_are_ranked_among_their_negatives() -> None:
     edge_type = ("user", "buys", "item")
     scores, negatives = torch.tensor([3.0, 1.0, 0.0]), torch.tensor([[1.0, 2.0], [2.0, 0.0], [1.0, 2.0]])
     links = Links({edge_type: torch.tensor([[0, 1, 2], [2, 1, 0]])})
-    names = Names({"user": np.array([10, 11, 12]), "item": StringKeys.of(["x", "y", "z"])})
+    names = Names({"user": IdsHere(np.array([10, 11, 12])), "item": IdsHere(StringKeys.of(["x", "y", "z"]))})
     found = examined(LinkPredictions(edge_type, {"test": (links, scores, negatives)}), names, "test")
     assert isinstance(found, Examined)
     assert found.picture == RankingCurve((1, 2, 3), (1 / 3, 2 / 3, 1.0), 2)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 import khop
+from khop.api.names_of import names_of
 from khop.cli.lines import tell
 from khop.cli.profile import sentences
 from khop.cli.progress import watching
@@ -22,7 +23,6 @@ from khop.config.build import Run
 from khop.config.read import RawRun, checked, with_options
 from khop.config.saved_run import CHECKPOINTS
 from khop.graph.atomic import refuse_dangling
-from khop.inference.predictions import Names
 from khop.profiling.bottleneck import bottleneck
 from khop.profiling.machine import Machine
 from khop.reporting.examined import Examined, examined
@@ -109,7 +109,7 @@ def _examined(raw: RawRun, checkpoint: Path, request: Request, console: Console)
         return "The task of the run has no test split."
     with watching(console) as watcher:
         evaluation = run.evaluated(("test",), watcher.evaluating, ())
-    return examined(evaluation.predictions, Names.of(run.graph.folder), "test")
+    return examined(evaluation.predictions, names_of(run.graph), "test")
 
 
 def _number(value: object, default: int) -> int:

@@ -9,16 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from khop.graph.names import LABEL, Names
 from khop.inference.evaluation import SplitOutputs
-from khop.inference.predictions import (
-    LABEL,
-    LinkPredictions,
-    Names,
-    NodePredictions,
-    Predictions,
-    of_kind,
-)
-from khop.kernels.id_table import Keys, StringKeys
+from khop.inference.parquet_file import own_values
+from khop.inference.predictions import LinkPredictions, NodePredictions, Predictions, of_kind
+from khop.schema import NodeType
 from khop.training.ranking import Places
 
 _CLASSES = 30  # rows of a confusion matrix: the most frequent classes, and all others in one
@@ -74,7 +69,7 @@ def _of_nodes(predictions: NodePredictions, names: Names, split: str) -> Examine
     stored = predictions.splits[split]
     labels, outputs = of_kind(stored.labels, predictions.kind), stored.outputs.float()
     record = names.labels.get(predictions.node_type, {}) if predictions.label == LABEL else {}
-    ids = _Ids(names.ids.get(predictions.node_type), predictions.original_ids)
+    ids = _Ids(names, predictions.node_type)
     if labels.is_floating_point() and labels.numel() == outputs.numel():
         return _of_numbers(stored, labels.reshape(-1), outputs.reshape(-1), ids)
     if labels.dim() == 1 and not labels.is_floating_point() and outputs.shape[1] > 1:
@@ -84,18 +79,15 @@ def _of_nodes(predictions: NodePredictions, names: Names, split: str) -> Examine
 
 @dataclass(frozen=True)
 class _Ids:
-    """The users' ids of nodes, or their numbers."""
+    """The users' ids of the nodes of a type, else their original numbers, else their numbers."""
 
-    keys: Keys | None
-    original_ids: Tensor | None
+    names: Names
+    node_type: NodeType
 
     def of(self, nodes: Tensor) -> list[str]:
-        if self.keys is None:
-            numbers = nodes if self.original_ids is None else self.original_ids[nodes]
-            return [str(number) for number in numbers.tolist()]
-        if isinstance(self.keys, StringKeys):
-            return [self.keys.bytes_at(int(node)).decode() for node in nodes]
-        return [str(int(self.keys[int(node)])) for node in nodes]
+        known = self.names.ids.get(self.node_type) or self.names.original_ids.get(self.node_type)
+        numbers = nodes.tolist() if known is None else own_values(known, nodes)
+        return [str(number) for number in numbers]
 
 
 def _of_classes(
@@ -165,8 +157,8 @@ def _of_links(predictions: LinkPredictions, names: Names, split: str) -> Examine
     sources, destinations = links.rows(predictions.edge_type, worst).edges
     source, _, destination = predictions.edge_type
     rows = zip(
-        _Ids(names.ids.get(source), None).of(sources),
-        _Ids(names.ids.get(destination), None).of(destinations),
+        _Ids(names, source).of(sources),
+        _Ids(names, destination).of(destinations),
         scores[worst].tolist(),
         ranks[worst].tolist(),
         strict=True,
