@@ -11,9 +11,11 @@ import torch
 
 import khop
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.features.disk_piece import DiskPiece
 from khop.features.disk_table import DiskTable
 from khop.kernels.choice import Engine, forcing
 from khop.loading.device_placement import StorePlace
+from khop.partition.local_partition_features import LocalPartitionFeatures
 from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
@@ -102,9 +104,37 @@ def test_a_partitioned_graph_keeps_its_stores_on_the_host(folder: Path, tmp_path
         bits(batch) for batch in loader(graph).epoch(0)
     ]
     with pytest.raises(
-        ValueError, match="partitioned graph stay in host memory; leave topology, columns and"
+        ValueError, match="partitioned graph stay in host memory or on disk; leave topology and"
     ):
         graph.on("cuda", topology="device")
+
+
+@pytest.mark.parametrize("place", ["host", "mapped", "disk"])
+def test_columns_of_a_partitioned_graph_are_placed_too(folder: Path, tmp_path: Path, place: str) -> None:
+    khop.partition_graph(folder, tmp_path / "parts", parts=2)
+    graph = khop.open_graph(tmp_path / "parts")
+    placed = graph.on("cpu", columns={"x": place})
+    assert placed.placement == f"cpu: columns x {place}; as requested"
+    assert batches(placed) == batches(graph)
+    again = pickle.loads(pickle.dumps(placed))
+    assert isinstance(again.features, LocalPartitionFeatures)
+    pieces = again.features.pieces["user"]["x"]
+    assert [isinstance(piece, DiskPiece) for piece in pieces] == [place == "disk"] * 2
+    with pytest.raises(ValueError, match="columns on device 'cpu': the graph is in memory"):
+        graph.only(["user buys item"]).on("cpu", columns="disk")
+
+
+@pytest.mark.parametrize("by", ["visits", "counts"])
+def test_a_cache_of_rows_of_parts_on_disk_changes_no_batch(folder: Path, tmp_path: Path, by: str) -> None:
+    khop.partition_graph(folder, tmp_path / "parts", parts=2)
+    graph = khop.open_graph(tmp_path / "parts")
+    cached = loader(graph.on("cpu", columns={"x": "disk"}))
+    cached.cache_features("3kB", by)
+    assert [bits(batch) for batch in cached.epoch(0)] == batches(graph)
+    features = cached._local.features
+    assert isinstance(features, LocalPartitionFeatures)
+    kept = [piece.kept for piece in features.pieces["user"]["x"] if isinstance(piece, DiskPiece)]
+    assert 0 < sum(rows.nbytes for rows in kept if rows is not None) <= 3000
 
 
 def test_a_loader_on_another_device_is_refused(folder: Path) -> None:

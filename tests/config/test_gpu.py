@@ -15,6 +15,8 @@ from khop.config.resolve import resolve
 from khop.features.disk_table import DiskTable
 from khop.graph.folder import GraphFolder
 from khop.loading.device_placement import StorePlace
+from khop.partition.column_pieces import is_on_disk
+from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.training.observer import Unwatched
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
@@ -84,13 +86,20 @@ def test_columns_on_disk_need_no_gpu(
     assert {name for of_type in features.files.values() for name in of_type} == {"x"}
 
 
-def test_columns_of_a_partitioned_graph_on_disk_are_an_error(folder: Path, tmp_path: Path) -> None:
+def test_columns_of_a_partitioned_graph_are_read_from_disk(folder: Path, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     partition_graph(folder, parts, parts=2)
-    with pytest.raises(ValueError, match=r"cpu: stores of a partitioned graph stay in host memory.*\(run"):
-        prepare(raw(parts, {"features": "disk"}, device="cpu"), tmp_path)
-    run = prepare(raw(parts, {"features": "mapped"}, device="cpu"), tmp_path)
-    assert run.graph.stores is None
+    for place in ("disk", "mapped", "host"):
+        run = prepare(raw(parts, {"features": place}, device="cpu"), tmp_path)
+        features = run.graph.features
+        assert isinstance(features, LocalPartitionFeatures)
+        on_disk = {
+            name
+            for of_type in features.pieces.values()
+            for name in of_type
+            if is_on_disk({name: of_type[name]})
+        }
+        assert on_disk == ({"x"} if place == "disk" else set())
 
 
 def test_links_are_made_by_the_cpu(folder: Path, tmp_path: Path) -> None:

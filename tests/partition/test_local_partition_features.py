@@ -21,9 +21,10 @@ from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64
 from support.parts_as_whole import OldIds, TableAsWhole
 
 
-@pytest.fixture(params=["random", "hash"])
+@pytest.fixture(params=["random", "hash", "on disk"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     numbers = count()
+    method, room_bytes = ("hash", 0) if request.param == "on disk" else (request.param, None)
 
     def as_whole(columns: Columns) -> TableAsWhole:
         home = tmp_path / f"{next(numbers)}"
@@ -31,9 +32,10 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         bought = EdgeTable(int64(0, 1, 2, 3, 0, 1), int64(0, 0, 1, 2, 3, 4), columns[BUYS])
         nodes = {t: NodeTable(columns=columns[t]) for t in ("user", "item")}
         whole = write_graph(home / "whole", nodes, {BUYS: bought})
-        partition_graph(whole, home / "parts", 3, method=request.param)
+        partition_graph(whole, home / "parts", 3, method=method)
         parts = open_parts(home / "parts")
-        return TableAsWhole(OldIds(open_folder(whole), parts), LocalPartitionFeatures(parts))
+        features = LocalPartitionFeatures(parts, room_bytes=room_bytes)
+        return TableAsWhole(OldIds(open_folder(whole), parts), features)
 
     return as_whole
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 import torch
@@ -18,9 +19,11 @@ from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
 from khop.features.cache_plan import CachePlan
+from khop.features.disk_piece import DiskPiece
 from khop.features.row_cache import RowCache
 from khop.features.store import Rows
 from khop.graph.quantize import quantize
+from khop.kernels.file_rows import RowFile
 from khop.runtime.group import Group, this_group
 from khop.schema import ColumnSpec, Schema
 from khop.testing.feature_store import PROMISES, Columns
@@ -33,7 +36,11 @@ X = torch.arange(NODES * 100.0).view(NODES, 100).sin()
 
 
 def store_of(
-    columns: Columns, holders: PartitionOwners, lanes: Lanes, wire: Wire = Wire.STORED
+    columns: Columns,
+    holders: PartitionOwners,
+    lanes: Lanes,
+    wire: Wire = Wire.STORED,
+    place: Path | None = None,
 ) -> PartitionedFeatures:
     """Each rank has the rows of its parts, and no others."""
     offsets, pieces = {}, {}
@@ -42,7 +49,8 @@ def store_of(
         offsets[type_] = [count * part // holders.parts for part in range(holders.parts + 1)]
         first, end = holders.held(offsets[type_], holders.rank)
         middle = (first + end) // 2
-        pieces[type_] = {name: (column[first:middle], column[middle:end]) for name, column in of_type.items()}
+        halves = {name: (column[first:middle], column[middle:end]) for name, column in of_type.items()}
+        pieces[type_] = halves if place is None else {n: _on_disk(of, place) for n, of in halves.items()}
     specs = {
         type_: {
             name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))
@@ -53,11 +61,23 @@ def store_of(
     return PartitionedFeatures(pieces, specs, offsets, holders, lanes, wire=wire)
 
 
-def kept_promises(group: Group, parts: int) -> list[str]:
+def _on_disk(rows: tuple[Tensor, ...], place: Path) -> tuple[DiskPiece, ...]:
+    """Each piece in a file of its own, which is gone when it is open."""
+    pieces = []
+    for piece in rows:
+        with NamedTemporaryFile(dir=place) as file:
+            file.write(piece.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            file.flush()
+            shape = tuple(piece.shape[1:])
+            pieces.append(DiskPiece(RowFile.open(Path(file.name), 0, piece.shape[0], shape, piece.dtype)))
+    return tuple(pieces)
+
+
+def kept_promises(group: Group, parts: int, place: Path | None = None) -> list[str]:
     """Those of the contract, by ranks that check them side by side."""
     lanes, holders = Lanes(group), PartitionOwners(parts, group.rank, group.world_size)
     for promise in PROMISES:
-        promise(lambda columns: store_of(columns, holders, lanes))
+        promise(lambda columns: store_of(columns, holders, lanes, place=place))
     return [promise.__name__ for promise in PROMISES]
 
 
@@ -107,6 +127,19 @@ def with_host_cache(group: Group) -> dict[str, float]:
     return dict(lanes.peers.counts)
 
 
+def with_cache_of_own_rows(group: Group, place: Path) -> dict[str, int]:
+    """A gather from the disks of ranks, of which every other row of any rank is kept here."""
+    lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
+    store = store_of({"n": {"x": X}}, holders, lanes, place=place)
+    assert store.resident_rows("n") == range(0)
+    plan = CachePlan({"n": torch.arange(0, NODES, 2)}, {"n": ("x",)}, {"n": NODES}, calls=2)
+    cached = store.cached(plan)
+    ids = own_wants(group.rank)
+    assert torch.equal(cached.gather({"n": Rows(ids, ("x",))})["n"]["x"], X[ids])
+    own = [piece.kept.shape[0] for piece in cached.pieces["n"]["x"]]
+    return {"own": sum(own), "others": cached.kept.rows.columns["n"]["x"].shape[0]}
+
+
 def rounded_rows(group: Group) -> dict[str, list[list[float]]]:
     """The same rows, wherever they lie, of rows that travel in fewer bits."""
     lanes, holders = Lanes(group), PartitionOwners(4, group.rank, group.world_size)
@@ -147,6 +180,8 @@ def features(rank: int, device: torch.device, out: str) -> None:
         told[f"{count} ranks, {parts} parts"] = of_the_first(count, partial(kept_promises, parts=parts))
     told["bytes"] = of_the_first(4, bytes_of_a_gather)
     told["kept"] = of_the_first(4, with_host_cache)
+    told["on disk"] = of_the_first(2, partial(kept_promises, parts=3, place=Path(out)))
+    told["kept of all"] = of_the_first(2, partial(with_cache_of_own_rows, place=Path(out)))
     told["rounded"] = of_the_first(2, rounded_rows)
     of_the_first(2, widened_rows)
     Path(out, f"{rank}.json").write_text(json.dumps(told))

@@ -27,6 +27,16 @@ def test_it_keeps_what_every_feature_store_promises(told: list[dict[str, Any]]) 
             assert of_rank[f"{count} ranks, {parts} parts"] == [promise.__name__ for promise in PROMISES]
 
 
+def test_rows_on_the_disks_of_ranks_keep_the_same_promises(told: list[dict[str, Any]]) -> None:
+    for of_rank in told[:2]:
+        assert of_rank["on disk"] == [promise.__name__ for promise in PROMISES]
+
+
+def test_a_cache_keeps_rows_of_the_own_disk_too(told: list[dict[str, Any]]) -> None:
+    for of_rank in told[:2]:
+        assert of_rank["kept of all"] == {"own": NODES // 4, "others": NODES // 4}
+
+
 def test_a_gather_is_three_collectives(told: list[dict[str, Any]]) -> None:
     assert [of_rank["bytes"]["collectives"] for of_rank in told] == [3] * 4
 

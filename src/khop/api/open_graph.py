@@ -14,7 +14,7 @@ from torch import Tensor
 from khop.arguments import graph_of, instance_of, one_of, path_of, shown
 from khop.datasets.builtin import named_folder
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.placement import PartitionOptions, stores_of
+from khop.distributed.placement import PartitionOptions, placed_features, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
@@ -42,6 +42,7 @@ from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.folder_features import folder_features
 from khop.loading.memory_plan import WorkSizes
 from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores
+from khop.partition.parts_folder import PartsFolder
 from khop.partition.placements import LANES, Placement
 from khop.rules.rule import Hop
 from khop.runtime.group import this_group
@@ -331,12 +332,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does."""
     is_cpu = request.device == "cpu" and bool(request.columns)
     if graph.partition_options is not None or graph.is_collective:
-        if request.is_explicit or request.caches or is_cpu or StorePlace.DISK in request.columns.values():
-            raise ValueError(
-                f"{request.device}: stores of a partitioned graph stay in host memory; leave topology, "
-                "columns and cache out, or open a graph that is not partitioned"
-            )
-        return replace(graph, stores=PlacedStores.none(request, work, memory_of(request.device).device))
+        return _parts_placed_on(graph, request, work)
     folder = graph.folder if isinstance(graph.folder, GraphFolder) else None
     if is_cpu and folder is None:
         raise ValueError(
@@ -344,14 +340,37 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
             "out, or save the graph and open its folder"
         )
     if is_cpu:
-        names = {name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})}
-        stores = PlacedStores.on_cpu(request, work, sorted(names))
+        stores = PlacedStores.on_cpu(request, work, _node_columns(graph))
     else:
         stores = _placed_on_gpu(graph, folder, request, work)
     if folder is None:
         return replace(graph, stores=stores)
     places = {n: place for n, place in stores.plan.columns.items() if request.place_of(n) is not None}
     return replace(graph, stores=stores, features=folder_features(folder, places))
+
+
+def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
+    if request.is_explicit or request.caches:
+        raise ValueError(
+            f"{request.device}: stores of a partitioned graph stay in host memory or on disk; leave topology "
+            'and cache out, give columns="host", "mapped" or "disk", or open a graph that is not partitioned'
+        )
+    if not request.columns:
+        return replace(graph, stores=PlacedStores.none(request, work, memory_of(request.device).device))
+    if not isinstance(graph.folder, PartsFolder):
+        raise ValueError(
+            f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
+            "out"
+        )
+    stores = PlacedStores.on_cpu(request, work, _node_columns(graph))
+    features = placed_features(graph.features, graph.folder, stores.plan.columns)
+    if request.device != "cpu":
+        stores = PlacedStores.none(request, work, memory_of(request.device).device)
+    return replace(graph, stores=stores, features=features)
+
+
+def _node_columns(graph: Graph) -> list[str]:
+    return sorted({name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})})
 
 
 def _placed_on_gpu(

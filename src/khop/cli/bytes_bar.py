@@ -1,4 +1,4 @@
-"""A progress bar for long reads and writes, shown on stderr if it is a terminal, and removed at the end."""
+"""A progress bar for long reads and writes on stderr, removed at the end; lines if it is no terminal."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
+from khop.cli.progress_lines import progress_lines
 from khop.cli.terminal import RoomyProgress
 from khop.graph.progress import ProgressCallback
 
 
 @contextmanager
-def bytes_bar() -> Iterator[ProgressCallback]:
-    """Yield a callback that moves the bar: call it with the current work, the bytes done and all bytes."""
+def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
+    """Yield a callback that moves the bar: call it with the current work, the bytes done and all bytes.
+
+    `what` is shown before the first call.
+    """
     console = Console(stderr=True)
+    if not console.is_terminal:
+        with progress_lines(what) as notice:
+            yield notice
+        return
     columns = (
         BarColumn(bar_width=40 if console.width >= 80 else 10),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with RoomyProgress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("")
+    with RoomyProgress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what)
 
-        def notice(what: str, done: int, total: int) -> None:
+        def moved(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total)
 
-        yield notice
+        yield moved

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,8 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     console = Console(stderr=request.as_json, quiet=rank > 0)
     run = run_of_rank(request.raw, device, request.given)
     run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
-    inference = _inference(run, request)
+    with bytes_bar("dividing the nodes into chunks") if rank == 0 else nullcontext():
+        inference = _inference(run, request)
     if request.split is None and time_cut_offs(run.graph) is not None:
         say(
             console,

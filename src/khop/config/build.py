@@ -212,6 +212,6 @@ def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) ->
         return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
     parts = config.parts
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
-    if is_placed(config, graph):
+    if is_placed(config):
         graph = placed_graph(config, graph, folder, raw)
     return Run(config, graph, built(config, "task", TaskContext(config, graph)))

@@ -22,13 +22,9 @@ _EDGE_BYTES = 4  # of a drawn edge
 _ACTIVATIONS = 4  # per layer: outputs of sum and product, kept for the gradients, and their gradients
 
 
-def is_placed(config: RunConfig, graph: Graph) -> bool:
+def is_placed(config: RunConfig) -> bool:
     """Return True if a run places the stores of its graph: on a GPU, or columns for the CPU."""
-    if config.device != "cpu":
-        return True
-    if graph.partition_options is not None:
-        return config.gpu.features == "disk"
-    return config.gpu.features in ("host", "mapped", "disk")
+    return config.device != "cpu" or config.gpu.features in ("host", "mapped", "disk")
 
 
 def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -> Graph:

@@ -97,7 +97,7 @@ def _visits_of_others(
     else:
         visits = dict(probabilities)
     for node_type, of_type in visits.items() if features.is_collective else ():
-        rows = features.local_rows(node_type)
+        rows = features.resident_rows(node_type)
         of_type[rows.start : rows.stop] = 0
     return visits
 

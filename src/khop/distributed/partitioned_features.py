@@ -26,10 +26,12 @@ from khop.exchange.row_wire import (
     written,
 )
 from khop.features.cache_plan import CachePlan
+from khop.features.disk_piece import Piece
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.features.table import ColumnPieces, read_into, read_rows
 from khop.kernels.owners import first_outside, remote_rows
+from khop.partition.column_pieces import is_on_disk, keeping
 from khop.schema import Schema, Specs, Type
 
 ASKING = Message("asking for rows", "id")
@@ -80,10 +82,18 @@ class PartitionedFeatures(FeatureStoreBase):
         """Return the rows that this rank stores."""
         return range(*self._spans[type_][self.holders.rank])
 
+    def resident_rows(self, type_: Type) -> range:
+        """Return the rows that this rank has in memory: none if it reads some of their columns from disk."""
+        return range(0) if is_on_disk(self.pieces.get(type_, {})) else self.local_rows(type_)
+
     def cached(self, plan: CachePlan) -> PartitionedFeatures:
-        """Return a store that keeps the rows of a plan, which other ranks store. Collective."""
+        """Return a store that keeps the rows of a plan, of other ranks or on this rank's disk. Collective."""
         schema = Schema(tuple(t for t in self.specs if isinstance(t, str)), (), columns=self.specs)
-        return replace(self, kept=RowCache.filled(plan, replace(self, kept=None), schema))
+        own = {t: self.local_rows(t) for t in plan.ids}
+        others = {t: ids[(ids < own[t].start) | (ids >= own[t].stop)] for t, ids in plan.ids.items()}
+        kept = RowCache.filled(replace(plan, ids=others), replace(self, kept=None), schema)
+        pieces = keeping(self.pieces, {t: rows.start for t, rows in own.items()}, plan)
+        return replace(self, kept=kept, pieces=pieces)
 
     def gather(self, wanted: Wanted) -> Gathered:
         """Return the requested columns, one row per id in the order of the ids.
@@ -135,7 +145,8 @@ class PartitionedFeatures(FeatureStoreBase):
         self, asked: RowQuery, rows: Rows, received: Sequence[Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         """Return the rows of one query: from local pieces, the cache, and the answers of other ranks."""
-        type_, specs, plain, found = asked.type_, self.specs[asked.type_], {}, {}
+        type_, specs, found = asked.type_, self.specs[asked.type_], {}
+        plain: dict[str, list[Piece]] = {}
         for name in asked.columns:
             elsewhere = [of_rank[name] for of_rank in received]
             if self.kept is not None and asked.rows.kept:

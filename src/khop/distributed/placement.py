@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from khop.arguments import whole_number
 from khop.distributed.partition_owners import PartitionOwners
@@ -13,6 +14,7 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.kernels.memory import free_memory_bytes
 from khop.partition.book import read_book
 from khop.partition.local_partition_features import LocalPartitionFeatures
 from khop.partition.local_partition_graph import LocalPartitionGraph
@@ -74,13 +76,24 @@ def stores_of(path: str | os.PathLike[str], group: Group, partition_options: Par
     types: list[Type] = [*schema.node_types, *schema.edge_types]
     offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
     specs: Specs = {t: schema.columns.get(t, {}) for t in types}
-    features = PartitionedFeatures(
-        LocalPartitionFeatures(held).pieces, specs, offsets, holders, lanes, wire=partition_options.wire
-    )
+    room_bytes = free_memory_bytes() // 4 * 3 // group.local_world_size
+    own_pieces = LocalPartitionFeatures(held, room_bytes=room_bytes).pieces
+    features = PartitionedFeatures(own_pieces, specs, offsets, holders, lanes, wire=partition_options.wire)
     if partition_options.placement is Placement.ALL:
         edges = PartitionedGraph(LocalPartitions.of(folder), holders, lanes)
         return RankStores(edges, features, folder, lanes, edges)
     return RankStores(LocalPartitionGraph(folder), features, folder, lanes)
+
+
+def placed_features(features: FeatureStore, folder: PartsFolder, places: Mapping[str, str]) -> FeatureStore:
+    """Return a rank's columns of a partitioned graph, each in the memory that `places` gives by its name.
+
+    "host" copies it, "mapped" maps its files, "disk" reads them row by row. Other columns go where they fit.
+    """
+    if isinstance(features, PartitionedFeatures):
+        held = open_parts(folder.path, folder.columns_of)
+        return replace(features, pieces=LocalPartitionFeatures(held, places=places).pieces)
+    return LocalPartitionFeatures(folder, places=places)
 
 
 def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:

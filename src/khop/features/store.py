@@ -58,6 +58,10 @@ class FeatureStore(Protocol):
         """Return the rows that a gather reads in this process, without asking another one."""
         ...
 
+    def resident_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads from memory of this process, so that a cache need not."""
+        ...
+
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather type -> column -> (n, ...), rows in the order of the ids.
 
@@ -121,6 +125,10 @@ class FeatureStoreBase(ABC):
         """Return the rows that a gather reads in this process: by default all."""
         return range(1 << 62)
 
+    def resident_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads from memory: by default those of this process."""
+        return self.local_rows(type_)
+
     @abstractmethod
     def gather(self, wanted: Wanted) -> Gathered:
         """Gather type -> column -> (n, ...), rows in the order of the ids; see FeatureStore."""
@@ -174,7 +182,13 @@ class RenumberedRows(FeatureStoreBase):
 
     def local_rows(self, type_: Type) -> range:
         """Return the rows that a gather reads in this process."""
-        rows = self.below.local_rows(type_)
+        return self._above(type_, self.below.local_rows(type_))
+
+    def resident_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads from memory of this process."""
+        return self._above(type_, self.below.resident_rows(type_))
+
+    def _above(self, type_: Type, rows: range) -> range:
         if type_ not in self.before:
             return rows
         bounds = torch.tensor([rows.start, rows.stop])

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from khop.features.disk_piece import DiskPiece, Piece, in_memory
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Tensors, Wanted
 from khop.kernels.chosen_rows import ChosenRows
 from khop.kernels.gather import SMALL_DTYPES, Column, gather_columns
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs
 
-ColumnPieces = Mapping[str, Sequence[Tensor]]  # by column of one type
+ColumnPieces = Mapping[str, Sequence[Piece]]  # by column of one type
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +129,37 @@ def read_rows(
     threads: int = 1,
 ) -> dict[str, Tensor]:
     """Gather columns of one type as a feature store does; rows are numbered over all pieces."""
-    columns = [column_of(pieces[name], type_, name, rows, scales_of(specs[name])) for name in rows.columns]
-    return dict(zip(rows.columns, gather_columns(columns, rows.ids, threads=threads), strict=True))
+    columns = {}
+    for name in rows.columns:
+        found = _tensors(pieces[name])
+        if found is not None:
+            columns[name] = column_of(found, type_, name, rows, scales_of(specs[name]))
+    gathered = dict(
+        zip(columns, gather_columns(list(columns.values()), rows.ids, threads=threads), strict=True)
+    )
+    for name in rows.columns:
+        if name not in columns:
+            ids = rows.ids[: rows.limits.get(name)]
+            found, places = in_memory(pieces[name], ids, f"column {name!r} of {type_!r}: row", threads)
+            column = replace(column_of(found, type_, name, rows, scales_of(specs[name])), count=None)
+            gathered |= {name: gather_columns([column], places, threads=threads)[0]}
+    return {name: gathered[name] for name in rows.columns}
 
 
 def read_into(pieces: ColumnPieces, ids: Tensor, out: Mapping[str, Tensor]) -> None:
     """Copy rows of some columns into `out`, as they are stored."""
-    gather_columns(
-        [Column(pieces[name], f"column {name!r}: row", out=room) for name, room in out.items()], ids
-    )
+    columns = []
+    for name, room in out.items():
+        what, found = f"column {name!r}: row", _tensors(pieces[name])
+        if found is not None:
+            columns.append(Column(found, what, out=room))
+        else:
+            found, places = in_memory(pieces[name], ids, what)
+            gather_columns([Column(found, what, out=room)], places)
+    gather_columns(columns, ids)
+
+
+def _tensors(pieces: Sequence[Piece]) -> list[Tensor] | None:
+    """Return the pieces if all are in memory or mapped."""
+    found = [piece for piece in pieces if not isinstance(piece, DiskPiece)]
+    return found if len(found) == len(pieces) else None

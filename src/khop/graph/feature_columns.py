@@ -7,17 +7,18 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from khop.graph.folder import GraphFolder
-from khop.graph.npy import ArrayEntry
+from khop.graph.npy import ArrayEntry, torch_dtype
 from khop.graph.sparse_rows import map_sparse_array
+from khop.kernels.file_rows import RowFile
 from khop.kernels.memory import free_memory_bytes
 from khop.schema import EdgeType, NodeType
 
 ColumnFiles = Mapping[NodeType | EdgeType, Mapping[str, str]]  # files relative to the folder, by column
+Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+ON_DISK, IN_MEMORY = "disk", "host"  # places of columns; others are mapped
 
 
-def feature_columns(
-    folder: GraphFolder, room_bytes: int | None = None
-) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
+def feature_columns(folder: GraphFolder, room_bytes: int | None = None) -> Columns:
     """Return every column that is present, by type, mapped.
 
     The columns of `large_columns` are mapped for reads of single rows.
@@ -31,6 +32,32 @@ def feature_columns(
             for name, file in of_type.items()
         }
         for type_, of_type in column_files(folder).items()
+    }
+
+
+def disk_columns(
+    folder: GraphFolder, places: Mapping[str, str] | None = None, room_bytes: int | None = None
+) -> Mapping[NodeType | EdgeType, Mapping[str, RowFile]]:
+    """Open the files of the columns that `places` keeps on disk by name, and of the large ones it lacks."""
+    places, large = places or {}, large_columns(folder, room_bytes)
+    return {
+        t: {
+            name: _row_file(folder, file)
+            for name, file in of_type.items()
+            if places.get(name, ON_DISK if name in large[t] else "") == ON_DISK
+        }
+        for t, of_type in column_files(folder).items()
+    }
+
+
+def copied_columns(columns: Columns, places: Mapping[str, str]) -> Columns:
+    """Return columns with copies of the node columns that `places` keeps in memory by name."""
+    return {
+        t: {
+            name: column.clone() if isinstance(t, str) and places.get(name) == IN_MEMORY else column
+            for name, column in of_type.items()
+        }
+        for t, of_type in columns.items()
     }
 
 
@@ -65,3 +92,9 @@ def _too_large(arrays: Mapping[str, ArrayEntry], columns: Collection[str], room_
         too_large.add(file)
         excess -= arrays[file].data_bytes
     return too_large
+
+
+def _row_file(folder: GraphFolder, file: str) -> RowFile:
+    entry = folder.arrays[file]
+    header = entry.bytes - entry.data_bytes
+    return RowFile.open(folder.path / file, header, entry.shape[0], entry.shape[1:], torch_dtype(entry.dtype))

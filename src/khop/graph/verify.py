@@ -20,17 +20,18 @@ from khop.graph.folder import ORIGINAL_ID
 from khop.graph.inputs import Given
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.node_ids import first_lost, ids_of
-from khop.graph.npy import file_checksum, map_array
+from khop.graph.npy import file_checksum, map_array, row_chunks
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT
-from khop.graph.rule_arrays import edge_times
 from khop.kernels.checks import check_offsets
 from khop.kernels.csc import Csc
+from khop.kernels.edge_times import EdgeTimes, whole_numbers
 from khop.kernels.sort_rows import first_unsorted
 from khop.schema import EdgeType, NodeType
 
 WRITE_AGAIN = "write the graph again"
 Check = Callable[[Given], None]  # raises ValueError
+_SEEN_AT_ONCE = 1 << 28  # ids that one pass over a permutation marks, one byte each
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,11 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
     columns = {
         type_: {edge.row_order: right[file].tensor()} for type_, file in times.items() if file in right
     }
-    found = edge_times(csc, edge.type, columns, edge.row_order)
-    position = -1 if found is None else first_unsorted(csc, found)
+    own, of_sources = (columns.get(type_, {}).get(edge.row_order) for type_ in (edge.type, edge.type[0]))
+    if own is None and of_sources is None:
+        return
+    found = EdgeTimes(*(None if given is None else whole_numbers(given) for given in (own, of_sources)))
+    position = first_unsorted(csc, found)
     if position >= 0:
         yield Finding(
             files["indices"],
@@ -211,7 +215,10 @@ def _check_split(given: Given, node: NodeEntry) -> None:
 
 def _check_permutation(given: Given, count: int) -> None:
     given.check_ids(count, "edges", WRITE_AGAIN)
-    seen = np.zeros(count, bool)
-    seen[given.values] = True
-    if not seen.all():
-        raise ValueError(f"{given.name}: no edge has input position {int(np.argmin(seen))}; {WRITE_AGAIN}")
+    for first in range(0, count, _SEEN_AT_ONCE):
+        seen = np.zeros(min(_SEEN_AT_ONCE, count - first), bool)
+        for _, ids in row_chunks(given.values):
+            seen[ids[(ids >= first) & (ids < first + len(seen))] - first] = True
+        if not seen.all():
+            position = first + int(np.argmin(seen))
+            raise ValueError(f"{given.name}: no edge has input position {position}; {WRITE_AGAIN}")

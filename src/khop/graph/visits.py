@@ -12,9 +12,9 @@ from khop.graph.csc_graph import CscGraph
 from khop.graph.folder import GraphFolder
 from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
+from khop.kernels.edge_spans import edge_spans
 from khop.schema import EdgeType, NodeType
 
-_CHUNK_ROWS = 1 << 16
 Fanout = int | Mapping[EdgeType, int]  # of one hop: for all edge types, or by edge type
 
 
@@ -89,14 +89,12 @@ def _missed_by_hop(
 
 def _spread(csc: Csc, reached: Tensor, fanout: int, missed: Tensor) -> None:
     csc.check()
-    for begin in range(0, csc.num_rows, _CHUNK_ROWS):
-        end = min(begin + _CHUNK_ROWS, csc.num_rows)
-        offsets = csc.indptr[begin : end + 1]
-        degrees = offsets.diff()
-        drawn = torch.ones_like(reached[begin:end]) if fanout < 0 else (fanout / degrees).clamp(max=1)
-        through = torch.log1p(-(drawn * reached[begin:end]).clamp(max=1))
-        sources = csc.indices[int(offsets[0]) : int(offsets[-1])].long()
-        missed.index_add_(0, sources, torch.repeat_interleave(through, degrees))
+    for span in edge_spans(csc.indptr):
+        of_rows = reached[span.rows]
+        degrees = csc.indptr[span.rows.start : span.rows.stop + 1].diff()
+        drawn = torch.ones_like(of_rows) if fanout < 0 else (fanout / degrees).clamp(max=1)
+        through = torch.log1p(-(drawn * of_rows).clamp(max=1))
+        missed.index_add_(0, csc.indices[span.first : span.end].long(), span.per_edge(through))
 
 
 def remote_share(

@@ -20,10 +20,10 @@ from khop.graph.progress import Meter
 from khop.graph.row_order import INPUT
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
+from khop.kernels.edge_spans import edge_spans
 from khop.kernels.gather import gather
 from khop.schema import NodeType
 
-_CHUNK_EDGES = 1 << 20
 _Chunks = Iterator[npt.NDArray[Any]]
 
 
@@ -152,17 +152,10 @@ class _OwnedRows:
     indptr: Tensor  # int64 (rows + 1): row offsets in the part
 
     def positions(self) -> Iterator[Tensor]:
-        """Yield the positions of the part's edges in the source graph: int64, in chunks of complete rows."""
-        begin, rows = 0, self.owned.numel()
-        while begin < rows:
-            most = int(self.indptr[begin]) + _CHUNK_EDGES
-            end = max(begin + 1, int(torch.searchsorted(self.indptr, most, right=True)) - 1)
-            end = min(end, rows)
-            inside = self.indptr[begin : end + 1]
-            shifts = self.csc.indptr[self.owned[begin:end]] - inside[:-1]
-            edges = torch.arange(int(inside[0]), int(inside[-1]))
-            yield edges + torch.repeat_interleave(shifts, inside.diff())
-            begin = end
+        """Yield the positions of the part's edges in the source graph: int64, in chunks."""
+        for span in edge_spans(self.indptr):
+            shifts = self.csc.indptr[self.owned[span.rows]] - self.indptr[span.rows]
+            yield torch.arange(span.first, span.end) + span.per_edge(shifts)
 
 
 def needs_times(source: GraphFolder, entry: EdgeEntry) -> bool:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from khop.kernels.csc import Csc
+from khop.kernels.edge_spans import edge_spans
 from khop.kernels.mix import mixed, signed
 
-_CHUNK_ROWS = 1 << 16
 _WORD = (1 << 64) - 1
 # Odd constants of SplitMix64 and xxHash64.
 _SOURCE, _DESTINATION, _PLACE = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
@@ -24,14 +24,12 @@ def edge_digest(csc: Csc, sources: Tensor | None, destinations: Tensor | None) -
     """
     csc.check()
     total = 0
-    for begin in range(0, csc.num_rows, _CHUNK_ROWS):
-        end = min(begin + _CHUNK_ROWS, csc.num_rows)
-        offsets = csc.indptr[begin : end + 1]
-        rows = torch.repeat_interleave(torch.arange(begin, end), offsets.diff())
-        places = torch.arange(int(offsets[0]), int(offsets[-1])) - csc.indptr[rows]
-        ends = csc.indices[int(offsets[0]) : int(offsets[-1])].long()
+    for span in edge_spans(csc.indptr):
+        numbers = torch.arange(span.rows.start, span.rows.stop)
+        places = torch.arange(span.first, span.end) - span.per_edge(csc.indptr[span.rows])
+        ends = csc.indices[span.first : span.end].long()
         ends = ends if sources is None else sources[ends]
-        rows = rows if destinations is None else destinations[rows]
+        rows = span.per_edge(numbers if destinations is None else destinations[span.rows])
         words = ends * signed(_SOURCE) + mixed(rows * signed(_DESTINATION) + places * signed(_PLACE))
         total += int(mixed(words).sum())
     return total & _WORD

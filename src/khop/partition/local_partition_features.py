@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from khop.features.cache_plan import CachePlan
 from khop.features.store import FeatureStoreBase, Gathered, Rows, Tensors, Wanted
 from khop.features.table import ColumnPieces, read_rows
-from khop.graph.feature_columns import feature_columns
-from khop.kernels.memory import memory_limit_bytes
+from khop.kernels.memory import free_memory_bytes
 from khop.kernels.owners import first_outside
+from khop.partition.column_pieces import column_pieces, is_on_disk, keeping
 from khop.partition.parts_folder import PartsFolder, held_parts
 from khop.schema import EdgeType, NodeType, Specs
 
@@ -26,17 +27,13 @@ class LocalPartitionFeatures(FeatureStoreBase):
 
     folder: PartsFolder
     threads: int = 1  # threads of one gather
+    places: Mapping[str, str] = field(default_factory=dict)  # "host", "mapped" or "disk", by column name
+    room_bytes: int | None = None  # memory for all parts; beyond it the largest columns stay on disk
     pieces: Mapping[NodeType | EdgeType, ColumnPieces] = field(init=False, repr=False)  # one per part
 
     def __post_init__(self) -> None:
-        specs = self.folder.schema.columns
-        room_bytes = memory_limit_bytes() // 4 * 3 // max(len(self.folder.parts), 1)
-        of_parts = [feature_columns(part, room_bytes) for part in self.folder.parts]
-        pieces = {
-            t: {n: tuple(of[t][n] for of in of_parts) for n in specs[t] if all(n in of[t] for of in of_parts)}
-            for t in specs
-        }
-        object.__setattr__(self, "pieces", pieces)
+        room_bytes = free_memory_bytes() // 4 * 3 if self.room_bytes is None else self.room_bytes
+        object.__setattr__(self, "pieces", column_pieces(self.folder, self.places, room_bytes))
 
     @property
     def specs(self) -> Specs:
@@ -62,8 +59,21 @@ class LocalPartitionFeatures(FeatureStoreBase):
 
     def with_threads(self, threads: int) -> LocalPartitionFeatures:
         """Return a store of the same columns that uses up to `threads` threads for each gather."""
-        store = copy(self)  # not `replace`, which would map the columns again
-        object.__setattr__(store, "threads", threads)
+        return self._with("threads", threads)
+
+    def cached(self, plan: CachePlan) -> LocalPartitionFeatures:
+        """Return a store that keeps the rows of a plan in memory, of the columns on disk.
+
+        Unsupported if no column is on disk.
+        """
+        if not any(is_on_disk(of_type) for of_type in self.pieces.values()):
+            super().cached(plan)
+        firsts = {t: self.local_rows(t).start for t in plan.ids}
+        return self._with("pieces", keeping(self.pieces, firsts, plan))
+
+    def _with(self, name: str, value: object) -> LocalPartitionFeatures:
+        store = copy(self)  # not `replace`, which would open the columns again
+        object.__setattr__(store, name, value)
         return store
 
     def _rows(self, type_: NodeType | EdgeType, rows: Rows) -> dict[str, Tensor]:
@@ -72,8 +82,8 @@ class LocalPartitionFeatures(FeatureStoreBase):
         of_held = replace(rows, ids=rows.ids - first) if first else rows
         return read_rows(self.pieces[type_], specs, type_, of_held, self.threads)
 
-    def __reduce__(self) -> tuple[Callable[..., LocalPartitionFeatures], tuple[PartsFolder, int]]:
-        return LocalPartitionFeatures, (self.folder, self.threads)
+    def __reduce__(self) -> tuple[Callable[..., LocalPartitionFeatures], tuple[object, ...]]:
+        return LocalPartitionFeatures, (self.folder, self.threads, dict(self.places), self.room_bytes)
 
     def _check(self, type_: NodeType | EdgeType, rows: Rows) -> None:
         there = self.pieces

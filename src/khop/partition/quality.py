@@ -9,11 +9,10 @@ from torch import Tensor
 
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
+from khop.kernels.edge_spans import edge_spans
 from khop.partition.balance import Balance, Numbering
 from khop.partition.book import Quality, edge_key
 from khop.schema import NodeType
-
-_CHUNK_ROWS = 1 << 16
 
 
 def quality_of(
@@ -37,12 +36,9 @@ def cut_edges(csc: Csc, sources: Tensor, destinations: Tensor) -> int:
     """Count the edges between two parts. `sources` and `destinations` are int32 (nodes): the part of each."""
     csc.check()
     cut = 0
-    for begin in range(0, csc.num_rows, _CHUNK_ROWS):
-        end = min(begin + _CHUNK_ROWS, csc.num_rows)
-        offsets = csc.indptr[begin : end + 1]
-        here = torch.repeat_interleave(destinations[begin:end], offsets.diff())
-        there = sources[csc.indices[int(offsets[0]) : int(offsets[-1])].long()]
-        cut += int((here != there).sum())
+    for span in edge_spans(csc.indptr):
+        there = sources[csc.indices[span.first : span.end].long()]
+        cut += int((span.per_edge(destinations[span.rows]) != there).sum())
     return cut
 
 

@@ -207,6 +207,9 @@ def local_rows_are_a_range_of_the_rows(make: Make) -> None:
         expect(is_range, f"local_rows of {type_!r}: {rows}, must be an ascending range")
         has_all = rows.start == 0 and rows.stop >= count
         expect(store.is_collective or has_all, f"local_rows of {type_!r}: {rows}, must be all {count} rows")
+        resident = store.resident_rows(type_)
+        is_within = not resident or (rows.start <= resident.start and resident.stop <= rows.stop)
+        expect(is_within, f"resident_rows of {type_!r}: {resident}, must be among local_rows, {rows}")
 
 
 @promise

@@ -1,0 +1,55 @@
+"""Progress of long work as lines on stderr, for logs and pipes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from khop.cli.lines import tell
+from khop.graph.progress import ProgressCallback
+
+FIRST_S, NEXT_S = 1.0, 30.0
+
+
+@contextmanager
+def progress_lines(what: str, first_s: float = FIRST_S, next_s: float = NEXT_S) -> Iterator[ProgressCallback]:
+    """Print a line `first_s` seconds after the start, and then one every `next_s` seconds, until the end.
+
+    Yields a callback: call it with the current work, the bytes done and all bytes. Short work prints nothing.
+    """
+    at, ended = _Position(what), threading.Event()
+
+    def watch() -> None:
+        begun, pause = monotonic(), first_s
+        while not ended.wait(pause):
+            tell(at.line(monotonic() - begun))
+            pause = next_s
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield at.move
+    finally:
+        ended.set()
+        watcher.join()
+
+
+class _Position:
+    """The last report of some work."""
+
+    def __init__(self, what: str) -> None:
+        self._last = (what, 0, 0)
+
+    def move(self, what: str, done: int, total: int) -> None:
+        """Remember a report."""
+        self._last = (what, done, total)
+
+    def line(self, seconds: float) -> str:
+        """Return the report with an estimate of the time left."""
+        what, done, total = self._last
+        if not total:
+            return what or "working"
+        left = f", about {seconds * (total - done) / done:,.0f} s left" if done else ""
+        return f"{what}: {100 * done // total} %{left}"

@@ -1,0 +1,37 @@
+"""Long work without a terminal prints where it is, soon and then now and then; short work prints nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from khop.cli.progress_lines import progress_lines
+
+
+def test_short_work_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_lines("checking") as notice:
+        for done in (0, 5, 10):
+            notice("checking x.npy", done, 10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_first_line_comes_before_the_first_report(capsys: pytest.CaptureFixture[str]) -> None:
+    lines: list[str] = []
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while not lines[-1:] and time.monotonic() < deadline:
+            time.sleep(0.01)
+            lines.extend(capsys.readouterr().err.splitlines())
+
+    with progress_lines("reading g", first_s=0.01, next_s=0.01) as notice:
+        wait()
+        assert lines.pop() == "khop: reading g"
+        lines.clear()
+        notice("checking x.npy", 5, 20)
+        time.sleep(0.05)
+        capsys.readouterr()
+        wait()
+    assert lines[0].startswith("khop: checking x.npy: 25 %, about ")
+    assert lines[0].endswith(" s left")
