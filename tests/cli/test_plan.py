@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import khop
 from khop.cli import plan
 from khop.planning.constants import MEASURED, Constants
 
@@ -115,3 +118,19 @@ def test_bad_input_gives_one_sentence(khop_command: Command, option: str, value:
     assert done.code == 2
     assert done.stderr.startswith(f"khop: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_graph_that_exists_is_counted(khop_command: Command, tmp_path: Path) -> None:
+    nodes = khop.NodeTable(columns={"x": torch.rand(900, 8), "y": torch.arange(900) % 3})
+    khop.write_graph(tmp_path / "g", {"n": nodes}, {"n to n": khop.EdgeTable(*torch.randint(900, (2, 5000)))})
+    machine = ("--fanouts", "5,5", "--machines", "2", "--network", "10", "--memory", "4", "--json")
+    done = khop_command("plan", "--graph", str(tmp_path / "g"), *machine)
+    assert done.code == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["graph"] == {"nodes": 900, "edges": 5000, "feature_bytes": 32}
+    assert document["from_disk"]["nodes"] <= 900
+    done = khop_command("plan", "--graph", str(tmp_path / "g"), "--nodes", "9", *machine)
+    assert done.code == 2
+    assert "leave --nodes, --edges and --feature-bytes out" in done.stderr
+    done = khop_command("plan", "--nodes", "9", *machine)
+    assert (done.code, "give --graph FOLDER, or all of --nodes" in done.stderr) == (2, True)

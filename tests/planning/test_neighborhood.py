@@ -17,7 +17,7 @@ from khop.graph.tables import EdgeTable, NodeTable
 from khop.graph.visits import Topology, visit_probabilities
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.planning.neighborhood import Degrees, neighborhood
+from khop.planning.neighborhood import neighborhood
 from khop.planning.workload import GraphSize
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
@@ -86,13 +86,6 @@ def test_rows_with_and_without_a_cache_are_those_that_batches_need(tmp_path: Pat
         of_parts.mean(0).tolist(), (found.rows, found.remote[-1], fetched), strict=True
     ):
         assert 1 / STATED_FACTOR < predicted / mean < STATED_FACTOR, of_parts
-
-
-def test_degrees_have_the_mean_of_the_graph() -> None:
-    degrees = Degrees.of(PRODUCTS)
-    assert float(degrees.share.sum()) == pytest.approx(1)
-    assert float(degrees.share @ degrees.degree) == pytest.approx(PRODUCTS.mean_degree, rel=1e-6)
-    assert float(Degrees.of(GraphSize(10, 80, 1)).degree.max()) <= 10
 
 
 def test_the_remote_share_is_the_one_that_was_asked_for() -> None:

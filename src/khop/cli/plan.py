@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -15,6 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
 
+from khop.cli.bytes_bar import bytes_bar
 from khop.cli.terminal import say, table_console
 from khop.planning.constants import MEASURED, Constants
 from khop.planning.from_disk import FromDisk, from_disk
@@ -89,6 +91,15 @@ def _from_disk(memory: float, found: FromDisk | None) -> str:
     )
 
 
+def counted(folder: Path) -> GraphSize:
+    """Count a graph folder."""
+    # Imported here, because it loads torch.
+    from khop.planning.graph_size import graph_size
+
+    with bytes_bar("opening the graph") as notice:
+        return graph_size(folder, notice)
+
+
 def _measured() -> Constants:
     # Imported here, because it loads torch, which the rest of a plan does not need.
     from khop.planning.measure import measured
@@ -101,7 +112,7 @@ def _document(
     graph: GraphSize, run: Run, cluster: Cluster, constants: Constants, found: Sequence[Prediction]
 ) -> dict[str, Any]:
     return {
-        "graph": asdict(graph),
+        "graph": {"nodes": graph.nodes, "edges": graph.edges, "feature_bytes": graph.feature_bytes},
         "run": asdict(run),
         "cluster": asdict(cluster),
         "constants": asdict(constants),

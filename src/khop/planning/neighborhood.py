@@ -1,46 +1,21 @@
 """Expected number of nodes in a batch, local and remote, computed from the size of the graph.
 
-This is a mean-field model. Nodes fall into classes of equal degree. Degrees follow a Lomax distribution with
-tail exponent 2.3, as in many graphs that grew over time. A node has equal numbers of out-edges and in-edges.
-A drawn edge leads to a node with a probability proportional to its degree. A fixed share of the edges leads
-to other machines, and all other machines are equally likely.
+This is a mean-field model. Nodes fall into classes of equal degrees: those of a graph that was counted, or
+those that are typical of graphs that grew over time. A drawn edge leads to a node with a probability
+proportional to its out-edges. A fixed share of the edges leads to other machines, and all other machines are
+equally likely. An edge that two hops draw leads to no new node.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from khop.planning.degrees import Degrees, Vector
 from khop.planning.workload import GraphSize
 
-Vector = npt.NDArray[np.float64]
-
-_TAIL = 2.3
-_CLASSES = 400
 _HALVINGS = 40  # bisection steps in the search for the share of cut edges
-
-
-@dataclass(frozen=True, eq=False)
-class Degrees:
-    """Classes of nodes with equal degree."""
-
-    share: Vector  # float64 (classes): share of all nodes
-    degree: Vector  # float64 (classes)
-
-    @classmethod
-    def of(cls, graph: GraphSize) -> Degrees:
-        """Make the classes of a graph, with its mean degree and no degree above its number of nodes."""
-        rank = np.logspace(0, -math.log10(graph.nodes), _CLASSES + 1)
-        share = rank[:-1] - rank[1:]
-        share[-1] += rank[-1]
-        degree = np.sqrt(rank[:-1] * rank[1:]) ** (-1 / _TAIL) - 1
-        for _ in range(8):  # the upper bound lowers the mean, so repeat the scaling
-            degree = degree * (graph.mean_degree / max(float(share @ degree), 1e-300))
-            degree = np.minimum(degree, graph.nodes)
-        return cls(share, degree)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +25,7 @@ class Population:
     nodes: float
     share: Vector  # float64 (classes): share of these nodes
     chance: Vector  # float64 (classes): probability that a batch contains a node
+    undrawn: Vector  # float64 (classes): the same, times the share of its in-edges that no hop has drawn yet
 
     @property
     def expected(self) -> float:
@@ -58,14 +34,19 @@ class Population:
 
     def draws(self, degrees: Degrees, fanout: int) -> float:
         """Return the expected number of edges that a hop draws for these nodes in the batch."""
-        drawn = degrees.degree if fanout < 0 else np.minimum(degrees.degree, fanout)
-        return self.nodes * float(self.share @ (self.chance * drawn))
+        return self.nodes * float(self.share @ (self.chance * _drawn(degrees, fanout)))
 
-    def reached(self, degrees: Degrees, draws: float) -> Population:
-        """Return the population after `draws` drawn edges have led to some of its nodes."""
-        ends = self.nodes * float(self.share @ degrees.degree)
-        missed = np.exp(-draws / ends * degrees.degree) if ends > 0 else np.ones_like(self.chance)
-        return Population(self.nodes, self.share, 1 - (1 - self.chance) * missed)
+    def first_draws(self, degrees: Degrees, fanout: int) -> float:
+        """Return the expected number of these edges that no hop before has drawn."""
+        return self.nodes * float(self.share @ (self.undrawn * _drawn(degrees, fanout)))
+
+    def reached(self, degrees: Degrees, fanout: int, draws: float) -> Population:
+        """Return the population after a hop, of which `draws` new edges have led to some of its nodes."""
+        ends = self.nodes * float(self.share @ degrees.ends)
+        missed = np.exp(-draws / ends * degrees.ends) if ends > 0 else np.ones_like(self.chance)
+        chance = 1 - (1 - self.chance) * missed
+        left = 1 - _drawn(degrees, fanout) / np.maximum(degrees.degree, 1e-300)
+        return Population(self.nodes, self.share, chance, self.undrawn * left + chance - self.chance)
 
     def most_likely(self, count: float) -> float:
         """Return the expected number of batch nodes among the `count` most likely nodes."""
@@ -73,6 +54,11 @@ class Population:
         sizes = self.nodes * self.share[order]
         before = np.cumsum(sizes) - sizes
         return float(np.clip(count - before, 0, sizes) @ self.chance[order])
+
+
+def _drawn(degrees: Degrees, fanout: int) -> Vector:
+    """Return the edges that a hop draws for a node of each class."""
+    return degrees.degree if fanout < 0 else np.minimum(degrees.degree, fanout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +99,8 @@ def neighborhood(
     `remote_share` is the share of remote batch nodes, as printed by `khop partition --fanouts`. None: nodes
     are assigned to machines at random, which gives the largest share that a partition can have.
     """
-    degrees, by_chance = Degrees.of(graph), 1 - 1 / machines
+    degrees = graph.degrees or Degrees.grown(graph.nodes, graph.mean_degree)
+    by_chance = 1 - 1 / machines
     most = _expanded(graph, degrees, fanouts, seeds, machines, by_chance)
     if remote_share is None or machines == 1 or remote_share >= most.remote_share:
         return most
@@ -130,17 +117,17 @@ def _expanded(
 ) -> Neighborhood:
     """Predict the neighborhood, where `cut` is the share of edges that lead to another machine."""
     nodes = graph.nodes / machines
-    certain, never = np.ones_like(degrees.share), np.zeros_like(degrees.share)
-    own = Population(nodes, degrees.share, certain * min(1.0, seeds / nodes))
-    others = Population(graph.nodes - nodes, degrees.share, never)
+    of_seeds, never = np.full_like(degrees.share, min(1.0, seeds / nodes)), np.zeros_like(degrees.share)
+    own = Population(nodes, degrees.share, of_seeds, of_seeds)
+    others = Population(graph.nodes - nodes, degrees.share, never, never)
     back = cut / max(machines - 1, 1)  # share of the edges drawn for remote nodes that lead to this machine
     at_own, at_others, own_edges, other_edges = [own.expected], [0.0], [], []
     for fanout in fanouts:
-        here, there = own.draws(degrees, fanout), others.draws(degrees, fanout)
-        own = own.reached(degrees, here * (1 - cut) + there * back)
-        others = others.reached(degrees, here * cut + there * (1 - back))
+        own_edges.append(own.draws(degrees, fanout))
+        other_edges.append(others.draws(degrees, fanout))
+        here, there = own.first_draws(degrees, fanout), others.first_draws(degrees, fanout)
+        own = own.reached(degrees, fanout, here * (1 - cut) + there * back)
+        others = others.reached(degrees, fanout, here * cut + there * (1 - back))
         at_own.append(own.expected)
         at_others.append(others.expected)
-        own_edges.append(here)
-        other_edges.append(there)
     return Neighborhood(tuple(at_own), tuple(at_others), tuple(own_edges), tuple(other_edges), others, own)

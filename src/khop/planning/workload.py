@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from khop.planning.degrees import Degrees
+
 WIDEST_INT32 = 2**31 - 1
 _MOST = 10**18  # upper limit of every value, so that results stay finite
 
@@ -20,6 +22,7 @@ class GraphSize:
     nodes: int
     edges: int
     feature_bytes: int  # bytes of all columns, per node
+    degrees: Degrees | None = None  # counted; None: those that are typical of grown graphs
 
     def __post_init__(self) -> None:
         for name, value, least in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,16 +19,28 @@ from khop.planning.workload import Cluster, GraphSize, Run
 class GraphOptions:
     """Options for the graph, which need not exist yet."""
 
-    nodes: Annotated[
-        str, typer.Option(help="Number of nodes of the graph, e.g. 2449029 or 1e9.", show_default=False)
-    ]
-    edges: Annotated[str, typer.Option(help="Number of edges of the graph, e.g. 1e11.", show_default=False)]
-    feature_bytes: Annotated[
-        int,
+    graph: Annotated[
+        Path | None,
         typer.Option(
-            help="Bytes of features per node, e.g. 400 for 100 float32 numbers.", show_default=False
+            help="Graph folder to count nodes, edges, features and degrees of (default: none).",
+            show_default=False,
         ),
-    ]
+    ] = None
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of nodes of a graph without --graph, e.g. 2449029 or 1e9.", show_default=False
+        ),
+    ] = None
+    edges: Annotated[str | None, typer.Option(help="Number of its edges, e.g. 1e11.", show_default=False)] = (
+        None
+    )
+    feature_bytes: Annotated[
+        int | None,
+        typer.Option(
+            help="Bytes of its features per node, e.g. 400 for 100 float32 numbers.", show_default=False
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,22 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(takes_groups(plan))
 
 
+def _size(graph: GraphOptions) -> GraphSize:
+    given = (graph.nodes, graph.edges, graph.feature_bytes)
+    if graph.graph is not None:
+        if any(value is not None for value in given):
+            raise ValueError(
+                f"--graph {graph.graph}: has its numbers; leave --nodes, --edges and --feature-bytes out"
+            )
+        from khop.cli.plan import counted
+
+        return counted(graph.graph)
+    nodes, edges, feature_bytes = given
+    if nodes is None or edges is None or feature_bytes is None:
+        raise ValueError("give --graph FOLDER, or all of --nodes, --edges and --feature-bytes")
+    return GraphSize(whole("--nodes", nodes), whole("--edges", edges), feature_bytes)
+
+
 def plan(
     graph: GraphOptions,
     fanouts: Annotated[
@@ -114,7 +143,7 @@ def plan(
     asked: PlanOptions,
 ) -> None:
     """Predict memory, traffic, time per step and the bottleneck of training on several machines."""
-    size = GraphSize(whole("--nodes", graph.nodes), whole("--edges", graph.edges), graph.feature_bytes)
+    size = _size(graph)
     machines = Cluster(
         cluster.machines,
         cluster.cores or usable_cores(),
