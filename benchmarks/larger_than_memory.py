@@ -1,16 +1,19 @@
 """How fast is a graph sampled, gathered and trained on whose columns are larger than memory?
 
 Writes a folder in chunks: nodes with 128 float16 each (256 bytes a row) and random edges. The size follows
-from the free disk unless it is given. Every figure is measured in a process of its own, whose memory is
-limited by a control group (version 1 or 2, needs root); without one, by nothing. The file's pages are dropped
-from the cache before each cold figure.
+from the free disk, of which --leave-gigabytes stay free, unless it is given. Every figure is measured in a
+process of its own, whose memory is limited by a control group (version 1 or 2, needs root); without one, by
+nothing. The file's pages are dropped from the cache before each cold figure.
+
+Then builds graphs of --edges without columns, in a budget of 768 MB, and samples them. `khop info` and LDG
+are measured on the largest one. The CPU time of a build is less that of the generator of the edges.
 
 Beside the cold gather stands the limit of the disk: random reads of aligned 4-KiB pages of the same file, the
 better of one thread that announces 256 reads ahead and 32 threads that read directly (O_DIRECT). "no advice"
 reads the column as a plain mapping.
 
 usage: python benchmarks/larger_than_memory.py [--nodes N] [--degree 10] [--limit-gigabytes G]
-       [--cache-gigabytes 0.5] [--rows 200000] [--steps 20] [--edges 1e6,1e7,1e8] [--out results]
+       [--leave-gigabytes 30] [--cache-gigabytes 0.5] [--rows 200000] [--steps 20] [--edges 1e6,1e7,1e8]
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ import argparse
 import json
 import mmap
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +45,8 @@ from khop.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder
 from khop.loading.device_placement import StorePlace
 from khop.loading.folder_features import folder_features
+from khop.planning.graph_size import graph_size
+from khop.planning.neighborhood import neighborhood
 
 WIDTH, ROW_BYTES, PAGE = 128, 256, 4096
 UNADVISED_ROWS = 200  # each takes milliseconds
@@ -58,7 +65,9 @@ def main() -> None:
         return
     GRAPHS.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(GRAPHS).free
-    nodes = given.nodes or int(free * 0.3) // ROW_BYTES
+    # The column exists twice while it is written, and edges as runs and as sorted.
+    each = 2 * ROW_BYTES + 20 * given.degree + 24
+    nodes = given.nodes or max(1, int(free - given.leave_gigabytes * GB) // each)
     size = nodes * (ROW_BYTES + 4 * given.degree + 8) / GB
     print(f"{free / GB:.0f} GB of disk are free: {nodes:,} nodes, {size:.1f} GB", file=sys.stderr)
     graph = written(GRAPHS / "larger", nodes, given.degree)
@@ -70,7 +79,8 @@ def main() -> None:
         run = Runner(group, {**notes, "load_before": os.getloadavg()[0]})
         figures = cold_figures(run, graph, given.rows)
         figures += batch_figures(run, graph, given)
-    figures += sampling_figures(Runner(None, notes), [int(float(n)) for n in given.edges.split(",") if n])
+    shutil.rmtree(graph)
+    figures += edge_figures(Runner(None, notes), [int(float(n)) for n in given.edges.split(",") if n])
     report("larger_than_memory", figures)
 
 
@@ -81,6 +91,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=0)
     parser.add_argument("--degree", type=int, default=10)
     parser.add_argument("--limit-gigabytes", type=float, default=0.0)
+    parser.add_argument("--leave-gigabytes", type=float, default=30.0)
     parser.add_argument("--cache-gigabytes", type=float, default=0.5)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--steps", type=int, default=20)
@@ -150,7 +161,20 @@ def batch_figures(run: Runner, graph: Path, given: argparse.Namespace) -> list[F
     first = run.answer("first_batch", graph)
     steady = run.answer("steady", graph, given.cache_gigabytes * GB, given.steps)
     at_limit = steady["rows_read_per_step"] / limit
+    planned = run.answer("planned", graph, 1 / limit)
+    inferring = run.answer("inferring", graph)
     return [
+        run.figure(
+            "nodes of a batch as planned",
+            planned["nodes"],
+            "nodes",
+            "counted",
+            planned["nodes"] / first["nodes"],
+        ),
+        run.figure(
+            "first batch as planned", planned["cold"], "s", "measured", planned["cold"] / first["seconds"]
+        ),
+        run.figure("first rows of an inference", inferring["seconds"], "s"),
         run.figure("first batch [15,10,5], topology cached, features cold", first["seconds"], "s"),
         run.figure("nodes of the first batch", first["nodes"], "nodes"),
         run.figure(
@@ -166,21 +190,29 @@ def batch_figures(run: Runner, graph: Path, given: argparse.Namespace) -> list[F
     ]
 
 
-def sampling_figures(run: Runner, sizes: list[int]) -> list[Figure]:
-    """Time per sampled edge on graphs of growing size."""
+def edge_figures(run: Runner, sizes: list[int]) -> list[Figure]:
+    """Building and sampling graphs of growing size."""
     figures = []
     for edges in sizes:
-        folder = GRAPHS / f"edges-{edges}"
-        if not folder.exists():
-            khop.write_graph(
-                folder,
-                {"node": khop.NodeTable(max(edges // 15, 1))},
-                {"node to node": khop.EdgeChunks(random_edges(max(edges // 15, 1), edges))},
-            )
+        folder, name = GRAPHS / f"edges-{edges}", f"graph of {edges:.1e} edges"
+        shutil.rmtree(folder, ignore_errors=True)
+        built = run.answer("build", folder, edges)
         found = run.answer("sampling", folder)
-        figures.append(
-            run.figure(f"sampling {FANOUTS}, graph of {edges:.0e} edges", found["ns_per_edge"], "ns/edge")
-        )
+        figures += [
+            run.figure(f"build, {name}", edges / built["seconds"], "edges/s"),
+            run.figure(f"build, {name}: CPU time", built["cpu"] * 1e9 / edges, "ns/edge"),
+            run.figure(f"build, {name}: peak of anonymous memory", built["peak"] / GB, "GB"),
+            run.figure(f"sampling {FANOUTS}, {name}", found["ns_per_edge"], "ns/edge"),
+        ]
+        if edges == max(sizes):
+            info, ldg = run.answer("info", folder), run.answer("ldg", folder)
+            figures += [
+                run.figure(f"khop info, {name}: resident memory", info["peak"] / GB, "GB"),
+                run.figure(f"khop info, {name}", info["seconds"], "s"),
+                run.figure(f"LDG, 4 parts, {name}", ldg["seconds"], "s"),
+                run.figure(f"khop partition, 4 parts, {name}", ldg["all"], "s"),
+                run.figure(f"khop partition, {name}: peak of anonymous memory", ldg["peak"] / GB, "GB"),
+            ]
         shutil.rmtree(folder)
     return figures
 
@@ -255,8 +287,10 @@ def gathering(store: Callable[[GraphFolder], FeatureStore], most: int | None = N
 
 def limit_of_disk(path: Path, reads: float, seed: float) -> dict[str, float]:
     """Read random pages of the file, by announcements and by threads that go past the cache."""
-    file, count = path / X, int(reads)
-    pages = np.random.default_rng(int(seed)).choice(file.stat().st_size // PAGE, count, replace=False)
+    file = path / X
+    there = file.stat().st_size // PAGE
+    count = min(int(reads), there)
+    pages = np.random.default_rng(int(seed)).choice(there, count, replace=False)
     rates = []
     for read, order in ((announced_reads, np.sort(pages[: count // 2])), (direct_reads, pages[count // 2 :])):
         drop_cache(file)
@@ -356,6 +390,97 @@ def steady(path: Path, cache_bytes: float, steps: float) -> dict[str, float]:
     }
 
 
+def planned(path: Path, read_s: float) -> dict[str, float]:
+    """Plan a batch of the graph that exists, on a disk with this time per read."""
+    size = graph_size(path)
+    nodes = neighborhood(size, tuple(FANOUTS), BATCH, 1, None).rows
+    return {"nodes": nodes, "cold": nodes * read_s}
+
+
+def inferring(path: Path) -> dict[str, float]:
+    """Infer until the first rows are there."""
+    warm_edges(path)
+    graph = placed(path)
+    model = khop.models.SAGE.for_graph(graph, hidden=64, layers=2, label="y")
+    drop_cache(path / X)
+    started, out, seconds = time.perf_counter(), path.with_name("inferred.npy"), list[float]()
+
+    def stop(done: int, total: int) -> None:
+        seconds.append(time.perf_counter() - started)
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        khop.infer(model, graph, out, progress=stop)
+    shutil.rmtree(out.with_name(out.name + ".unfinished"), ignore_errors=True)
+    return {"seconds": seconds[0]}
+
+
+def build(path: Path, edges: float) -> dict[str, float]:
+    """Write a graph without columns; the CPU time is less that of making the edges."""
+    count = int(edges)
+    nodes = max(count // 15, 1)
+    before = time.process_time()
+    for _ in random_edges(nodes, min(count, 1 << 26)):
+        pass
+    making = (time.process_time() - before) * max(1.0, count / (1 << 26))
+    before, started = time.process_time(), time.perf_counter()
+    with anonymous_peak() as peak:
+        khop.write_graph(
+            path,
+            {"node": khop.NodeTable(nodes)},
+            {"node to node": khop.EdgeChunks(random_edges(nodes, count))},
+            memory=768_000_000,
+            threads=2,
+        )
+    seconds, cpu = time.perf_counter() - started, time.process_time() - before
+    return {"seconds": seconds, "cpu": cpu - making, "peak": float(peak[0])}
+
+
+def info(path: Path) -> dict[str, float]:
+    """Run the command, and return the most memory that was resident, pages of files included."""
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "khop", "info", str(path)], check=True, stdout=subprocess.PIPE)
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024.0}
+
+
+def ldg(path: Path) -> dict[str, float]:
+    """Partition the graph; the time of LDG is that of its passes."""
+    parts, passes = path.with_name(f"{path.name}-parts"), list[float]()
+
+    def notice(what: str, done: int, total: int) -> None:
+        if what in ("clustering", "placing clusters", "placing nodes", "moving nodes"):
+            passes.append(time.perf_counter())
+
+    started = time.perf_counter()
+    with anonymous_peak() as peak:
+        khop.partition_graph(path, parts, 4, method="ldg", threads=2, notice=notice)
+    found = {"all": time.perf_counter() - started, "seconds": passes[-1] - passes[0], "peak": float(peak[0])}
+    shutil.rmtree(parts)
+    return found
+
+
+@contextmanager
+def anonymous_peak() -> Iterator[list[int]]:
+    """Yield a list of one number: the most anonymous memory of this process inside the block."""
+    peak, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            line = next(
+                line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line
+            )
+            peak[0] = max(peak[0], int(line.split()[1]) * 1024)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+
+
 def sampling(path: Path) -> dict[str, float]:
     """Sample with one thread, edges warm."""
     warm_edges(path)
@@ -416,6 +541,11 @@ MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     "first_batch": first_batch,
     "steady": steady,
     "sampling": sampling,
+    "planned": planned,
+    "inferring": inferring,
+    "build": build,
+    "info": info,
+    "ldg": ldg,
 }
 
 if __name__ == "__main__":

@@ -23,8 +23,11 @@ class Ran:
 
 
 @pytest.fixture
-def khop_command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ran]]:
-    """`khop_command("train", "debian")` -> exit code, stdout and stderr."""
+def khop_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Ran]]:
+    """`khop_command("train", "debian")` -> exit code, stdout and stderr, without lines of slow machines."""
+    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 600.0)
 
     def call(*arguments: str) -> Ran:
         with pytest.raises(SystemExit) as left:

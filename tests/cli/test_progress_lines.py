@@ -16,7 +16,11 @@ def test_short_work_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_first_line_comes_before_the_first_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_line_comes_before_the_first_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 0.01)
+    monkeypatch.setattr("khop.cli.progress_lines.NEXT_S", 0.01)
     lines: list[str] = []
 
     def wait() -> None:
@@ -25,7 +29,7 @@ def test_the_first_line_comes_before_the_first_report(capsys: pytest.CaptureFixt
             time.sleep(0.01)
             lines.extend(capsys.readouterr().err.splitlines())
 
-    with progress_lines("reading g", first_s=0.01, next_s=0.01) as notice:
+    with progress_lines("reading g") as notice:
         wait()
         assert lines.pop() == "khop: reading g"
         lines.clear()

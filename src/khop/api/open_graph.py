@@ -363,7 +363,8 @@ def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) ->
             "out"
         )
     stores = PlacedStores.on_cpu(request, work, _node_columns(graph))
-    features = placed_features(graph.features, graph.folder, stores.plan.columns)
+    wire = Wire.STORED if graph.partition_options is None else graph.partition_options.wire
+    features = placed_features(graph.folder, graph.lanes, this_group(), wire, stores.plan.columns)
     if request.device != "cpu":
         stores = PlacedStores.none(request, work, memory_of(request.device).device)
     return replace(graph, stores=stores, features=features)

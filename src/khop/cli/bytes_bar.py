@@ -17,7 +17,7 @@ from khop.graph.progress import ProgressCallback
 def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
     """Yield a callback that moves the bar: call it with the current work, the bytes done and all bytes.
 
-    `what` is shown before the first call.
+    The first argument is shown before the first call.
     """
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -21,7 +21,7 @@ from khop.partition.verify import verify_partition
 
 def verify(folder: Path, as_json: bool) -> None:
     """Check a folder and print the findings. Exits with 1 if there are any."""
-    with bytes_bar() as notice:
+    with bytes_bar("checking") as notice:
         findings = (
             verify_partition(folder, notice) if is_partitioned(folder) else verify_folder(folder, notice)
         )

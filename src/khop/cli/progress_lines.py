@@ -10,22 +10,22 @@ from time import monotonic
 from khop.cli.lines import tell
 from khop.graph.progress import ProgressCallback
 
-FIRST_S, NEXT_S = 1.0, 30.0
+FIRST_S, NEXT_S = 1.0, 30.0  # tests of other things change them
 
 
 @contextmanager
-def progress_lines(what: str, first_s: float = FIRST_S, next_s: float = NEXT_S) -> Iterator[ProgressCallback]:
-    """Print a line `first_s` seconds after the start, and then one every `next_s` seconds, until the end.
+def progress_lines(what: str) -> Iterator[ProgressCallback]:
+    """Print a line FIRST_S seconds after the start, and then one every NEXT_S seconds, until the end.
 
     Yields a callback: call it with the current work, the bytes done and all bytes. Short work prints nothing.
     """
     at, ended = _Position(what), threading.Event()
 
     def watch() -> None:
-        begun, pause = monotonic(), first_s
+        begun, pause = monotonic(), FIRST_S
         while not ended.wait(pause):
             tell(at.line(monotonic() - begun))
-            pause = next_s
+            pause = NEXT_S
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -155,7 +155,7 @@ class Run:
     def compared(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Compute scores as `scores` does, and those of baselines, such as "val/majority/accuracy".
+        """Compute scores as `scores` does, and the scores of baselines, such as "val/majority/accuracy".
 
         A task with scores only has no baselines. Collective.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from khop.arguments import whole_number
 from khop.distributed.partition_owners import PartitionOwners
@@ -72,28 +72,37 @@ def stores_of(path: str | os.PathLike[str], group: Group, partition_options: Par
             "lists the files of a machine"
         ) from error
     lanes = Lanes(group, partition_options.lanes)
-    schema = held.schema
-    types: list[Type] = [*schema.node_types, *schema.edge_types]
-    offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
-    specs: Specs = {t: schema.columns.get(t, {}) for t in types}
-    room_bytes = free_memory_bytes() // 4 * 3 // group.local_world_size
-    own_pieces = LocalPartitionFeatures(held, room_bytes=room_bytes).pieces
-    features = PartitionedFeatures(own_pieces, specs, offsets, holders, lanes, wire=partition_options.wire)
+    features = _rank_features(held, {}, group, lanes, partition_options.wire)
     if partition_options.placement is Placement.ALL:
         edges = PartitionedGraph(LocalPartitions.of(folder), holders, lanes)
         return RankStores(edges, features, folder, lanes, edges)
     return RankStores(LocalPartitionGraph(folder), features, folder, lanes)
 
 
-def placed_features(features: FeatureStore, folder: PartsFolder, places: Mapping[str, str]) -> FeatureStore:
+def placed_features(
+    folder: PartsFolder, lanes: Lanes | None, group: Group, wire: Wire, places: Mapping[str, str]
+) -> FeatureStore:
     """Return a rank's columns of a partitioned graph, each in the memory that `places` gives by its name.
 
     "host" copies it, "mapped" maps its files, "disk" reads them row by row. Other columns go where they fit.
     """
-    if isinstance(features, PartitionedFeatures):
-        held = open_parts(folder.path, folder.columns_of)
-        return replace(features, pieces=LocalPartitionFeatures(held, places=places).pieces)
-    return LocalPartitionFeatures(folder, places=places)
+    if lanes is None:
+        return LocalPartitionFeatures(folder, places=places)
+    return _rank_features(open_parts(folder.path, folder.columns_of), places, group, lanes, wire)
+
+
+def _rank_features(
+    held: PartsFolder, places: Mapping[str, str], group: Group, lanes: Lanes, wire: Wire
+) -> PartitionedFeatures:
+    """Return the columns of all ranks, of which this one has the parts in `held`."""
+    schema, book = held.schema, held.book
+    types: list[Type] = [*schema.node_types, *schema.edge_types]
+    offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
+    specs: Specs = {t: schema.columns.get(t, {}) for t in types}
+    room_bytes = free_memory_bytes() // 4 * 3 // group.local_world_size
+    pieces = LocalPartitionFeatures(held, places=places, room_bytes=room_bytes).pieces
+    holders = PartitionOwners(book.num_parts, group.rank, group.world_size)
+    return PartitionedFeatures(pieces, specs, offsets, holders, lanes, wire=wire)
 
 
 def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:

@@ -40,7 +40,7 @@ def in_memory(
 ) -> tuple[list[Tensor], Tensor]:
     """Read the rows of `ids` that lie in files, each once; return tensors, and the place of each id in them.
 
-    `ids`, int64, count the rows of all pieces. ValueError, with `what`, names an id that has no row.
+    `ids`, int64, count the rows of all pieces. ValueError names an id that has no row.
     """
     firsts = [0]
     for piece in pieces:

@@ -126,7 +126,7 @@ class FeatureStoreBase(ABC):
         return range(1 << 62)
 
     def resident_rows(self, type_: Type) -> range:
-        """Return the rows that a gather reads from memory: by default those of this process."""
+        """Return the rows that a gather reads from memory: by default the local rows."""
         return self.local_rows(type_)
 
     @abstractmethod

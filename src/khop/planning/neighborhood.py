@@ -1,7 +1,7 @@
 """Expected number of nodes in a batch, local and remote, computed from the size of the graph.
 
-This is a mean-field model. Nodes fall into classes of equal degrees: those of a graph that was counted, or
-those that are typical of graphs that grew over time. A drawn edge leads to a node with a probability
+This is a mean-field model. Nodes fall into classes of equal degrees, which are counted in a graph, or
+typical of graphs that grew over time. A drawn edge leads to a node with a probability
 proportional to its out-edges. A fixed share of the edges leads to other machines, and all other machines are
 equally likely. An edge that two hops draw leads to no new node.
 """

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from khop.planning.degrees import Degrees
+if TYPE_CHECKING:  # it imports NumPy, which help and errors of the command need not
+    from khop.planning.degrees import Degrees
 
 WIDEST_INT32 = 2**31 - 1
 _MOST = 10**18  # upper limit of every value, so that results stay finite

@@ -145,7 +145,7 @@ def threads_share_it(make: Make) -> None:
 
 @promise
 def missing_columns_are_named(make: Make) -> None:
-    """Raise ValueError that names a missing type or column, and those that there are."""
+    """Raise ValueError that names a missing type or column, and the existing ones."""
     store = make(SHOP)
     shop: Wanted = {"shop": Rows(int64(0), ("x",))}
     height: Wanted = {"user": Rows(int64(0), ("x", "height"))}

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder
-from khop.cli.lines import tell
 from khop.cli.option_groups import takes_groups
 from khop.cli.options import Options, named, takes_run_options
 from khop.cli.run_folder import read_run
@@ -104,7 +103,6 @@ def _infer(
     """
     if split is not None and ids is not None:
         raise ValueError("--split and --ids both select nodes: give only one of them")
-    tell(f"reading {run_folder}")
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     config = checked(raw)
     from khop.cli.infer import Request, infer
