@@ -16,7 +16,6 @@ from khop.api.open_graph import Graph, open_graph
 from khop.api.split_links import LinkSplit, split_links
 from khop.api.time_split import edges_before, split_links_by_column, split_links_by_time, time_cut_offs
 from khop.datasets.names import graph_name
-from khop.graph.folder import Folder
 from khop.graph.import_record import TimeCutOffs
 from khop.graph.names import label_records
 from khop.graph.node_ids import stored_ids
@@ -40,8 +39,8 @@ class ServedGraph:
     """A graph with its views, each made once and kept while there is room."""
 
     graph: Graph
-    folder: Folder
     name: str
+    fingerprint: str
     views: KeptViews
 
     @classmethod
@@ -53,12 +52,7 @@ class ServedGraph:
         if graph.folder is None:
             raise ValueError("serve: a graph in memory has no fingerprint; save it, and serve the folder")
         views = KeptViews(graph, default_view_bytes() if view_bytes is None else view_bytes)
-        return cls(graph, graph.folder, name or graph_name(Path(graph.folder.path)), views)
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the graph."""
-        return self.folder.fingerprint
+        return cls(graph, name or graph_name(Path(graph.folder.path)), graph.folder.fingerprint, views)
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
@@ -81,12 +75,12 @@ class ServedGraph:
     @cached_property
     def own_ids(self) -> Mapping[NodeType, Keys]:
         """The users' ids by node, mapped, for the node types that have them."""
-        return stored_ids(self.folder)
+        return {} if self.graph.folder is None else stored_ids(self.graph.folder)
 
     @cached_property
     def labels(self) -> Mapping[NodeType, Mapping[str, Any]]:
         """Records of labels in the graph's import, by node type."""
-        return label_records(self.folder)
+        return {} if self.graph.folder is None else label_records(self.graph.folder)
 
     def viewed(self, view: Document) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""

@@ -14,7 +14,7 @@ from khop.errors import PeerLost
 from khop.servers.access import Limits
 from khop.servers.caller import Caller, working_for
 from khop.servers.errors import InvalidAnswer, InvalidRequest, NotAllowed, PartLost, WrongGraph, WrongVersion
-from khop.servers.frame import Frame, parsed, whole
+from khop.servers.frame import VERSION, Frame, parsed, whole
 from khop.servers.parts.exchange import PartExchange, Query, identity_of_owner, within
 from khop.servers.transport import Answer, Buffer, CallContext
 
@@ -102,7 +102,7 @@ def test_an_error_names_the_part(error: Exception, raised: type[Exception], word
         exchange({0: Owner(error=error)}).ask("hop", {0: Query({})}, read, lambda: None)
 
 
-GOOD = {"wire": 1, "randomness": 1, "fingerprint": "f" * 64, "part": 2}
+GOOD = {"wire": VERSION, "randomness": 1, "fingerprint": "f" * 64, "part": 2}
 
 
 @pytest.mark.parametrize(
