@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -14,6 +15,13 @@ from support.missing_packages import (  # noqa: F401  # hooks of pytest
     pytest_runtest_makereport,
     pytest_terminal_summary,
 )
+from support.slowest_files import SlowestFiles
+from support.started_ranks import ranks  # noqa: F401  # a fixture
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SlowestFiles())
+
 
 # The same examples on every run and machine. `make test-long` looks further, at other ones each time.
 settings.register_profile(

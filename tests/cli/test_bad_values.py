@@ -19,7 +19,6 @@ from khop.cli.main import app
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
-CASES_PER_OPTION = 3
 _LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the same fields of a run: once is enough
 VALUES = (
     "", " ", "-1", "0", "1", "2", "-9223372036854775809", "9223372036854775808", "99999999999999999999999",
@@ -85,9 +84,9 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             yield (*path, name), command
 
 
-def _cases(graph: Path, command_name: str) -> Iterator[list[str]]:
+def _cases(graph: Path, command_name: str, cases_per_option: int) -> Iterator[list[str]]:
     drawn = random.Random(12)
-    bases, count = _bases(graph), 1 if command_name in _LIKE_TRAIN else CASES_PER_OPTION
+    bases, count = _bases(graph), 1 if command_name in _LIKE_TRAIN else cases_per_option
     for path, command in _commands(typer.main.get_command(app)):
         if path[0] != command_name:
             continue
@@ -113,11 +112,12 @@ def test_every_command_is_tried(learnable: Path) -> None:
     assert {path for path, _ in _commands(typer.main.get_command(app))} == set(_bases(learnable))
 
 
+@pytest.mark.parametrize("cases_per_option", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("command", sorted({path[0] for path in _bases(Path())}))
 def test_bad_values_of_every_option_end_in_a_sentence(
-    khop_command: Command, place: Path, learnable: Path, command: str
+    khop_command: Command, place: Path, learnable: Path, command: str, cases_per_option: int
 ) -> None:
-    for words in _cases(learnable, command):
+    for words in _cases(learnable, command, cases_per_option):
         check(khop_command(*words), words)
 
 

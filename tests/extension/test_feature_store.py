@@ -18,6 +18,7 @@ from khop.schema import ColumnSpec, EdgeType, NodeType, Specs
 from khop.testing.feature_store import PROMISES, Columns, Make
 from support.covered import covered
 from support.small_graphs import one_type
+from support.started_ranks import StartedRanks
 
 NARROW = ("float16", "bfloat16")
 
@@ -105,14 +106,14 @@ def columns_of(table: FeatureTable) -> Mapping[NodeType | EdgeType, Mapping[str,
     return table.columns
 
 
-def test_training_reads_the_rows_of_the_file(tmp_path: Path) -> None:
+def test_training_reads_the_rows_of_the_file(tmp_path: Path, ranks: StartedRanks) -> None:
     """The losses are those of khop's own table, bit for bit, and those of two ranks equal to 1e-12."""
     write_records(tmp_path / "records", columns_of(one_type(torch.float64).features))
     train_on_records(0, torch.device("cpu"), str(tmp_path), "one")
     small = one_type(torch.float64)
     train(khop.Graph(small.store, small.features), tmp_path / "table")
     assert losses_of(tmp_path / "one") == losses_of(tmp_path / "table")
-    khop.launch(train_on_records, procs=2, arguments=(str(tmp_path), "two"), device="cpu", deadline=60)
+    ranks.launch(train_on_records, 2, (str(tmp_path), "two"))
     assert losses_of(tmp_path / "two") == pytest.approx(losses_of(tmp_path / "one"), rel=1e-12)
 
 

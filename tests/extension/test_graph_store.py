@@ -26,6 +26,7 @@ from khop.testing.graph_store import PROMISES, Make
 from khop.testing.graphs import PlainGraph, int64
 from support.covered import covered
 from support.small_graphs import one_type
+from support.started_ranks import StartedRanks
 
 TABLES = """
 create table node_types (name text primary key, count integer);
@@ -134,7 +135,7 @@ def test_it_keeps_the_promises_of_a_graph_store(promise: Callable[[Make], None],
     promise(make)
 
 
-def test_training_draws_from_the_database(tmp_path: Path) -> None:
+def test_training_draws_from_the_database(tmp_path: Path, ranks: StartedRanks) -> None:
     """The losses are those of khop's own store, bit for bit, and those of two ranks equal to 1e-12."""
     small = one_type(torch.float64)
     pairs = {t: list(zip(*(end.tolist() for end in ends), strict=True)) for t, ends in small.edges.items()}
@@ -142,7 +143,7 @@ def test_training_draws_from_the_database(tmp_path: Path) -> None:
     train_on_database(0, torch.device("cpu"), str(tmp_path), "one")
     train(khop.Graph(small.store, small.features), tmp_path / "memory")
     assert losses_of(tmp_path / "one") == losses_of(tmp_path / "memory")
-    khop.launch(train_on_database, procs=2, arguments=(str(tmp_path), "two"), device="cpu", deadline=60)
+    ranks.launch(train_on_database, 2, (str(tmp_path), "two"))
     assert losses_of(tmp_path / "two") == pytest.approx(losses_of(tmp_path / "one"), rel=1e-12)
 
 

@@ -25,6 +25,7 @@ from khop.testing.rule import PROMISES
 from support.covered import covered
 from support.parts_as_whole import OldIds, assert_same
 from support.small_typed_folders import write_typed_graph
+from support.started_ranks import StartedRanks
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,10 @@ def test_in_one_process_the_rules_draw_what_they_say() -> None:
     assert sorted(every_second.nodes.tolist()) == [1, 3]
 
 
-def test_on_ranks_with_parts_batches_are_those_of_one_process(tmp_path: Path) -> None:
+def test_on_ranks_with_parts_batches_are_those_of_one_process(tmp_path: Path, ranks: StartedRanks) -> None:
     whole = write_typed_graph(tmp_path / "whole", renumbered=True)
     khop.partition_graph(whole, tmp_path / "parts", 3, method="random")
-    khop.launch(drawn_on_ranks, procs=2, arguments=(str(tmp_path),), device="cpu", deadline=60)
+    ranks.launch(drawn_on_ranks, 2, (str(tmp_path),))
     for rank in range(2):
         compared = json.loads((tmp_path / f"{rank}.json").read_text())
         assert list(compared) == list(RULES)

@@ -22,6 +22,7 @@ from khop.testing.graphs import PlainGraph
 from khop.testing.sampler import PROMISES, Make
 from support.covered import covered
 from support.small_graphs import one_type
+from support.started_ranks import StartedRanks
 
 
 class SaintNodes(khop.SamplerBase):
@@ -182,9 +183,11 @@ class Saint(nn.Module):
         return h[batch.seed_index]
 
 
-def test_training_has_the_same_losses_on_one_process_and_on_two_ranks(tmp_path: Path) -> None:
+def test_training_has_the_same_losses_on_one_process_and_on_two_ranks(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
     for name, procs in (("one", 1), ("two", 2)):
-        khop.launch(train_saint, procs=procs, arguments=(str(tmp_path / name),), device="cpu", deadline=60)
+        ranks.launch(train_saint, procs, (str(tmp_path / name),))
     one, two = losses_of(tmp_path / "one"), losses_of(tmp_path / "two")
     assert two == pytest.approx(one, rel=1e-12)
     assert len(set(one)) == len(one) > 4

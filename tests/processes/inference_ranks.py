@@ -24,9 +24,8 @@ from support.machine_folders import of_machine
 from support.small_folders import ITEM
 from support.small_link_folders import BUYS
 
-CHUNK = 17  # nodes
-PLACEMENTS = ("features", "all")
-NODES = torch.arange(59, -1, -3)  # in an order that no part has
+CHUNK = 37  # nodes
+NODES = torch.arange(179, -1, -3)  # in an order that no part has
 
 
 @dataclass(frozen=True)
@@ -150,21 +149,20 @@ def stopped_and_gone_on(case: Case, graph: khop.Graph, out: Path) -> list[int]:
 
 
 @covered
-def take_part(rank: int, device: torch.device, home: str) -> None:
+def take_part(rank: int, device: torch.device, home: str, placement: str) -> None:
     """Write down what this rank gets of every case, from a folder with what it needs and nothing else."""
     procs = this_group().world_size
-    for placement in PLACEMENTS:
-        out, apart = Path(home, f"{placement}-{procs}"), Path(home, f"{placement}-{procs}-machine-{rank}")
-        out.mkdir(exist_ok=True)
-        apart.mkdir()
-        for case in CASES:
-            own = of_machine(Path(home, f"{case.name}-parts"), placement, rank, procs)
-            graph = khop.open_graph(own, placement=placement)
-            rows = found(case, graph, out)
-            np.savez(out / f"{case.name}-{rank}.npz", **{key: of.numpy() for key, of in rows.items()})
-            if case.target is not None:
-                told = [
-                    stopped_and_gone_on(case, graph, folder / f"{case.name}-stopped.npy")
-                    for folder in (out, apart)
-                ]
-                (out / f"{case.name}-{rank}.json").write_text(json.dumps(told))
+    out, apart = Path(home, f"{placement}-{procs}"), Path(home, f"{placement}-{procs}-machine-{rank}")
+    out.mkdir(exist_ok=True)
+    apart.mkdir()
+    for case in CASES:
+        own = of_machine(Path(home, f"{case.name}-parts"), placement, rank, procs)
+        graph = khop.open_graph(own, placement=placement)
+        rows = found(case, graph, out)
+        np.savez(out / f"{case.name}-{rank}.npz", **{key: of.numpy() for key, of in rows.items()})
+        if case.target is not None:
+            told = [
+                stopped_and_gone_on(case, graph, folder / f"{case.name}-stopped.npy")
+                for folder in (out, apart)
+            ]
+            (out / f"{case.name}-{rank}.json").write_text(json.dumps(told))

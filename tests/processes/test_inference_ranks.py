@@ -12,24 +12,38 @@ import torch
 from torch import Tensor
 
 import khop
-from processes.inference_ranks import CASES, CHUNK, PLACEMENTS, Case, found, take_part
+from processes.inference_ranks import CASES, CHUNK, Case, found, take_part
 from support.small_folders import write_learnable_graph
 from support.small_link_folders import write_shop
 from support.small_typed_folders import write_typed_graph
+from support.started_ranks import StartedRanks
 
 MAKE = {"one-type": write_learnable_graph, "typed": write_typed_graph, "links": write_shop}
-RANKS = (2, 3)
+Runs = tuple[tuple[int, str], ...]  # numbers of ranks, and the placement of each
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ((2, "features"), (3, "all")),
+        pytest.param(((2, "all"), (3, "features")), marks=pytest.mark.long),
+    ],
+    ids=["all on three", "all on two"],
+)
+def runs(request: pytest.FixtureRequest) -> Runs:
+    found: Runs = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, runs: Runs) -> Path:
     """All graphs, cut, and what two and three ranks have found."""
     home = tmp_path_factory.mktemp("ranks")
     for case in CASES:
         whole = MAKE[case.name](home / case.name)
         khop.partition_graph(whole, home / f"{case.name}-parts", case.parts, method=case.method)
-    for procs in RANKS:
-        khop.launch(take_part, procs=procs, arguments=(str(home),), device="cpu", deadline=60)
+    for procs, placement in runs:
+        ranks.launch(take_part, procs, (str(home), placement))
     return home
 
 
@@ -43,65 +57,60 @@ def one(home: Path) -> dict[str, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_rank_has_the_rows_and_scores_of_one_process(
-    case: Case, home: Path, one: dict[str, dict[str, Tensor]], tmp_path: Path
+    case: Case, home: Path, runs: Runs, one: dict[str, dict[str, Tensor]], tmp_path: Path
 ) -> None:
     of_parts, of_whole = one[case.name], found(case, khop.open_graph(home / case.name), tmp_path)
     assert of_parts.keys() == of_whole.keys()
     for name, rows in of_whole.items():
         assert rows.numel() > 0 or name == "none"
         torch.testing.assert_close(of_parts[name], rows, rtol=1e-11, atol=1e-11)
-    for placement in PLACEMENTS:
-        for procs in RANKS:
-            for rank in range(procs):
-                theirs = np.load(home / f"{placement}-{procs}" / f"{case.name}-{rank}.npz")
-                for name, rows in of_parts.items():
-                    assert np.array_equal(theirs[name], rows.numpy()), (placement, procs, rank, name)
+    for procs, placement in runs:
+        for rank in range(procs):
+            theirs = np.load(home / f"{placement}-{procs}" / f"{case.name}-{rank}.npz")
+            for name, rows in of_parts.items():
+                assert np.array_equal(theirs[name], rows.numpy()), (placement, procs, rank, name)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.target], ids=lambda case: case.name)
-def test_files_are_those_of_one_process(case: Case, home: Path, one: dict[str, dict[str, Tensor]]) -> None:
-    for placement in PLACEMENTS:
-        for procs in RANKS:
-            out = home / f"{placement}-{procs}"
-            for name in (f"{case.name}.npy", f"{case.name}.ids.npy", f"{case.name}-some.npy"):
-                assert (out / name).read_bytes() == (home / "one" / name).read_bytes()
-            tables = [pyarrow.parquet.read_table(at / f"{case.name}.parquet") for at in (out, home / "one")]
-            assert tables[0].equals(tables[1])
-            stopped = out / f"{case.name}-stopped.npy"
-            assert stopped.read_bytes() == (home / "one" / f"{case.name}.npy").read_bytes()
-            assert not list(out.glob("*.unfinished"))
+def test_files_are_those_of_one_process(
+    case: Case, home: Path, runs: Runs, one: dict[str, dict[str, Tensor]]
+) -> None:
+    for procs, placement in runs:
+        out = home / f"{placement}-{procs}"
+        for name in (f"{case.name}.npy", f"{case.name}.ids.npy", f"{case.name}-some.npy"):
+            assert (out / name).read_bytes() == (home / "one" / name).read_bytes()
+        tables = [pyarrow.parquet.read_table(at / f"{case.name}.parquet") for at in (out, home / "one")]
+        assert tables[0].equals(tables[1])
+        stopped = out / f"{case.name}-stopped.npy"
+        assert stopped.read_bytes() == (home / "one" / f"{case.name}.npy").read_bytes()
+        assert not list(out.glob("*.unfinished"))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.target], ids=lambda case: case.name)
 def test_ranks_that_see_no_folder_in_common_have_a_file_each(
-    case: Case, home: Path, one: dict[str, dict[str, Tensor]]
+    case: Case, home: Path, runs: Runs, one: dict[str, dict[str, Tensor]]
 ) -> None:
     rows, ids = (np.load(home / "one" / f"{case.name}{ending}") for ending in (".npy", ".ids.npy"))
-    for placement in PLACEMENTS:
-        for procs in RANKS:
-            places = [home / f"{placement}-{procs}-machine-{rank}" for rank in range(procs)]
-            for rank, place in enumerate(places):
-                names = {
-                    f"{c.name}-stopped.rank-{rank}{e}"
-                    for c in CASES
-                    if c.target
-                    for e in (".npy", ".ids.npy")
-                }
-                assert {file.name for file in place.iterdir()} == names
-            for whole, ending in ((rows, ".npy"), (ids, ".ids.npy")):
-                of_ranks = [
-                    np.load(place / f"{case.name}-stopped.rank-{rank}{ending}")
-                    for rank, place in enumerate(places)
-                ]
-                assert min(map(len, of_ranks)) > 0
-                assert np.array_equal(np.concatenate(of_ranks), whole)
+    for procs, placement in runs:
+        places = [home / f"{placement}-{procs}-machine-{rank}" for rank in range(procs)]
+        for rank, place in enumerate(places):
+            names = {
+                f"{c.name}-stopped.rank-{rank}{e}" for c in CASES if c.target for e in (".npy", ".ids.npy")
+            }
+            assert {file.name for file in place.iterdir()} == names
+        for whole, ending in ((rows, ".npy"), (ids, ".ids.npy")):
+            of_ranks = [
+                np.load(place / f"{case.name}-stopped.rank-{rank}{ending}")
+                for rank, place in enumerate(places)
+            ]
+            assert min(map(len, of_ranks)) > 0
+            assert np.array_equal(np.concatenate(of_ranks), whole)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.target], ids=lambda case: case.name)
-def test_what_was_stopped_is_not_computed_again(case: Case, home: Path) -> None:
-    for placement in PLACEMENTS:
-        for procs in RANKS:
-            for rank in range(procs):
-                told = json.loads((home / f"{placement}-{procs}" / f"{case.name}-{rank}.json").read_text())
-                for seen in told:
-                    assert seen[0] > procs * CHUNK  # the first chunk of every rank, and another
+def test_what_was_stopped_is_not_computed_again(case: Case, home: Path, runs: Runs) -> None:
+    for procs, placement in runs:
+        for rank in range(procs):
+            told = json.loads((home / f"{placement}-{procs}" / f"{case.name}-{rank}.json").read_text())
+            for seen in told:
+                assert seen[0] > procs * CHUNK  # the first chunk of every rank, and another

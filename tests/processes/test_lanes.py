@@ -13,10 +13,13 @@ import pytest
 import khop
 from processes.lane_ranks import fails, several_epochs
 from support.commands import ENVIRONMENT, WAIT_S, children
+from support.started_ranks import StartedRanks
 
 
-def test_steps_come_in_order_however_fast_ranks_are_and_wherever_they_stop(tmp_path: Path) -> None:
-    khop.launch(several_epochs, procs=3, arguments=(str(tmp_path),), device="cpu", deadline=60)
+def test_steps_come_in_order_however_fast_ranks_are_and_wherever_they_stop(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    ranks.launch(several_epochs, 3, (str(tmp_path),))
     for rank in range(3):
         told = json.loads((tmp_path / f"{rank}.json").read_text())
         assert told == {"wrong": [], "threads": 0}

@@ -37,17 +37,17 @@ def joined(lists: Iterable[list[int]]) -> list[int]:
 
 
 def test_a_custom_loop_trains_alike_on_any_number_of_ranks(tmp_path: Path) -> None:
-    """23 seeds in steps of 10, 10 and 3, so that with four ranks one gets none of the last."""
+    """22 seeds in steps of 10, 10 and 2, so that with three ranks one gets none of the last."""
     opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
-    train = opened.split("train")["item"][:23]
+    train = opened.split("train")["item"][:22]
     found = {}
-    for procs in (1, 4):
+    for procs in (1, 3):
         folder = tmp_path / str(procs)
         folder.mkdir()
         khop.launch(own_loop, procs=procs, arguments=(opened, train, str(folder)), device="cpu")
         found[procs] = results(folder)
-    (alone,), together = found[1], found[4]
-    assert len(together) == 4
+    (alone,), together = found[1], found[3]
+    assert len(together) == 3
     for name in ("losses", "score", "is_training", "state"):
         assert all(of_rank[name] == together[0][name] for of_rank in together)
     assert together[0]["losses"] == pytest.approx(alone["losses"], rel=1e-9)
@@ -58,13 +58,13 @@ def test_a_custom_loop_trains_alike_on_any_number_of_ranks(tmp_path: Path) -> No
         assert of_rank["plain"] == [[2, rank % 2], [3, 0], [3, 1], [3, 2]]
 
     shares = [of_rank["seeds"] for of_rank in together]
-    assert [len(seeds) for seeds in zip(*shares, strict=True)][2] == 4
+    assert [len(seeds) for seeds in zip(*shares, strict=True)][2] == 3
     assert [] in [of_rank[2] for of_rank in shares]
     assert [joined(of_step) for of_step in zip(*shares, strict=True)] == alone["seeds"]
     for epoch in (0, 3):
         assert sorted(joined(alone["seeds"][epoch : epoch + 3])) == train.sort().values.tolist()
     loader = loader_of(opened, train)
-    loader.load_state_dict(together[3]["state"])  # four ranks began, one process ends the epoch
+    loader.load_state_dict(together[2]["state"])  # three ranks began, one process ends the epoch
     assert [batch.seeds.tolist() for batch in loader.epoch(0)] == alone["seeds"][TAKEN:3]
     assert len(alone["seeds"][0]) == BATCH_SIZE
 

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import torch
 
-import khop
 from processes.measuring import measures
 from support.small_folders import write_learnable_graph
+from support.started_ranks import StartedRanks
 
 
-def test_every_metric_is_the_same_number_on_one_two_and_three_processes(tmp_path: Path) -> None:
+def test_every_metric_is_the_same_number_on_one_two_and_three_processes(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
     graph = str(write_learnable_graph(tmp_path / "toy"))
     threads = torch.get_num_threads()
     with torch.random.fork_rng():
         measures(0, torch.device("cpu"), graph, str(tmp_path))
     torch.set_num_threads(threads)
     for procs in (2, 3):
-        khop.launch(measures, procs=procs, arguments=(graph, str(tmp_path)), deadline=60)
+        ranks.launch(measures, procs, (graph, str(tmp_path)))
     (alone, *shared) = [
         json.loads((tmp_path / f"{procs}-{rank}.json").read_text())
         for procs in (1, 2, 3)

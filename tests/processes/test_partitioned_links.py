@@ -13,6 +13,7 @@ import khop
 from khop.api.partition import partition_graph
 from processes.link_ranks import BATCH_SIZE, PARTS, RUNS, TRAINED, Account, account, loaders, take_part, train
 from support.small_link_folders import BOUGHT_BY, BUYS, write_dated, write_diary, write_shop
+from support.started_ranks import StartedRanks
 
 
 def ends_of(graph: khop.Graph, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
@@ -53,7 +54,9 @@ def assert_same_course(run: Path, other: Path) -> None:
         assert {name: mine[name] for name in baselines} == {name: other_s[name] for name in baselines}
 
 
-def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(tmp_path: Path) -> None:
+def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
     graphs = tmp_path / "graphs"
     graphs.mkdir()
     shop = write_shop(graphs / "shop")
@@ -69,7 +72,7 @@ def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(
     folders = {procs: tmp_path / str(procs) for procs in (1, 2, 3)}
     for procs, folder in folders.items():
         folder.mkdir()
-        khop.launch(take_part, procs=procs, arguments=(str(saved), str(graphs), str(folder)), device="cpu")
+        ranks.launch(take_part, procs, (str(saved), str(graphs), str(folder)))
     alone = joined(folders[1], 1)
     assert alone == [[account(batch, BUYS) for batch in of.epoch(1)] for of in loaders(split)]
     for procs in (2, 3):

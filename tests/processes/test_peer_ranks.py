@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-import khop
 from processes.peer_ranks import ROGUE, exchanges
+from support.started_ranks import StartedRanks
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+def told(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[dict[str, object]]:
     """What each of four ranks has to say."""
     out = tmp_path_factory.mktemp("peers")
-    khop.launch(exchanges, procs=4, arguments=(str(out),), device="cpu", deadline=60)
+    ranks.launch(exchanges, 4, (str(out),))
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(4)]
 
 

@@ -142,12 +142,12 @@ def assert_same_result(folder: str, other: str) -> None:
             assert all(torch.equal(mine[key], its[key]) for key in mine)
 
 
-@pytest.mark.timeout(900)  # half a minute of a free machine: three processes start four times
+@pytest.mark.timeout(900)  # half a minute of a free machine: two processes start four times
 def test_ranks_that_are_killed_bring_the_same_result(run_toml: Path) -> None:
-    """One in the first epoch, then one of the restarted group, at some moment of a step. Two notice."""
-    train("run.toml", "--out", "undisturbed", "--procs", "3")
+    """One in the first epoch, then the other of the restarted group, at some moment of a step."""
+    train("run.toml", "--out", "undisturbed", "--procs", "2")
     moment = random.Random(7)
-    killed_and_restarted("killed", 3, [(0, 4, moment.random() / 20), (2, 9, moment.random() / 20)])
+    killed_and_restarted("killed", 2, [(0, 4, moment.random() / 20), (1, 9, moment.random() / 20)])
     assert_same_result("killed", "undisturbed")
 
 

@@ -13,6 +13,7 @@ import khop
 from support.covered import covered
 from support.small_graphs import one_type
 from support.small_runs import SmallRun
+from support.started_ranks import StartedRanks
 
 STEPS = [(epoch, step) for epoch in range(2) for step in range(5)]
 
@@ -66,10 +67,10 @@ def train(rank: int, device: torch.device, out: str, weighted: bool) -> None:
     run.with_(epochs=2, precision="float64").trainer().fit()
 
 
-def test_one_process_and_two_ranks_have_the_same_losses(tmp_path: Path) -> None:
+def test_one_process_and_two_ranks_have_the_same_losses(tmp_path: Path, ranks: StartedRanks) -> None:
     """To 1e-12 in float64: the ranks' sums are added in another order."""
     for name, procs, weighted in (("one", 1, True), ("two", 2, True), ("plain", 1, False)):
-        khop.launch(train, procs=procs, arguments=(str(tmp_path / name), weighted), device="cpu", deadline=60)
+        ranks.launch(train, procs, (str(tmp_path / name), weighted))
     one, two, plain = (losses(tmp_path / name) for name in ("one", "two", "plain"))
     assert one == pytest.approx(two, rel=1e-12)
     assert all(abs(weighted - even) > 1e-4 for weighted, even in zip(one, plain, strict=True))
