@@ -122,7 +122,10 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_tables_become_a_folder_with_the_name_of_the_spec(khop_command: Command, shop: Path) -> None:
     ran = khop_command("import", "shop.toml", "--threads", "2", "--memory", "100MB")
     assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout == ("graphs/shop: 2 user, 2 item; 3 user buys item\nShow it: khop info graphs/shop\n")
+    assert ran.stdout == (
+        "graphs/shop: 2 user, 2 item; 3 user buys item\nShow it: khop info graphs/shop\n"
+        "Train on it: khop init graphs/shop > run.toml && khop train run.toml\n"
+    )
     assert open_folder("graphs/shop").num_edges(("user", "buys", "item")) == 3
 
 

@@ -35,3 +35,5 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
             environment=os.environ, notice=notice, encoders=encoders,
         )  # fmt: skip
     typer.echo(f"{done}\nShow it: khop info {target}")
+    if encoders is None:
+        typer.echo(f"Train on it: khop init {target} > run.toml && khop train run.toml")

@@ -36,10 +36,12 @@ from khop.cli.run_folder import (
 from khop.cli.terminal import say, say_command
 from khop.config.build import Run
 from khop.config.gpu import check_gpu_is_there
+from khop.config.link_run_task import LinkTask
 from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
 from khop.config.values import RunConfig
 from khop.errors import PeerLost
+from khop.graph.node_ids import stored_ids
 from khop.reporting.scores import scores_of
 from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
@@ -131,16 +133,20 @@ def _conclude(
         **scores_of({**result.records[result.best_epoch], **compared}),
     }
     say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}), "", "Next:")
-    for command in _next_commands(folder):
+    for command in _next_commands(run, folder):
         say_command(console, *command)
     if request.as_json:
         print(json.dumps(outcome))
 
 
-def _next_commands(folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield commands for a trained model: evaluate all splits, and write an output row for every node."""
+def _next_commands(run: Run, folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield commands for a trained model: evaluate all splits, and write rows under the users' own ids."""
     yield "khop", "evaluate", str(folder), "--split", "all"
-    yield "khop", "infer", str(folder), "--out", str(folder / "embeddings.npy")
+    has_ids = run.graph.folder is not None and stored_ids(run.graph.folder)
+    suffix = "parquet" if has_ids else "npy"  # only Parquet has a column for ids
+    yield "khop", "infer", str(folder), "--out", str(folder / f"embeddings.{suffix}")
+    if has_ids and isinstance(run.run_task, LinkTask):
+        yield "khop", "recommend", str(folder), "-k", "10", "--out", str(folder / "recommended.parquet")
 
 
 def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:

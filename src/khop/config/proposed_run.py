@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from khop.api.open_graph import open_graph
 from khop.api.time_split import link_counts
@@ -19,7 +21,8 @@ from khop.partition.parts_folder import known_folder
 from khop.schema import EdgeType, NodeType, Schema
 
 _SPLITS = ("train", "val", "test")
-_INPUT, _EMBEDDING, _UNKNOWN, _BATCH = "x", 32, 0.05, 1024
+_INPUT, _EMBEDDING, _UNKNOWN = "x", 32, 0.05
+_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 500  # of a small run, at most and at least
 _METRICS = {
     "node-classification": '# metric = "f1-macro"  # instead of accuracy',
     "node-regression": '# metric = "mae"  # instead of rmse',
@@ -50,7 +53,9 @@ def proposed_run(path: Path) -> str:
         f"graph = {_text(str(path))}",
     ]
     if cut_offs is not None:
-        head.append(f"# Split by time: validation begins at {cut_offs.val}, test at {cut_offs.test}.")
+        unit = import_record(folder).get("time_unit")
+        val, test = (_moment(time, unit) for time in (cut_offs.val, cut_offs.test))
+        head.append(f"# Split by time: validation begins at {val}, test at {test}.")
     published = standard_set(folder).get("published")
     settings: Settings = {} if published is None else published["settings"]
     if published is not None:
@@ -154,13 +159,22 @@ def _model(schema: Schema, settings: Settings) -> list[str]:
 
 
 def _training(seeds: int, settings: Settings) -> list[str]:
-    batch = min(settings.get("batch_size", _BATCH), max(1, seeds // 4))
+    """Propose enough steps to learn from: small graphs get small batches and more epochs."""
+    small = max(_LEAST_BATCH, 1 << max(0, (seeds // 16).bit_length() - 1))
+    batch = min(settings.get("batch_size", _BATCH), small)
+    steps = -(-seeds // batch)
+    enough = min(50, max(10, -(-_STEPS // steps)))
     return [
         "[training]",
-        f"epochs = {settings.get('epochs', 10)}",
-        f"batch_size = {batch}  # {-(-seeds // batch):,} steps per epoch",
+        f"epochs = {settings.get('epochs', enough)}",
+        f"batch_size = {batch}  # {steps:,} steps per epoch",
         f"learning_rate = {settings.get('learning_rate', 0.003)}",
     ]
+
+
+def _moment(time: int, unit: Literal["s", "ms", "us", "ns"] | None) -> str:
+    """Return a time of the graph as people write it; the number itself if the unit is not known."""
+    return str(time) if unit is None else f"{np.datetime_as_string(np.datetime64(time, unit), 'auto')} UTC"
 
 
 def _text(value: str) -> str:
