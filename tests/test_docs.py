@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from khop.cli.main import app
 
 ROOT = Path(__file__).parents[1]
+TUTORIALS = "tutorials"  # run with their commands by test_tutorials.py
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"\b(?:benchmarks|csrc|docs|examples|scripts|src|tests)/[\w./<>*-]*[\w/>*]")
@@ -73,7 +74,9 @@ def small_reddit(root: str) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page.parent.name != TUTORIALS and any(blocks(page, "python"))],
+    ids=lambda page: page.name,
 )
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its blocks in order, in one namespace, in an empty folder."""
