@@ -30,7 +30,11 @@ def opened(settings: dict[str, Any]) -> khop.Graph:
 def sampler_of(graph: khop.Graph, settings: dict[str, Any]) -> khop.NeighborSampler:
     expansion = khop.Expansion(settings.get("expansion", "layered"))
     return khop.NeighborSampler(
-        graph, settings["fanouts"], expansion=expansion, edge_ids=settings.get("edge_ids", False)
+        graph,
+        settings["fanouts"],
+        rule=getattr(khop, settings.get("rule", "Uniform"))(**settings.get("rule_options", {})),
+        expansion=expansion,
+        edge_ids=settings.get("edge_ids", False),
     )
 
 

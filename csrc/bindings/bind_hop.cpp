@@ -18,7 +18,9 @@
 #include "checks.h"
 #include "outline.h"
 #include "sample_hop.h"
+#include "sample_smallest.h"
 #include "sample_weighted.h"
+#include "visit.h"
 
 namespace khop::bindings {
 namespace {
@@ -65,19 +67,38 @@ struct Rows {
 };
 
 // The kernel that carries out a draw.
-enum class Kernel { uniform, weighted };
+enum class Kernel { uniform, weighted, smallest };
 
 Kernel kernel_named(std::string_view name) {
   if (name == "uniform") return Kernel::uniform;
   if (name == "weighted") return Kernel::weighted;
-  throw std::invalid_argument("kernel '" + std::string(name) + "': must be uniform or weighted");
+  if (name == "smallest") return Kernel::smallest;
+  throw std::invalid_argument("kernel '" + std::string(name) + "': must be uniform, weighted or smallest");
+}
+
+// The keys of edges, of which a row gives the smallest.
+struct Order {
+  std::optional<SourceNumbers> numbers;  // keys by source; none: `keys`
+  std::optional<Ids> keys, source_ids;
+  std::optional<In<std::uint8_t>> has_parallel;
+
+  template <class Index>
+  KeysOfSources<Index> of_sources() const {
+    return {*numbers, optional_span(source_ids), has_parallel ? span_of(*has_parallel) : std::span<const std::uint8_t>{}};
+  }
+};
+
+Order order_by_source(std::uint64_t base, std::uint64_t later_base, std::uint64_t period, std::uint64_t later_from,
+                      std::optional<Ids> source_ids, std::optional<In<std::uint8_t>> has_parallel) {
+  if (period == 0) throw std::invalid_argument("period 0: must be 1 or more");
+  return {SourceNumbers{base, later_base, period, later_from}, {}, std::move(source_ids), std::move(has_parallel)};
 }
 
 // The draw of one edge type. Python keeps the edges and the rows alive as long as the request.
 struct DrawRequest {
   DrawRequest(const Edges& edges_of_type, const Rows& frontier, std::string_view kernel_name, std::int64_t most, bool with_replacement,
               std::uint64_t philox_key, std::uint32_t philox_stream, std::optional<Ids> row_ranges, std::optional<Ids> weight_sums,
-              std::optional<In<std::int16_t>> outline_of_sums)
+              std::optional<In<std::int16_t>> outline_of_sums, const Order* order_of_edges)
       : edges(edges_of_type),
         rows(frontier),
         kernel(kernel_named(kernel_name)),
@@ -87,7 +108,8 @@ struct DrawRequest {
         stream(philox_stream),
         ranges(std::move(row_ranges)),
         sums(std::move(weight_sums)),
-        outline(std::move(outline_of_sums)) {
+        outline(std::move(outline_of_sums)),
+        order(order_of_edges) {
     if (fanout < -1 || fanout > kMostFanout) {
       throw std::invalid_argument("fanout " + std::to_string(fanout) + ": must be from 0 to 2^31 - 1, or -1 for all neighbors");
     }
@@ -96,6 +118,8 @@ struct DrawRequest {
     if (ranges) check_size(ranges->size(), 2 * rows.nodes.size(), "ranges, a begin and an end per frontier row,");
     if (sums.has_value() != outline.has_value()) throw std::invalid_argument("weight sums come with their outline");
     if (sums.has_value() != (kernel == Kernel::weighted)) throw std::invalid_argument("weight sums are given to the kernel 'weighted'");
+    if ((order != nullptr) != (kernel == Kernel::smallest)) throw std::invalid_argument("an order is given to the kernel 'smallest'");
+    if (order != nullptr && replacement == Replacement::with) throw std::invalid_argument("the kernel 'smallest' has no replacement");
   }
 
   HopRequest on(int threads) const {
@@ -113,6 +137,7 @@ struct DrawRequest {
   std::optional<Ids> ranges;  // begin and end of each frontier row's entries
   std::optional<Ids> sums;    // running sums of weights, and their outline
   std::optional<In<std::int16_t>> outline;
+  const Order* order;  // of the kernel 'smallest', else null
 };
 
 using Draws = std::vector<const DrawRequest*>;
@@ -156,6 +181,9 @@ std::int64_t draw_by_kernel(const DrawRequest& draw, const Csc<Index>& graph, co
       return sample_hop(graph, request, output);
     case Kernel::weighted:
       return sample_weighted(graph, Rising{span_of(*draw.sums), span_of(*draw.outline)}, request, output);
+    case Kernel::smallest:
+      if (draw.order->numbers) return sample_smallest(graph, draw.order->of_sources<Index>(), request, output);
+      return sample_smallest(graph, KeysOfEdges{span_of(*draw.order->keys)}, request, output);
   }
   throw std::logic_error("a draw without a kernel");
 }
@@ -196,6 +224,12 @@ Drawn sample(const Draws& draws, bool edge_ids, int threads) {
   return {buffers.offsets->tensor({buffers.rows}), buffers.nodes->tensor({buffers.narrow}), wide_nodes, edges, std::move(counts)};
 }
 
+std::int64_t find_parallel(const Edges& edges, Into<std::uint8_t> rows, int threads) {
+  const nb::gil_scoped_release release;
+  check_size(rows.size(), edges.rows(), "rows");
+  return edges.visit([&](const auto& graph) { return find_parallel_rows(graph, rows.data(), threads); });
+}
+
 }  // namespace
 }  // namespace khop::bindings
 
@@ -209,11 +243,17 @@ void bind_hop(nb::module_& module) {
   nb::class_<Rows>(module, "Rows")
       .def(nb::init<Ids, std::optional<Ids>, std::optional<Ids>>(), nb::arg("nodes").noconvert(),
            nb::arg("original_ids").noconvert().none(), nb::arg("trees").noconvert().none());
+  nb::class_<Order>(module, "Order");
+  module.def("order_by_source", &order_by_source, nb::arg("base"), nb::arg("later_base"), nb::arg("period"), nb::arg("later_from"),
+             nb::arg("source_ids").noconvert().none(), nb::arg("has_parallel").noconvert().none());
+  module.def("order_by_edge", [](Ids keys) { return Order{{}, std::move(keys), {}, {}}; }, nb::arg("keys").noconvert());
+  module.def("find_parallel_rows", &find_parallel, nb::arg("edges"), nb::arg("rows").noconvert(), nb::arg("threads"));
   nb::class_<DrawRequest>(module, "DrawRequest")
       .def(nb::init<const Edges&, const Rows&, std::string_view, std::int64_t, bool, std::uint64_t, std::uint32_t, std::optional<Ids>,
-                    std::optional<Ids>, std::optional<In<std::int16_t>>>(),
+                    std::optional<Ids>, std::optional<In<std::int16_t>>, const Order*>(),
            nb::arg("edges"), nb::arg("rows"), nb::arg("kernel"), nb::arg("fanout"), nb::arg("replacement"), nb::arg("key"),
            nb::arg("stream"), nb::arg("ranges").noconvert().none(), nb::arg("sums").noconvert().none(),
-           nb::arg("outline").noconvert().none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+           nb::arg("outline").noconvert().none(), nb::arg("order").none() = nb::none(), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>(), nb::keep_alive<1, 12>());
   module.def("sample_hop", &sample, nb::arg("draws").noconvert(), nb::arg("edge_ids"), nb::arg("threads"));
 }

@@ -66,12 +66,14 @@ if TYPE_CHECKING:
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.pyg.convert import graph_to_pyg as graph_to_pyg
     from khop.pyg.label_links import links_from_pyg as links_from_pyg
+    from khop.rules.labor import Labor as Labor
     from khop.rules.rule import Rule as Rule
     from khop.rules.rule import RuleBase as RuleBase
     from khop.rules.sum import Sum as Sum
     from khop.rules.symmetric_sum import SymmetricSum as SymmetricSum
     from khop.rules.temporal import Temporal as Temporal
     from khop.rules.temporal import TemporalStrategy as TemporalStrategy
+    from khop.rules.top_k import TopK as TopK
     from khop.rules.uniform import Uniform as Uniform
     from khop.rules.weighted import Weighted as Weighted
     from khop.sampling.exclusion import Exclude as Exclude
@@ -132,6 +134,7 @@ _PUBLIC = {
     "Graph": "khop.api.open_graph",
     "GraphStoreBase": "khop.graph.store",
     "CheckpointPolicy": "khop.training.settings",
+    "Labor": "khop.rules.labor",
     "LabelScale": "khop.training.regression",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
@@ -169,6 +172,7 @@ _PUBLIC = {
     "Temporal": "khop.rules.temporal",
     "TemporalStrategy": "khop.rules.temporal",
     "Terminated": "khop.errors",
+    "TopK": "khop.rules.top_k",
     "Trainer": "khop.training.trainer",
     "TrainerSettings": "khop.training.settings",
     "Uniform": "khop.rules.uniform",

@@ -32,7 +32,7 @@ class DrawRequest:
         self,
         edges: Edges,
         rows: Rows,
-        kernel: str,  # uniform, or weighted: with sums and their outline
+        kernel: str,  # uniform; weighted, with sums and their outline; smallest, with an order
         fanout: int,
         replacement: bool,
         key: int,
@@ -40,7 +40,21 @@ class DrawRequest:
         ranges: Tensor | None,
         sums: Tensor | None,
         outline: Tensor | None,
+        order: Order | None = None,
     ) -> None: ...
+
+class Order: ...
+
+def order_by_source(
+    base: int,
+    later_base: int,
+    period: int,
+    later_from: int,
+    source_ids: Tensor | None,
+    has_parallel: Tensor | None,
+) -> Order: ...
+def order_by_edge(keys: Tensor) -> Order: ...
+def find_parallel_rows(edges: Edges, rows: Tensor, threads: int) -> int: ...
 
 # times of edges, times of sources, the source of each edge
 OwnTimes = tuple[Tensor | None, Tensor | None, Tensor]

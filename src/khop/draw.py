@@ -6,7 +6,7 @@ The bits are specified in docs/randomness.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 
@@ -42,9 +42,14 @@ def mix64(value: int) -> int:
 
 @dataclass(frozen=True)
 class DrawKey:
-    """The 64-bit Philox key of one batch (or epoch, or split): a pure function of its purpose."""
+    """The 64-bit Philox key of one batch (or epoch, or split): a pure function of its purpose.
+
+    A key of a step also has the key of its epoch, from which the keys of other steps follow.
+    """
 
     value: int
+    of_epoch: int | None = field(default=None, compare=False, repr=False)  # None: of no known epoch
+    step: int = field(default=0, compare=False, repr=False)  # 0 without an epoch
 
     def __post_init__(self) -> None:
         whole_number("key", self.value, 0, MASK64)
@@ -55,23 +60,32 @@ class DrawKey:
         value = 0
         for name, number in (("seed", run_seed), ("purpose", purpose), ("epoch", epoch), ("step", step)):
             whole_number(name, number, most=MASK64)
-        for word in (run_seed, int(purpose), epoch, step):
+        for word in (run_seed, int(purpose), epoch):
             value = mix64(value ^ (word & MASK64))
-        return cls(value)
+        return cls(mix64(value ^ (step & MASK64)), value, step & MASK64)
 
     def plus(self, draws: int) -> DrawKey:
         """Return the key of the n-th further draw of the same hop."""
-        return DrawKey((self.value + draws) & MASK64)
+        return replace(self, value=(self.value + draws) & MASK64)
+
+    def at_step(self, step: int) -> DrawKey:
+        """Return the key of the same draw at another step of the epoch; without an epoch, this key."""
+        if self.of_epoch is None:
+            return self
+        added = self.value - mix64(self.of_epoch ^ self.step)
+        return DrawKey(
+            (mix64(self.of_epoch ^ (step & MASK64)) + added) & MASK64, self.of_epoch, step & MASK64
+        )
 
 
 @lru_cache(maxsize=4096)
-def stream(hop: int, edge_type: EdgeType) -> int:
-    """Return the 32-bit counter word of a hop (1 = at the seeds) and an edge type.
+def stream(hop: int, names: tuple[str, ...]) -> int:
+    """Return the 32-bit counter word of a hop (1 = at the seeds) and an edge type, or a node type alone.
 
-    It is the FNV-1a hash of the type's name, mixed with the hop.
+    It is the FNV-1a hash of the type's names, mixed with the hop.
     """
     digest = 0xCBF29CE484222325
-    for byte in "\x1f".join(edge_type).encode():
+    for byte in "\x1f".join(names).encode():
         digest = ((digest ^ byte) * 0x100000001B3) & MASK64
     return mix64(digest ^ hop) >> 32
 

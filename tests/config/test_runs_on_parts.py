@@ -41,6 +41,14 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
         },
     ),
     "nodes in time": (write_diary, {"sampler": IN_TIME, "evaluation": {"fanouts": [6, 6]}}),
+    "nodes, by LABOR": (
+        write_learnable_graph,
+        {"sampler": {"fanouts": [5, 3], "rule": {"kind": "labor", "kappa": 3}}},
+    ),
+    "nodes, the largest values": (
+        write_diary,
+        {"sampler": {"fanouts": [3, 2], "rule": {"kind": "top-k", "column": "price"}}},
+    ),
     "nodes, by normalized sums": (
         write_learnable_graph,
         {

@@ -107,6 +107,22 @@ def test_batches_are_those_of_the_rule_and_of_the_sampler(learnable: Path, tmp_p
     assert nodes[0] == nodes[1]
 
 
+def test_rules_of_khop_are_options_too(
+    khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = run_file(tmp_path, learnable, "")
+    ran = khop_command("train", file, "--rule", "labor", "--rule-kappa", "4", "--out", "run")
+    assert ran.code == 0, ran.stderr
+    written = tomllib.loads(Path("run/config.toml").read_text())["sampler"]["rule"]
+    assert written == {"kind": "labor", "layer_dependent": False, "kappa": 4}
+    ran = khop_command("train", file, "--rule", "labor", "--rule-kappa", "0")
+    assert "kappa" in ran.stderr
+    assert ran.code == 2
+    ran = khop_command("train", file, "--rule", "top-k", "--rule-column", "weight")
+    assert "no column 'weight'" in ran.stderr.replace("\n", " ")
+
+
 def test_a_rule_is_its_own_options(
     khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,11 +18,16 @@ from khop.kernels.draw_negatives import (
     draw_negatives,
     draw_negatives_reference,
 )
+from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.hop_rows import HopRows
+from khop.kernels.parallel_rows import parallel_rows
 from khop.kernels.permutation import permutation_slice
 from khop.kernels.philox import philox, philox_reference
+from khop.kernels.sample_hop import sample_hop
+from khop.kernels.sample_smallest import sample_smallest_reference
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import sample_weighted_reference
+from khop.kernels.source_numbers import SourceNumbers
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
 from khop.kernels.weight_sums import weight_sums, weight_sums_reference
 from khop.rules.uniform import Uniform
@@ -46,7 +51,7 @@ def number(text: str) -> int:
 
 
 def test_the_page_has_vectors_of_every_part() -> None:
-    drawn = {"picks", "whole_weights", "weighted_picks", "allowed", "negatives", "permutation"}
+    drawn = {"picks", "whole_weights", "weighted_picks", "smallest", "allowed", "negatives", "permutation"}
     assert set(VECTORS) == {"philox", "mix64", "key", "stream"} | drawn
 
 
@@ -111,6 +116,30 @@ def test_picks_of_the_kernels(vector: dict[str, Any], level: str) -> None:
     plain = sample_uniform_reference(uniform_request(csc, rows, vector["fanout"], rule))
     assert plain.edges is not None
     assert plain.edges.tolist() == vector["picks"]
+
+
+@each("smallest")
+def test_numbers_of_sources(vector: dict[str, Any]) -> None:
+    sources, fanout, kappa, step = (vector[name] for name in ("sources", "fanout", "kappa", "step"))
+    key = DrawKey.of(vector["run_seed"], Purpose.HOP, vector["epoch"], step)
+    word, later = stream(vector["hop"], (vector["source_type"],)), kappa - step % kappa
+    bases = [key.at_step(step // kappa + more).value for more in (0, 1)]
+    keys = reference.labor_keys(bases[0], word, sources, kappa, bases[1], later)
+    assert [hex(of_edge) for of_edge in keys] == vector["keys"]
+    assert reference.smallest_picks(keys, sources, fanout) == vector["picks"]
+    csc = Csc(torch.tensor([0, len(sources)]), torch.tensor(sources))
+    request = DrawRequest(
+        csc,
+        HopRows(torch.tensor([0]), key, word),
+        fanout,
+        sample_smallest_reference,
+        Kernel.SMALLEST,
+        order=SourceNumbers.of(key, word, kappa),
+        has_parallel=parallel_rows(csc),
+    )
+    for drawn in (sample_hop([request], edge_ids=True)[0], sample_smallest_reference(request)):
+        assert drawn.edges is not None
+        assert drawn.edges.tolist() == vector["picks"]
 
 
 @each("negatives")

@@ -13,15 +13,25 @@ from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
+from khop.rules.labor import Labor
 from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import Temporal
+from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from support.parts_as_whole import OldIds
 from support.small_typed_folders import BOUGHT, BUYS, LIKE, write_typed_graph
 
 KEY = DrawKey(3)
-RULES = (Uniform(), Uniform(replacement=True), Weighted("weight"), Temporal("time", inner=Weighted("weight")))
+RULES = (
+    Uniform(),
+    Uniform(replacement=True),
+    Weighted("weight"),
+    Temporal("time", inner=Weighted("weight")),
+    Labor(),
+    Temporal("time", inner=Labor(kappa=2)),
+    TopK("weight"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,16 @@ from hypothesis import settings
 from khop.api.partition import partition_graph
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.draw import DegreeNegatives, DrawKey, Positives, UniformNegatives
+from khop.draw import DegreeNegatives, DrawKey, Positives, Purpose, UniformNegatives
 from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
+from khop.rules.labor import Labor
 from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.runtime.group import Group
@@ -46,6 +48,7 @@ MADE = Message("making a graph", "id")
 RANKS_AND_PARTS = ((2, 3), (3, 2))
 # Where one rank alone finds an error, others learn of it as of a rank that is lost: see the lanes' tests.
 KEPT = [promise for promise in (*PROMISES, *RULE_PROMISES) if promise is not a_wrong_weight_is_named]
+STEP = DrawKey.of(1, Purpose.HOP, 2, 5)
 RULES = {
     "uniform": Uniform(),
     "with replacement": Uniform(replacement=True),
@@ -53,6 +56,9 @@ RULES = {
     "temporal": Temporal("time", window=(4000, -10)),
     "latest": Temporal("time", TemporalStrategy.LATEST),
     "temporal and weighted": Temporal("time", inner=Weighted("weight")),
+    "labor": Labor(kappa=2),
+    "temporal and labor": Temporal("time", inner=Labor()),
+    "top k": TopK("weight"),
 }
 
 NEGATIVES = {
@@ -120,8 +126,8 @@ def batches(group: Group, home: Path) -> dict[str, int]:
                     for g in (whole, graph)
                 ]
                 renumbered = replace(asked, nodes={t: ids.new_nodes(t, of) for t, of in asked.nodes.items()})
-                found = samplers[1].sample(renumbered, DrawKey(9))
-                assert_same(ids, found, samplers[0].sample(asked, DrawKey(9)))
+                found = samplers[1].sample(renumbered, STEP)
+                assert_same(ids, found, samplers[0].sample(asked, STEP))
                 compared[f"{method} {name} {expansion}"] = sum(map(len, found.nodes.values()))
     return compared
 

@@ -17,6 +17,7 @@ Make = Callable[[ModelSizes], nn.Module]
 ITEM = "item"
 MODELS: Mapping[str, tuple[Make, khop.Rule]] = {
     "sage": (lambda sizes: SAGE(sizes, 8), khop.Uniform()),
+    "sage, labor": (lambda sizes: SAGE(sizes, 8), khop.Labor(kappa=3)),
     "rgcn, bases": (lambda sizes: RGCN(sizes, 8, bases=2), khop.Uniform()),
     "gat": (lambda sizes: GAT(sizes, 8, heads=2), khop.Uniform()),
     "gatv2": (lambda sizes: GAT(sizes, 8, heads=2, attention="gatv2"), khop.Uniform()),

@@ -91,6 +91,12 @@ def weighted(graph: khop.Graph) -> khop.Loader:
     return khop.Loader(sampler, {ITEM: "all"}, 32, shuffle=True, seed=SEED, columns={ITEM: ["price"]})
 
 
+def labor(graph: khop.Graph) -> khop.Loader:
+    """Numbers that rows share and keep for three steps."""
+    sampler = khop.NeighborSampler(graph, [{BUYS: 4, "*": 2}, 3], rule=khop.Labor(kappa=3))
+    return khop.Loader(sampler, {ITEM: "all"}, 32, shuffle=True, seed=SEED, columns={ITEM: ["price"]})
+
+
 def links(graph: khop.Graph) -> khop.Loader:
     """Links with drawn negatives, labeled 0; links of the step carry no message."""
     sampler = khop.LinkSampler(
@@ -130,6 +136,7 @@ TYPED: tuple[Callable[[khop.Graph], khop.Loader], ...] = (
     temporal,
     times_of_a_column,
     weighted,
+    labor,
     links,
     triplets,
     links_with_times,

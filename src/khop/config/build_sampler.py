@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from khop.config.builtin import SumOptions, UniformOptions, WeightedOptions
+from khop.config.builtin import LaborOptions, SumOptions, TopKOptions, UniformOptions, WeightedOptions
 from khop.config.contexts import RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
+from khop.rules.labor import Labor
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
+from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.links import LinkSampler
@@ -40,6 +42,16 @@ def symmetric_sum(options: SumOptions, context: RuleContext) -> SymmetricSum:
 def weighted(options: WeightedOptions, context: RuleContext) -> Weighted:
     """Make the rule of draws by weight."""
     return Weighted(options.column, options.replacement)
+
+
+def labor(options: LaborOptions, context: RuleContext) -> Labor:
+    """Make the rule of draws by numbers that all rows share."""
+    return Labor(options.layer_dependent, options.kappa)
+
+
+def top_k(options: TopKOptions, context: RuleContext) -> TopK:
+    """Make the rule of the largest values."""
+    return TopK(options.column)
 
 
 def _inner(options: SumOptions) -> Weighted | Uniform:

@@ -159,6 +159,38 @@ class SymmetricSum:
     build = ImportedLater("khop.config.build_sampler:symmetric_sum")
 
 
+@dataclass(frozen=True)
+class LaborOptions:
+    """Options of draws by numbers that all rows of a batch share."""
+
+    layer_dependent: bool = False
+    """Use the same numbers in all hops: fewer nodes, but biased over several layers"""
+    kappa: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] = 1
+    """Steps for which a node keeps its number; above 1, successive batches share nodes"""
+
+
+class Labor:
+    """Uniform draws by numbers that all rows of a batch share."""
+
+    Options = LaborOptions
+    build = ImportedLater("khop.config.build_sampler:labor")
+
+
+@dataclass(frozen=True)
+class TopKOptions:
+    """Options of the neighbors with the largest values."""
+
+    column: Annotated[str, Field(min_length=1)]
+    """Edge column of values"""
+
+
+class TopK:
+    """The neighbors with the largest values of a column."""
+
+    Options = TopKOptions
+    build = ImportedLater("khop.config.build_sampler:top_k")
+
+
 class Weighted:
     """Draws in proportion to a column of weights."""
 

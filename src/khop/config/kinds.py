@@ -34,6 +34,8 @@ RULES = Family(
         "weighted": "khop.config.builtin:Weighted",
         "sum": "khop.config.builtin:Sum",
         "symmetric-sum": "khop.config.builtin:SymmetricSum",
+        "labor": "khop.config.builtin:Labor",
+        "top-k": "khop.config.builtin:TopK",
     },
 )
 OPTIMIZERS = Family(

@@ -109,7 +109,8 @@ class RuleTable(Section):
     option_prefix = "rule-"
 
     kind: Annotated[str, KindOf(RULES), Default("uniform, or weighted if sampler.weight is set")]
-    """Rule that draws neighbors: uniform, weighted, sum, symmetric-sum, or package.module:Class"""
+    """Rule that draws neighbors: uniform, weighted, sum, symmetric-sum, labor, top-k, or
+    package.module:Class"""
 
 
 class SamplerTable(Section):

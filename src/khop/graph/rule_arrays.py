@@ -11,8 +11,10 @@ from torch import Tensor
 from khop.graph.derived import Derived
 from khop.graph.layout import edge_array, edge_column, node_column
 from khop.kernels.csc import Csc, damaged
+from khop.kernels.descending_keys import descending_keys
 from khop.kernels.edge_times import EdgeTimes, whole_numbers
 from khop.kernels.memory import expect_random_access
+from khop.kernels.parallel_rows import parallel_rows
 from khop.kernels.rising import Rising, outline, outline_size
 from khop.kernels.sort_rows import first_unsorted
 from khop.kernels.weight_sums import weight_sums
@@ -45,6 +47,7 @@ class RuleArrays:
     )  # times of edges by the column in `sorted_by`, where `columns` lacks the times of sources
     sources: Sources | None = None  # of a partition
     _source_ids: dict[EdgeType, Tensor] = field(default_factory=dict)
+    _vectors: dict[Need, Tensor | None] = field(default_factory=dict)
     _rising: set[tuple[EdgeType, str]] = field(default_factory=set)  # columns known to ascend within rows
     _own_times: dict[tuple[EdgeType, str], EdgeTimes | None] = field(default_factory=dict)
     _prepared: set[str] = field(default_factory=set)  # arrays with prepared memory
@@ -56,6 +59,8 @@ class RuleArrays:
             NeedKind.WEIGHT_SUMS: lambda: self.weight_sums(need.edge_type, need.column),
             NeedKind.TIMES: lambda: self.times(need.edge_type, need.column),
             NeedKind.SOURCE_IDS: lambda: self.source_ids(need.edge_type),
+            NeedKind.PARALLEL_ROWS: lambda: self.vector(need),
+            NeedKind.DESCENDING: lambda: self.vector(need),
         }
         make[need.kind]()
 
@@ -64,14 +69,21 @@ class RuleArrays:
         return self.columns.get(edge_type, {}).get(name)
 
     def source_ids(self, edge_type: EdgeType) -> Tensor:
-        """Return the original id of each edge's source, int64 (edges), and keep them in memory."""
+        """Return the original id of each edge's source, (edges); ids of a renumbered type stay in memory."""
         if edge_type not in self._source_ids:
             csc = self.edges[edge_type]
             csc.check()
             originals = self.original_ids if self.sources is None else self.sources.original_ids
-            ids, indices = originals.get(edge_type[0]), csc.indices.long()
-            self._source_ids[edge_type] = indices if ids is None else ids[indices]
+            ids = originals.get(edge_type[0])
+            self._source_ids[edge_type] = csc.indices if ids is None else ids[csc.indices.long()]
         return self._source_ids[edge_type]
+
+    def vector(self, need: Need) -> Tensor | None:
+        """Return rows in which edges share a source, or numbers that sort a column; see DrawArrays."""
+        if need not in self._vectors:
+            make = {NeedKind.PARALLEL_ROWS: _parallel_rows, NeedKind.DESCENDING: _descending}[need.kind]
+            self._vectors[need] = make(self, need)
+        return self._vectors[need]
 
     def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
         """Return running sums of an edge type's weights for `sample_weighted`; None without the column."""
@@ -89,7 +101,7 @@ class RuleArrays:
 
         name, sources = _name(edge_type, f"weight_sums.{column}"), self._sources(edge_type, column)
         sums = self.derived.vector(name, csc.num_edges, make, sources)
-        return self._outlined(name, csc, self._searched(name, sums), sources)
+        return self._outlined(name, csc, _searched(self._prepared, name, sums), sources)
 
     def times(self, edge_type: EdgeType, column: str) -> Rising | None:
         """Return the time of each edge, or of its source, or the later of both; None without either column.
@@ -111,7 +123,7 @@ class RuleArrays:
         if own.edges is not None and own.edges.dtype == torch.int64 and own.sources is None:
             return self._outlined(name, csc, own.edges, sources)
         values = self.derived.vector(name, csc.num_edges, lambda: own.of(csc), sources)
-        return self._outlined(name, csc, self._searched(name, values), sources)
+        return self._outlined(name, csc, _searched(self._prepared, name, values), sources)
 
     def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
         """Return the times of edges and of sources as the graph stores them; None if it has neither."""
@@ -131,7 +143,7 @@ class RuleArrays:
 
         outline_name = name.replace(".", "_outline.", 1)  # no column of sums or times has such a name
         codes = self.derived.vector(outline_name, outline_size(csc), make, sources, "int16")
-        return Rising(values, self._searched(outline_name, codes))
+        return Rising(values, _searched(self._prepared, outline_name, codes))
 
     def _sources(self, edge_type: EdgeType, column: str) -> tuple[str, ...]:
         """Return the files that sums and times of a column are computed from."""
@@ -143,13 +155,6 @@ class RuleArrays:
         if column in self.columns.get(edge_type[0], {}):
             files.append(node_column(edge_type[0], column))
         return tuple(files)
-
-    def _searched(self, name: str, vector: Tensor) -> Tensor:
-        """Prepare a derived vector for binary searches, on first use."""
-        if name not in self._prepared:
-            expect_random_access(vector)
-            self._prepared.add(name)
-        return vector
 
     def _check_order(self, edge_type: EdgeType, column: str, own: EdgeTimes) -> None:
         """Raise ValueError unless every row is sorted by the graph's own times: one pass on first use."""
@@ -182,6 +187,44 @@ def edge_times(csc: Csc, edge_type: EdgeType, columns: Columns, column: str) -> 
     """Return int64 (edges): the edges' column, or their sources' column, or the later of both."""
     own, sources = (columns.get(type_, {}).get(column) for type_ in (edge_type, edge_type[0]))
     return None if own is None and sources is None else EdgeTimes(own, sources).of(csc)
+
+
+def _parallel_rows(arrays: RuleArrays, need: Need) -> Tensor | None:
+    """Return 1 for each row in which edges share a source, uint8 (rows); None if there is none."""
+    csc, edge_type = arrays.edges[need.edge_type], need.edge_type
+    found = arrays.derived.vector(
+        _name(edge_type, "parallel_rows"),
+        csc.num_rows,
+        lambda: parallel_rows(csc, threads=_THREADS),
+        [edge_array(edge_type, name) for name in ("indptr", "indices")],
+        "uint8",
+    )
+    return found if bool(found.any()) else None
+
+
+def _descending(arrays: RuleArrays, need: Need) -> Tensor | None:
+    """Return numbers that sort a column from its largest value, int64 (edges); None without the column."""
+    edge_type, column = need.edge_type, need.column
+    values = arrays.column(edge_type, column)
+    if values is None:
+        return None
+
+    def make() -> Tensor:
+        try:
+            return descending_keys(values)
+        except ValueError as error:
+            raise ValueError(f"column {column!r}: {error}") from error
+
+    name, files = _name(edge_type, f"descending.{column}"), (edge_column(edge_type, column),)
+    return arrays.derived.vector(name, values.numel(), make, files)
+
+
+def _searched(prepared: set[str], name: str, vector: Tensor) -> Tensor:
+    """Prepare a derived vector for binary searches, on first use."""
+    if name not in prepared:
+        expect_random_access(vector)
+        prepared.add(name)
+    return vector
 
 
 def _name(edge_type: EdgeType, array: str) -> str:

@@ -64,9 +64,16 @@ class StoredArrays:
         return found
 
     def source_ids(self, edge_type: EdgeType) -> Tensor:
-        """Return the original id of each edge's source, int64 (edges)."""
+        """Return the original id of each edge's source, (edges)."""
         found = self._once("source ids", edge_type, "", lambda edge_type, _: self._made.source_ids(edge_type))
         assert isinstance(found, Tensor)
+        return found
+
+    def vector(self, need: Need) -> Tensor | None:
+        """Return rows in which edges share a source, or numbers that sort a column; see DrawArrays."""
+        made = self._made
+        found = self._once(need.kind, need.edge_type, need.column, lambda *_: made.vector(need))
+        assert found is None or isinstance(found, Tensor)
         return found
 
     def _once(

@@ -14,6 +14,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.hop_rows import HopRows
 from khop.kernels.rising import Rising
+from khop.kernels.source_numbers import SourceNumbers
 from khop.kernels.time_ranges import time_ranges
 
 
@@ -22,6 +23,7 @@ class Kernel(StrEnum):
 
     UNIFORM = "uniform"
     WEIGHTED = "weighted"  # reads `DrawRequest.sums`
+    SMALLEST = "smallest"  # reads `DrawRequest.order`
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,12 @@ class DrawRequest:
     replacement: bool = False
     sums: Rising | None = None  # running sums of weights, from `weight_sums`
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge columns, (edges, ...)
-    source_ids: Tensor | None = None  # int64 (edges), the original id of each edge's source
+    source_ids: Tensor | None = None  # (edges), the original id of each edge's source; see `order`
     limits: RowLimits | None = None  # instead of `rows.ranges`: times that limit each row
+    # The keys of edges, of which a row gives the smallest: by source, with int64 `source_ids`, or without any
+    # if sources are original ids; or int64 (edges).
+    order: SourceNumbers | Tensor | None = None
+    has_parallel: Tensor | None = None  # uint8 (rows), 1 where edges share a source; None: nowhere
     weigh: Callable[[DrawRequest, Neighbors], Tensor] | None = None  # (edges), weights of drawn neighbors
 
     def resolved(self) -> DrawRequest:

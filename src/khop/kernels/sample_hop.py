@@ -144,7 +144,18 @@ def _as_core(request: DrawRequest, rows: dict[int, _core.Rows], threads: int) ->
         ranges=_contiguous(ranges),
         sums=None if sums is None else sums.values.contiguous(),
         outline=None if sums is None else sums.outline,
+        order=_order(request) if kernel is Kernel.SMALLEST else None,
     )
+
+
+def _order(request: DrawRequest) -> _core.Order:
+    """Return the keys of edges in the core's form."""
+    order = request.order
+    assert order is not None  # given to draws of the smallest keys
+    if isinstance(order, Tensor):
+        return _core.order_by_edge(order.contiguous())
+    bases = order.base, order.later_base, order.period, order.later_from
+    return _core.order_by_source(*bases, _contiguous(request.source_ids), _contiguous(request.has_parallel))
 
 
 def _contiguous(tensor: Tensor | None) -> Tensor | None:

@@ -39,6 +39,8 @@ class NeedKind(StrEnum):
     WEIGHT_SUMS = "weight_sums"  # running sums of a column of the edges
     TIMES = "times"  # a column of the edges, or of their sources, or the later of both
     SOURCE_IDS = "source_ids"  # the original id of each edge's source
+    PARALLEL_ROWS = "parallel_rows"  # rows in which edges share a source
+    DESCENDING = "descending"  # numbers that sort a column of the edges from the largest
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,14 @@ class DrawArrays(Protocol):
         ...
 
     def source_ids(self, edge_type: EdgeType) -> Tensor:
-        """Return the original id of each edge's source, int64 (edges)."""
+        """Return the original id of each edge's source, (edges), as wide as the graph stores it, or int64."""
+        ...
+
+    def vector(self, need: Need) -> Tensor | None:
+        """Return PARALLEL_ROWS, uint8 (rows), None if no row has 1; or DESCENDING, int64 (edges).
+
+        None also without the column.
+        """
         ...
 
 

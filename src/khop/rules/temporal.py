@@ -67,8 +67,8 @@ class Temporal(RuleBase):
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
-        """The time limits, and the fields of the inner rule."""
-        return self.inner.frontier_fields | {FrontierField.UNTIL}
+        """The time limits, and the trees, of which each seed with a limit has one."""
+        return self.inner.frontier_fields | {FrontierField.UNTIL, FrontierField.TREE}
 
     def has_weights(self, fanout: int) -> bool:
         """Return True if neighbors drawn by the inner rule have weights."""
@@ -100,10 +100,18 @@ class Temporal(RuleBase):
         assert frontier.until is not None  # stores check frontiers before they plan
         times = arrays.times(edge_type, self.column)
         if times is None:
-            return self.inner.plan(edge_type, frontier, hop, key, arrays)
+            return self._planned(edge_type, frontier, hop, key, arrays)
         own, is_latest = arrays.own_times(edge_type, self.column), self.strategy is TemporalStrategy.LATEST
-        request = self.inner.plan(edge_type, frontier, hop, key, arrays)
-        return replace(request, limits=RowLimits(times, own, frontier.until, self.window, is_latest))
+        limits = RowLimits(times, own, frontier.until, self.window, is_latest)
+        return replace(self._planned(edge_type, frontier, hop, key, arrays), limits=limits)
+
+    def _planned(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the inner rule's draw, which sees trees only if it reads them."""
+        if FrontierField.TREE not in self.inner.frontier_fields:
+            frontier = replace(frontier, tree=None)
+        return self.inner.plan(edge_type, frontier, hop, key, arrays)
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch: the inner rule's, from the edges that the time limits allow."""

@@ -11,9 +11,11 @@ from types import ModuleType
 
 from khop.draw import DegreeNegatives, GivenNegatives, UniformNegatives, WeightedNegatives
 from khop.errors import Unsupported
+from khop.rules.labor import Labor
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.temporal import Temporal
+from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.links import LinkSampler
@@ -29,6 +31,8 @@ _BUILTIN: dict[str, type] = {
         Weighted,
         Sum,
         SymmetricSum,
+        Labor,
+        TopK,
         Temporal,
         UniformNegatives,
         DegreeNegatives,

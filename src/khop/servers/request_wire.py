@@ -11,6 +11,7 @@ from torch import Tensor
 from khop.draw import DrawKey
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.sampling.seeds import StepShare
+from khop.servers.draw_keys import read_key, written_key
 from khop.servers.frame import Frame, Tensors, whole
 from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.settings import Settings
@@ -45,7 +46,7 @@ def written_query(
         "kind": BATCH,
         "settings": settings.digest,
         "given": settings.document if with_settings else None,
-        "key": key.value,
+        "key": written_key(key),
         "epoch": epoch,
         "step": step,
         "share": None if seeds.listed is None else _written_share(seeds.listed, tensors),
@@ -62,7 +63,7 @@ def read_query(frame: Frame) -> BatchQuery:
     return BatchQuery(
         given["settings"].text(),
         given.given("given"),
-        DrawKey(given["key"].whole()),
+        read_key(given["key"]),
         given["epoch"].whole(),
         given["step"].whole(),
         seeds,
@@ -74,7 +75,7 @@ def _written_share(share: StepShare, tensors: Tensors) -> Plain:
         "order": tensors(share.order),
         "start": share.start,
         "mine": None if share.is_whole else tensors(share.mine),
-        "negative_key": share.negative_key.value,
+        "negative_key": written_key(share.negative_key),
     }
 
 
@@ -86,7 +87,7 @@ def _share(frame: Frame, given: Document) -> StepShare:
         int(mine.min()) >= 0 and int(mine.max()) < count and bool((mine.diff() > 0).all())
     ):
         raise ValueError(f"{given.where}.mine: must be ascending numbers below {count}")
-    key = DrawKey(given["negative_key"].whole())
+    key = read_key(given["negative_key"])
     return StepShare(order, given["start"].whole(0, 1 << 62), mine, key)
 
 
@@ -104,7 +105,7 @@ def _written_seeds(seeds: Seeds, tensors: Tensors) -> Plain:
         "links": None
         if links is None
         else by_type({t: _written_links(of, tensors) for t, of in links.by_type.items()}),
-        "negative_key": None if links is None else links.negative_key.value,
+        "negative_key": None if links is None else written_key(links.negative_key),
     }
 
 
@@ -129,9 +130,7 @@ def _seeds(frame: Frame, given: Document) -> Seeds:
         if not isinstance(type_, tuple):
             raise ValueError(f"{of_type.where}: {type_!r} is no edge type")
         by_edge_type[type_] = _links(frame, of_type)
-    return Seeds(
-        nodes, positions, times, LinkSeeds(by_edge_type, DrawKey(given["negative_key"].whole())), batch
-    )
+    return Seeds(nodes, positions, times, LinkSeeds(by_edge_type, read_key(given["negative_key"])), batch)
 
 
 def _links(frame: Frame, given: Document) -> SeedLinks:

@@ -113,6 +113,27 @@ class Row:
         return picked
 
 
+def labor_keys(
+    key: int, stream: int, ids: Sequence[int], period: int = 1, later_key: int = 0, later_from: int = 1
+) -> list[int]:
+    """Return the keys of a row's entries by the original ids of their sources, in row order."""
+    seen: dict[int, int] = {}
+    keys = []
+    for source in ids:
+        is_later = period > 1 and ((mix64(source) >> 32) * period) >> 32 >= later_from
+        of_source = mix64(mix64((later_key if is_later else key) ^ mix64(stream)) ^ source)
+        number = seen[source] = seen.get(source, -1) + 1
+        keys.append(mix64(of_source ^ number) if number else of_source)
+    return keys
+
+
+def smallest_picks(keys: Sequence[int], ids: Sequence[int], fanout: int) -> list[int]:
+    """Return positions of the smallest keys within a row, in row order; equal ones by id and position."""
+    if fanout == -1 or len(keys) <= fanout:
+        return list(range(len(keys)))
+    return sorted(sorted(range(len(keys)), key=lambda at: (keys[at], ids[at], at))[:fanout])
+
+
 def sample_hop(
     indptr: Sequence[int],
     nodes: Sequence[int],

@@ -12,7 +12,7 @@ from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.rising import Rising
-from khop.rules.rule import NeedKind
+from khop.rules.rule import Need, NeedKind
 from khop.schema import EdgeType, NodeType
 
 
@@ -70,3 +70,8 @@ class WatchedArrays:
         """Return the original id of each edge's source."""
         self.read.add((NeedKind.SOURCE_IDS, edge_type, ""))
         return self.inner.source_ids(edge_type)
+
+    def vector(self, need: Need) -> Tensor | None:
+        """Return rows in which edges share a source, or numbers that sort a column."""
+        self.read.add((need.kind, need.edge_type, need.column))
+        return self.inner.vector(need)

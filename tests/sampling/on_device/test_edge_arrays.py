@@ -7,8 +7,10 @@ import torch
 
 from extension.test_rule import EverySecond
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.rules.labor import Labor
 from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import Temporal, TemporalStrategy
+from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.on_device.edge_arrays import edge_arrays
@@ -45,6 +47,7 @@ def test_arrays_that_are_on_the_device_are_shared() -> None:
     assert first.csc is GRAPH.csc(TO)
 
 
-def test_a_rule_without_a_kernel_is_refused() -> None:
+@pytest.mark.parametrize("rule", [EverySecond(), Labor(), TopK("weight")], ids=str)
+def test_a_rule_without_a_kernel_is_refused(rule: Rule) -> None:
     with pytest.raises(ValueError, match="no kernel draws by it on a device; sample on the CPU"):
-        edge_arrays(GRAPH, TO, hop(EverySecond()), DEVICE)
+        edge_arrays(GRAPH, TO, hop(rule), DEVICE)

@@ -9,6 +9,7 @@ import torch
 
 from khop.draw import DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives, WeightedNegatives
 from khop.exchange.draw_wire import HopWire, NegativeWire
+from khop.rules.labor import Labor
 from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import Temporal
 from khop.rules.uniform import Uniform
@@ -35,15 +36,17 @@ def sent(fields: dict[str, object]) -> Document:
     [
         (Uniform(replacement=True), Frontier(IDS)),
         (Weighted("weight"), Frontier(IDS, tree=IDS)),
+        (Labor(kappa=2), Frontier(IDS)),
         (Temporal("time", window=(9, 0), inner=Weighted("weight")), Frontier(IDS, until=IDS, tree=IDS)),
     ],
-    ids=["uniform", "trees", "times"],
+    ids=["uniform", "trees", "labor", "times"],
 )
 def test_a_hop_is_read_as_it_was_written(rule: Rule, frontier: Frontier) -> None:
-    hop, key = Hop(3, {BUYS: 4, LIKE: -1}, rule, edge_ids=True), DrawKey((1 << 64) - 1)
+    hop, key = Hop(3, {BUYS: 4, LIKE: -1}, rule, edge_ids=True), DrawKey((1 << 64) - 1, 7, 5)
     wire = HopWire.of({"item": frontier}, hop, key, NODES, EDGES)
     asked = read_hop(sent(hop_fields((), hop, key, wire)), BUILTIN, SCHEMA, NODES, EDGES)
     assert (asked.hop, asked.key, asked.wire) == (hop, key, wire)
+    assert (asked.key.of_epoch, asked.key.step) == (7, 5)
 
 
 @pytest.mark.parametrize("until", [None, IDS], ids=["always", "times"])

@@ -90,7 +90,8 @@ class _Started:
 def can_draw(request: DrawRequest) -> bool:
     """Return True if the kernels draw such a request: its rule has one and the fanout fits."""
     most = {Kernel.UNIFORM: most_uniform, Kernel.WEIGHTED: most_weighted}
-    return request.kernel is not None and request.fanout <= most[request.kernel](request.replacement)
+    kernel = request.kernel
+    return kernel in most and request.fanout <= most[kernel](request.replacement)
 
 
 def draw_hop(requests: Sequence[DrawRequest], edge_ids: bool) -> list[Neighbors]:

@@ -44,7 +44,8 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
     none = torch.empty(0, dtype=torch.int64)
     frontier = Frontier(none, none if reads_times(hop.rule) else None)
     request = hop.rule.plan(edge_type, frontier, hop, DrawKey(0), graph.draws.arrays)
-    if request.kernel is None or request.weigh is not None or request.rows.ranges is not None:
+    has_kernel = request.kernel in (Kernel.UNIFORM, Kernel.WEIGHTED)
+    if not has_kernel or request.weigh is not None or request.rows.ranges is not None:
         raise ValueError(f"{hop.rule}: no kernel draws by it on a device; sample on the CPU")
     limits = None
     if (given := request.limits) is not None:

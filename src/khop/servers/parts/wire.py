@@ -11,6 +11,7 @@ from khop.draw import DrawKey, DrawnNegatives, Frontier, Positives, check_drawn
 from khop.exchange.draw_wire import HopWire, NegativeWire
 from khop.rules.rule import Hop, Rule, check_rule
 from khop.schema import EdgeType, NodeType, Schema
+from khop.servers.draw_keys import read_key, written_key
 from khop.servers.json_fields import Document, Plain, by_type
 from khop.servers.registry import Registry, described
 from khop.servers.settings import View
@@ -31,7 +32,7 @@ def hop_fields(view: View, hop: Hop, key: DrawKey, wire: HopWire) -> dict[str, P
         "fanouts": by_type(hop.fanouts),
         "rule": described(hop.rule),
         "edge_ids": hop.edge_ids,
-        "key": key.value,
+        "key": written_key(key),
         "sent": by_type({t: list(names) for t, names in wire.fields.items()}),
     }
 
@@ -57,7 +58,7 @@ def read_hop(
     rule: Rule = registry.made(given["rule"])  # type: ignore[assignment]
     check_rule(rule, schema)
     hop = Hop(given["number"].whole(), fanouts, rule, given["edge_ids"].value is True)
-    key = DrawKey(given["key"].whole())
+    key = read_key(given["key"])
     frontier = {}
     for node_type, names in given["sent"].entries():
         if not isinstance(node_type, str) or node_type not in schema.node_types:
