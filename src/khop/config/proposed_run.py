@@ -60,7 +60,7 @@ def proposed_run(path: Path) -> str:
     settings: Settings = {} if published is None else published["settings"]
     if published is not None:
         head.append("# Published: {metric} {value} on test by {model}, {source}".format_map(published))
-        head.append("# The settings below are those of this comparison.")
+        head.append("# khop has not been measured on this set; the settings below are a start.")
     rest = [*_model(folder.schema, settings), "", *_training(seeds, settings)]
     return "\n".join([*head, "", *lines, "", *rest]) + "\n"
 
