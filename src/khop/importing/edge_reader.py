@@ -154,6 +154,14 @@ class Counted:
         """Return the edges with a category or word of a column that training lacks."""
         return sum(count for (name, _), count in self.unknown.items() if name == column)
 
+    def left_out(self, name: str) -> list[str]:
+        """Return a sentence for each kind of edges of the type `name` that are left out."""
+        notes = (
+            (self.num_orphans, "edges without a node at an end left out"),
+            (self.num_nulls, "edges with a null end left out"),
+        )
+        return [f"{name}: {count:,} {what}" for count, what in notes if count]
+
     def refuse_orphans(self) -> None:
         """Raise ValueError for orphans, with the first one and the number of all."""
         if self.num_orphans:

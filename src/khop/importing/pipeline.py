@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.graph.atomic import refuse_existing
+from khop.graph.disk_space import check_disk
 from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
@@ -31,7 +32,8 @@ from khop.graph.parallel_tasks import in_order
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.write_edges import write_edges
 from khop.graph.write_ids import table_chunks, write_ids
-from khop.importing.edge_reader import Counted, EdgeImport, fitted_columns
+from khop.importing.disk_estimate import import_bytes, peak_bytes
+from khop.importing.edge_reader import EdgeImport, fitted_columns
 from khop.importing.encoders import restored, stored
 from khop.importing.file_names import check_file_names
 from khop.importing.fingerprint import fingerprint_of
@@ -93,11 +95,15 @@ def run_import(
     work = opened(spec, folder, threads, memory, notice or _silent, encoders)
     if encoders is not None and has_splits(asked):
         work.notes.append("splits: rows of later data are in none")
+    if not WorkFolder.at(out).path.exists():  # what an import that was killed left counts already
+        check_disk(out, import_bytes(work), "the import")
     identity = "" if encoders is None else encoders.identity
     with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
         _read_ids(work)
         edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
-        writer = FolderWriter(stages.graph, Meter(_folder_bytes(work, edges), work.notice))
+        check_disk(stages.path, peak_bytes(_unwritten(work, edges, stages)), "the graph")
+        total = sum(_array_bytes(work, run) for one in edges for run in one.runs)
+        writer = FolderWriter(stages.graph, Meter(total, work.notice))
         nodes = [_write_nodes(work, node_type, writer, stages) for node_type in spec.nodes]
         edge_entries = [entry for one in edges for entry in one.write(writer, stages)]
         documents = write_documents(
@@ -117,14 +123,19 @@ def _silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
-def _folder_bytes(work: ImportState, edges: list[_SpilledEdges]) -> int:
-    """Return about the bytes of the folder's edges: what progress is measured by."""
-    counts = {node_type: len(of_type.table) for node_type, of_type in work.ids.items()}
-    return sum(
-        8 * counts[one.plan.edge_type[2]] + one.count * (one.spill.row_bytes - 4)
-        for of_table in edges
-        for one in of_table.runs
-    )
+def _unwritten(
+    work: ImportState, edges: list[_SpilledEdges], stages: WorkFolder
+) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of arrays and of the file of each edge type that no earlier process has written."""
+    for one, at in ((of_table, at) for of_table in edges for at in range(len(of_table.runs))):
+        run = one.runs[at]
+        if not stages.has(f"arrays-{one.number}-{at}"):
+            yield _array_bytes(work, run), run.count * run.spill.row_bytes
+
+
+def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
+    """Return about the bytes of an edge type in the folder: what progress is measured by."""
+    return 8 * len(work.ids[one.plan.edge_type[2]].table) + one.count * (one.spill.row_bytes - 4)
 
 
 def _read_ids(work: ImportState) -> None:
@@ -215,7 +226,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> 
         return {
             "encoders": {column: stored(encoder) for column, encoder in edges.encoders.items()},
             "runs": [one.save() for one in spilled],
-            "notes": [*_left_out(name, edges.counted), *_unknown(name, edges)],
+            "notes": [*edges.counted.left_out(name), *_unknown(name, edges)],
         }
 
     done = stages.stage(f"edges-{number}", read)
@@ -249,14 +260,6 @@ def _runs(work: ImportState, edges: EdgeImport, path: Path) -> list[EdgeRuns]:
         EdgeRuns(path.with_name(f"{path.name}-{at}"), edges.plan(one), share, work.threads)
         for at, one in enumerate(types)
     ]
-
-
-def _left_out(name: str, counted: Counted) -> list[str]:
-    notes = (
-        (counted.num_orphans, "edges without a node at an end left out"),
-        (counted.num_nulls, "edges with a null end left out"),
-    )
-    return [f"{name}: {count:,} {what}" for count, what in notes if count]
 
 
 def _unknown(name: str, edges: EdgeImport) -> list[str]:

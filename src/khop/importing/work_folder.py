@@ -34,7 +34,7 @@ class WorkFolder:
         """
         refuse_existing(out)
         out.parent.mkdir(parents=True, exist_ok=True)
-        work = cls(out.parent / f".{out.name}.importing", out)
+        work = cls.at(out)
         work.path.mkdir(exist_ok=True)
         lock = _locked(work)
         try:
@@ -49,6 +49,11 @@ class WorkFolder:
         finally:
             os.close(lock)
 
+    @classmethod
+    def at(cls, out: Path) -> WorkFolder:
+        """Return the folder of the import that writes `out`; it may not exist."""
+        return cls(out.parent / f".{out.name}.importing", out)
+
     @property
     def graph(self) -> Path:
         """The graph folder under construction."""
@@ -59,12 +64,16 @@ class WorkFolder:
         """The folder of files between stages."""
         return self.path / "runs"
 
+    def has(self, name: str) -> bool:
+        """Return True if a stage has ended."""
+        return self._stage(name).is_file()
+
     def stage(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what an earlier process made, or make and keep it. Values are those of JSON.
 
         Files that `make` leaves must be on the disk when it returns.
         """
-        path = self.path / "stages" / f"{name}.json"
+        path = self._stage(name)
         if path.is_file():
             done: dict[str, Any] = json.loads(path.read_text())
             return done
@@ -77,6 +86,9 @@ class WorkFolder:
         flush_entries(path.parent)
         made: dict[str, Any] = json.loads(content)  # the same types as after a restart
         return made
+
+    def _stage(self, name: str) -> Path:
+        return self.path / "stages" / f"{name}.json"
 
     def publish(self) -> None:
         """Give the finished graph its name, and remove the rest."""

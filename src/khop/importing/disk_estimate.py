@@ -1,0 +1,81 @@
+"""Disk space of an import, estimated before rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from khop.importing.csv_file import CsvTable
+from khop.importing.import_state import ImportState
+from khop.importing.memory_table import MemoryTable
+from khop.importing.packages import pa, pq
+from khop.importing.parquet_file import ParquetTable
+from khop.importing.source import OpenSource
+from khop.importing.spec import EdgeRules
+
+_SAMPLE = 1 << 20  # bytes of a CSV file whose lines are counted
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_ENDS, _WORD, _FLOAT = 8, 8, 4  # bytes: both ends of an edge, a position, time or key, a feature
+
+
+def import_bytes(work: ImportState) -> int:
+    """Return about the bytes of edges between their reading and sorting, and of nodes.
+
+    Tables whose number of rows is not known before they are read count nothing: databases, Arrow files, and
+    tables with `where`.
+    """
+    edges = sum(
+        rows_of(work.edge_sources[edge_type]) * _row_bytes(rules, work.edge_sources[edge_type])
+        for edge_type, rules in work.rules().items()
+    )
+    nodes = sum(
+        rows_of(source) * (_WORD + _FLOAT * len(work.spec.nodes[node_type].columns))
+        for node_type, source in work.sources.items()
+    )
+    return edges + nodes
+
+
+def rows_of(source: OpenSource) -> int:
+    """Return the rows of a table, for CSV about so many; 0 if they are not known before they are read."""
+    match source.table:
+        case _ if source.wheres:
+            return 0
+        case ParquetTable(files=files):
+            return sum(int(pq.read_metadata(path).num_rows) for _, path in files)
+        case MemoryTable(table=table):
+            return int(table.num_rows)
+        case CsvTable(files=files):
+            return sum(_lines(path) for _, path in files)
+        case _:
+            return 0
+
+
+def peak_bytes(types: Iterable[tuple[int, int]]) -> int:
+    """Return the most further bytes on disk while types are written one by one.
+
+    Each has the bytes of its arrays, which are added, and of its file of edges, which is removed after them.
+    """
+    used = peak = 0
+    for of_arrays, of_file in types:
+        used += of_arrays
+        peak = max(peak, used)
+        used -= of_file
+    return peak
+
+
+def _row_bytes(rules: EdgeRules, source: OpenSource) -> int:
+    """Return the bytes of an edge, and of its reverse, on disk."""
+    words = bool(rules.columns or source.spec.time or rules.duplicates != "keep") + bool(source.spec.time)
+    one = _ENDS + _WORD * words + _FLOAT * len(rules.columns)
+    return one * (1 if rules.reverse is None else 2)
+
+
+def _lines(path: Path) -> int:
+    """Return about the lines of a CSV file: those of its first bytes, as if all were as long."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        codec = _CODECS.get(path.suffix)
+        stream = pa.CompressedInputStream(file, codec) if codec else file  # closes the file when it is let go
+        text, read = stream.read(_SAMPLE), file.tell()
+    lines: int = text.count(b"\n")
+    return lines if read >= size and len(text) < _SAMPLE else lines * size // max(1, read)

@@ -1,0 +1,105 @@
+"""Disk space of an import: estimated before rows are read, and refused before anything is written."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.graph.edge_runs import EdgeRuns
+from khop.importing.disk_estimate import import_bytes, peak_bytes, rows_of
+from khop.importing.import_state import opened
+from khop.importing.import_tables import import_tables
+from khop.importing.read_spec import checked_spec
+from khop.importing.source import OpenSource, SourceFolder
+from khop.importing.spec import Source
+
+from .shop import spec
+
+ROWS = 60_000
+
+
+def events() -> pa.Table:
+    random = np.random.default_rng(1)
+    users, items = (random.integers(1000, size=ROWS) for _ in range(2))
+    return pa.table(
+        {"u": [f"user-{i}" for i in users], "i": [f"{i}" for i in items], "t": random.random(ROWS)}
+    )
+
+
+def source(**values: Any) -> OpenSource:  # noqa: ANN401
+    return OpenSource.open(Source(**values), "edges", SourceFolder(Path(), {}))
+
+
+def test_rows_are_counted_or_estimated_from_the_first_bytes(tmp_path: Path) -> None:
+    table = events()
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7000)
+    pyarrow.csv.write_csv(table, tmp_path / "a.csv")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    assert rows_of(source(rows=table)) == ROWS
+    assert rows_of(source(files=(str(tmp_path / "a.parquet"),))) == ROWS
+    for name in ("a.csv", "a.csv.gz"):
+        assert rows_of(source(files=(str(tmp_path / name),))) == pytest.approx(ROWS, rel=0.15)
+    assert rows_of(source(rows=table, where="t < 0.1")) == 0  # only its rows tell
+
+
+def test_small_files_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("u,i\n1,2\n3,4\n")
+    assert rows_of(source(files=(str(tmp_path / "a.csv"),))) == 3  # with the line of names
+
+
+def test_the_estimate_is_near_the_bytes_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    save = EdgeRuns.save
+    monkeypatch.setattr(
+        EdgeRuns, "save", lambda run: (written.append(run.count * run.spill.row_bytes), save(run))[1]
+    )
+    for columns in ({}, {"t": "raw"}):
+        values = {"edges": {"a to b": {
+            "rows": events(), "source": "u", "destination": "i", "columns": columns, "reverse": "back",
+        }}, "nodes": {"a": {}, "b": {}}}  # fmt: skip
+        state = opened(checked_spec(values, "spec"), SourceFolder(Path(), {}), 1, 1 << 26, lambda *_: None)
+        written.clear()
+        import_tables(values, tmp_path / f"out-{len(columns)}")
+        assert 0.75 * sum(written) <= import_bytes(state) <= 1.1 * sum(written)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100))))
+def test_the_peak_is_the_most_that_is_on_the_disk_at_a_time(types: list[tuple[int, int]]) -> None:
+    used, seen = 0, [0]
+    for arrays, file in types:
+        seen.append(used + arrays)
+        used += arrays - file
+    assert peak_bytes(types) == max(seen)
+
+
+def test_too_small_a_disk_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20))
+    with pytest.raises(ValueError, match=r"out: the import needs 0.0 GB of disk; 0.0 GB are free; free some"):
+        import_tables(spec(**{"edges.user buys item.where": None}), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_filters_hid_is_refused_before_the_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of all tables are unknown until they are read."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20))
+    values = spec()
+    for table in (*values["nodes"].values(), *values["edges"].values()):
+        table["where"] = "1 = 1"
+    with pytest.raises(ValueError, match=r"importing: the graph needs .* GB of disk"):
+        import_tables(values, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
