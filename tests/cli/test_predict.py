@@ -81,6 +81,34 @@ def test_the_first_rows_are_printed_without_a_file(trained: Path, khop_command: 
     assert [line.split()[0] for line in lines[1:6]] == later_tables()["item"]["item_id"].to_pylist()
 
 
+def test_pairs_of_a_run_of_links_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    import_tables(shop_spec(shop_tables()), "shop")
+    khop_command(
+        "train", "--graph", "shop", "--task", "link-prediction", "--target", "user buys item",
+        "--out", "links", "--epochs", "1", "--hidden", "4", "--eval-negatives", "2", "--compute-threads", "1",
+    )  # fmt: skip
+    import_tables(later_spec(later_tables()), "later", encoders="links")
+    pairs = later_tables()["event"].select(["user_id", "item_id"])
+    pq.write_table(pairs, "pairs.parquet")
+    words = ("predict", "links", "--pairs", "pairs.parquet")
+    ran = khop_command(*words, "--graph", "later", "--out", "scores.parquet", "--json")
+    assert json.loads(ran.stdout) == {
+        "run": "links", "checkpoint": "best", "graph": "later", "pairs": "pairs.parquet", "rows": 40,
+        "predictions": "scores.parquet",
+    }  # fmt: skip
+    scores = pq.read_table("scores.parquet")
+    assert scores["source_id"].to_pylist() == pairs["user_id"].to_pylist()
+    assert scores["score"].null_count == 0
+    lines = khop_command(*words).stdout.splitlines()
+    assert lines[0].split() == ["source_id", "destination_id", "score"]
+    assert lines[11] == "and 30 more; --out FILE.parquet writes all"
+    alone = khop_command("predict", "links")
+    assert alone.stderr.startswith("khop: --graph is missing: give a folder of new nodes, or --pairs FILE")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

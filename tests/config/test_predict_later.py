@@ -93,6 +93,23 @@ def test_the_joined_rows_are_those_of_a_graph_of_all_rows(tmp_path: Path) -> Non
     torch.testing.assert_close(all_.outputs.outputs, expected(run, whole), rtol=1e-5, atol=1e-6)
 
 
+def test_chunks_of_new_nodes_give_the_same_predictions_and_progress(tmp_path: Path) -> None:
+    shop, later, _ = folders(tmp_path)
+    seen: list[tuple[int, int]] = []
+    for evaluation in ({}, {"fanouts": [4, 3]}):
+        whole = run_on(shop, evaluation=evaluation)
+        few = run_on(shop, evaluation={**evaluation, "batch_size": 2})
+        few.model.load_state_dict(whole.model.state_dict())
+        by_two = predict_later(few, later, lambda done, total: seen.append((done, total)))
+        torch.testing.assert_close(
+            by_two.outputs.outputs, predict_later(whole, later).outputs.outputs, rtol=1e-5, atol=1e-6
+        )
+        assert table(by_two)["id"].to_pylist() == NEW
+        assert seen.pop() == (LATER_ITEMS, LATER_ITEMS)
+        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+        seen.clear()
+
+
 def test_a_partitioned_graph_gives_the_same_predictions(tmp_path: Path) -> None:
     shop, later, _ = folders(tmp_path)
     run = run_on(shop)
@@ -184,7 +201,9 @@ def test_a_run_of_links_is_refused(tmp_path: Path) -> None:
         sampler={"fanouts": [3]},
         links={"split": "random"},
     )
-    with pytest.raises(ValueError, match=r"task is link-prediction: .* give a run of node classification"):
+    with pytest.raises(
+        ValueError, match=r"task is link-prediction: it has no outputs of nodes; score links with --pairs"
+    ):
         predict_later(run, later)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from khop.arguments import path_of
 from khop.config.build import Run, prepare
-from khop.config.predict_later import LaterPredictions, predict_later
+from khop.config.predict_later import predict_later
+from khop.config.predict_pairs import predict_pairs
 from khop.config.read import with_options
 from khop.config.saved_run import CHECKPOINTS, saved_run
 from khop.graph.import_record import import_record
@@ -29,7 +30,7 @@ Later = str | os.PathLike[str] | Mapping[EdgeTypeName, Any]
 class Predicted:
     """Predictions for the new nodes of later data."""
 
-    table: Any  # pyarrow.Table: the users' ids, predictions, scores of classes, units
+    table: Any  # pyarrow.Table: the users' ids, predictions, scores of classes or pairs, units
     notes: tuple[str, ...]  # rows left out, unknown categories
 
 
@@ -40,16 +41,20 @@ class LoadedRun:
     folder: Path
     run: Run
 
-    def predict(self, later: Later) -> Predicted:
+    def predict(self, later: Later | None = None, *, pairs: Any = None) -> Predicted:  # noqa: ANN401
         """Predict new nodes: of a folder that `khop import --encoders` has written, or of tables.
 
         Tables are a mapping from node types and edge types, such as "user buys item", to tables of pandas,
         polars or Arrow, or to paths of files, with the columns that the tables of the graph had, and
         are encoded alike. Tables of nodes hold new nodes; edges may name nodes of the graph. Edges with
         an id that nothing has are left out and counted in `notes`.
+
+        A run of links scores `pairs`: a table, or the path of a file, with the columns of ids that the table
+        of its edge type had. `later` has their new nodes, if there are some. The score of a pair with an id
+        that nothing has is null.
         """
-        if not isinstance(later, Mapping):
-            return _predicted(predict_later(self.run, path_of("later", later)), ())
+        if later is None or not isinstance(later, Mapping):
+            return self._predicted(None if later is None else path_of("later", later), pairs, ())
         graph = self.run.graph.folder
         if graph is None or not import_record(graph):
             raise ValueError(
@@ -59,7 +64,16 @@ class LoadedRun:
             out = Path(folder, "later")
             spec = _spec(later, import_record(graph), str(graph.path))
             done = import_tables(spec, out, encoders=graph.path, threads=self.run.config.threads)
-            return _predicted(predict_later(self.run, out), done.notes)
+            return self._predicted(out, pairs, done.notes)
+
+    def _predicted(self, later: Path | None, pairs: Any, notes: tuple[str, ...]) -> Predicted:  # noqa: ANN401
+        if pairs is not None:
+            pieces = predict_pairs(self.run, pairs, later).pieces()
+        elif later is None:
+            raise ValueError("later is missing: give new nodes and edges, or pairs= for a run of links")
+        else:
+            pieces = predict_later(self.run, later).pieces()
+        return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), notes)
 
 
 def load_run(
@@ -111,11 +125,6 @@ def _spec(later: Mapping[EdgeTypeName, Any], record: Mapping[str, Any], home: st
     if not nodes:
         raise ValueError("later is empty: give tables of new nodes, by type")
     return {"nodes": nodes, "edges": edges}
-
-
-def _predicted(predictions: LaterPredictions, notes: tuple[str, ...]) -> Predicted:
-    tables = [pa.table(columns) for columns in predictions.pieces()]
-    return Predicted(pa.concat_tables(tables), notes)
 
 
 def _warn(sentence: str) -> None:

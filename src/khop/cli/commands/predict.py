@@ -16,11 +16,21 @@ from khop.config.fields import run_fields
 from khop.config.read import checked, with_options
 
 Later = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--graph",
         metavar="FOLDER",
         help="New nodes and their edges: a folder that khop import --encoders has written.",
+        show_default=False,
+    ),
+]
+PairFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--pairs",
+        metavar="FILE",
+        help="Pairs of your own ids to score by a run of links: Parquet or CSV, with the columns of ids that "
+        "the table of the edge type had.",
         show_default=False,
     ),
 ]
@@ -29,8 +39,8 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.parquet",
-        help="File to write, with a row per new node: your own ids, class names and scores (default: the "
-        "first rows are printed).",
+        help="File to write, with a row per new node or pair: your own ids, class names and scores (default: "
+        "the first rows are printed).",
         show_default=False,
     ),
 ]
@@ -48,7 +58,8 @@ def register(app: typer.Typer) -> None:
 
 def _predict(
     run_folder: RunFolder,
-    graph: Later,
+    graph: Later = None,
+    pairs: PairFile = None,
     out: Out = None,
     checkpoint: Weights = Checkpoint.BEST,
     *,
@@ -56,12 +67,13 @@ def _predict(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Predict new nodes, joined to the graph of a run by your own ids.
+    """Predict new nodes, joined to the graph of a run by your own ids, or score pairs of ids.
 
-    A new node gets the prediction that it would get if the graph had had it from the beginning.
+    A new node gets the prediction that it would get if the graph had had it from the beginning. A run of
+    links scores --pairs, with --graph also those of new nodes.
     """
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     checked(raw)
     from khop.cli.predict import Request, predict
 
-    predict(Request(run_folder, raw, graph, out, checkpoint.value, named(options), report.as_json))
+    predict(Request(run_folder, raw, graph, pairs, out, checkpoint.value, named(options), report.as_json))
