@@ -6,6 +6,7 @@ Whatever happens, the batches of an epoch are those of a local loader, in their 
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,9 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.errors import PeerLost
-from khop.servers.errors import WrongGraph
+from khop.servers.access import write_token
+from khop.servers.errors import NotAllowed, Unauthenticated, WrongGraph
+from support.certificates import Authority
 from support.commands import free_port
 from support.same_samples import assert_same
 from support.server_processes import ENVIRONMENT, Server, Starts, servers
@@ -259,3 +262,72 @@ def test_consecutive_ports_are_served_by_processes_that_end_together(folder: Pat
 def test_a_server_without_requests_ends(folder: Path, start: Starts) -> None:
     server = start(folder, "--exit-idle", "0.5")
     assert server.process.wait(60) == 0
+
+
+@pytest.mark.long
+def test_a_token_reads_the_graphs_that_it_lists(
+    folder: Path, expected: list[khop.Batch], start: Starts, tmp_path: Path
+) -> None:
+    alice, bob = tmp_path / "alice", tmp_path / "bob"
+    write_token(alice, ["shop"])
+    write_token(bob, ["fraud"])
+    server = start(folder, "--token-file", alice, "--token-file", bob)
+    check(list(loader_of(khop.connect([server.address], token_file=alice)).epoch(0)), expected)
+    with pytest.raises(NotAllowed, match="graph 'shop': token 'bob' may read fraud"):
+        khop.connect([server.address], token_file=bob)
+    with pytest.raises(Unauthenticated):
+        khop.connect([server.address])
+    with pytest.raises(subprocess.CalledProcessError):
+        server.status("--token-file", bob)
+    assert int(str(server.status("--token-file", alice)["answers"])) == len(expected)
+
+
+@pytest.mark.long
+def test_a_server_that_wants_certificates_of_clients_serves_those_of_its_authority_alone(
+    folder: Path, expected: list[khop.Batch], start: Starts, tmp_path: Path
+) -> None:
+    home, other = Authority.of(tmp_path / "home"), Authority.of(tmp_path / "other", "other")
+    own, client, stranger = home.signed("server"), home.signed("client"), other.signed("stranger")
+    token = tmp_path / "alice"
+    write_token(token)
+    tls = ("--tls-cert", own.cert, "--tls-key", own.key, "--client-ca", home.pair.cert, "--token-file", token)
+    server = start(folder, *tls)
+
+    def connected(**files: Path) -> khop.Graph:
+        return khop.connect([server.address], token_file=token, ca=home.pair.cert, deadline=20, **files)
+
+    check(list(loader_of(connected(client_cert=client.cert, client_key=client.key)).epoch(0)), expected)
+    with pytest.raises(Unauthenticated, match="client_cert"):
+        connected()
+    with pytest.raises(Unauthenticated, match="client_cert"):
+        connected(client_cert=stranger.cert, client_key=stranger.key)
+
+
+@pytest.mark.long
+def test_a_name_of_several_machines_is_resolved_again_when_one_is_lost(
+    folder: Path, expected: list[khop.Batch], start: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers at 127.0.0.1 to 3 are behind one name, of which the network first knows two."""
+    port, machines = free_port(), ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    running = [start(folder, listen=f"{machine}:{port}") for machine in machines]
+    known = machines[:2]
+    original = socket.getaddrinfo
+
+    def look_up(host: str, *rest: object, **others: object) -> list[object]:
+        names = known if host == "graphs.test" else [host]
+        return [found for name in names for found in original(name, *rest, **others)]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    loader = loader_of(khop.connect([f"graphs.test:{port}"], attempt=5, deadline=60))
+    found = []
+    for batch in loader.epoch(0):
+        found.append(batch)
+        if batch.step == 10:
+            known = machines[1:]
+            running[0].kill()
+    check(found, expected)
+    assert int(str(running[1].status()["answers"])) > 3
+    end = time.monotonic() + 60
+    while int(str(running[2].status()["answers"])) == 0:
+        assert time.monotonic() < end, "the new machine of the name is not asked"
+        check(list(loader.epoch(0)), expected)
