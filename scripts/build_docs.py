@@ -21,7 +21,7 @@ from sphinx.cmd.build import main as sphinx_build
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGED = ROOT / "build" / "docs-source"
-TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]*)(#[^)\s]*)?\)")
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}

@@ -200,3 +200,12 @@ def test_every_optional_package_is_one_that_the_readme_names() -> None:
     assert set(listed.split(",")) == set(extras)
     packages = [package.partition(">=")[0] for of_extra in extras.values() for package in of_extra]
     assert [package for package in packages if package not in readme] == []
+
+
+def test_the_citation_has_the_version_and_the_license_of_the_package() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = dict(
+        line.split(": ", 1) for line in (ROOT / "CITATION.cff").read_text().splitlines() if ": " in line
+    )
+    assert (citation["version"], citation["license"]) == (khop.__version__, declared["license"])
+    assert citation["title"] == declared["name"]
