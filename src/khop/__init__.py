@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from khop.api.connect import connect as connect
     from khop.api.evaluate import evaluate as evaluate
     from khop.api.evaluate import evaluate_links as evaluate_links
+    from khop.api.graph_from_dgl import graph_from_dgl as graph_from_dgl
+    from khop.api.graph_from_networkx import graph_from_networkx as graph_from_networkx
+    from khop.api.graph_from_scipy import graph_from_scipy as graph_from_scipy
     from khop.api.infer import infer as infer
     from khop.api.initialize import initialize as initialize
     from khop.api.launch import launch as launch
@@ -187,7 +190,10 @@ _PUBLIC = {
     "import_tables": "khop.importing.import_tables",
     "infer": "khop.api.infer",
     "full_ranking": "khop.inference.full_ranking",
+    "graph_from_dgl": "khop.api.graph_from_dgl",
+    "graph_from_networkx": "khop.api.graph_from_networkx",
     "graph_from_pyg": "khop.pyg.convert",
+    "graph_from_scipy": "khop.api.graph_from_scipy",
     "graph_to_pyg": "khop.pyg.convert",
     "initialize": "khop.api.initialize",
     "launch": "khop.api.launch",
