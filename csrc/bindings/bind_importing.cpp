@@ -12,6 +12,7 @@
 #include "deal_edges.h"
 #include "exact_sum.h"
 #include "id_table.h"
+#include "insert_rows.h"
 #include "visit.h"
 
 namespace khop::bindings {
@@ -165,6 +166,20 @@ void take_rows(const AnyIn& table, std::int64_t row_bytes, const In<std::uint32_
   if (outside >= 0) throw std::invalid_argument("row at position " + std::to_string(outside) + ": there are " + std::to_string(rows));
 }
 
+void insert_rows(const AnyIn& table, std::int64_t row_bytes, const In<std::int64_t>& at, const AnyIn& added, const AnyInto& out) {
+  if (row_bytes < 1) throw std::invalid_argument("row_bytes " + std::to_string(row_bytes) + ": must be positive");
+  const auto width = static_cast<std::size_t>(row_bytes);
+  check_size(added.nbytes(), at.size() * width, "added, in bytes,");
+  check_size(out.nbytes(), table.nbytes() + added.nbytes(), "out, in bytes,");
+  const auto rows = static_cast<std::int64_t>(table.nbytes() / width);
+  const nb::gil_scoped_release release;
+  const std::int64_t wrong = khop::insert_rows(static_cast<const std::byte*>(table.data()), rows, width, span_of(at),
+                                               static_cast<const std::byte*>(added.data()), static_cast<std::byte*>(out.data()));
+  if (wrong >= 0)
+    throw std::invalid_argument("place " + std::to_string(at.data()[wrong]) + " at position " + std::to_string(wrong) +
+                                ": places must ascend in [0, " + std::to_string(rows) + "]");
+}
+
 std::int64_t add_exactly(ExactSums& sums, const AnyIn& numbers) {
   return visit<double, float, std::int64_t>(numbers, [&](auto number) {
     const nb::gil_scoped_release release;
@@ -213,5 +228,7 @@ void bind_importing(nb::module_& module) {
   module.def("deal_edges", &deal_edges, arg("destinations").noconvert(), arg("first"), arg("shift"), arg("begin").noconvert(),
              arg("order").noconvert());
   module.def("take_rows", &take_rows, arg("table").noconvert(), arg("row_bytes"), arg("order").noconvert(), arg("out").noconvert());
+  module.def("insert_rows", &insert_rows, arg("table").noconvert(), arg("row_bytes"), arg("at").noconvert(),
+             arg("added").noconvert(), arg("out").noconvert());
   bind_sums(module);
 }

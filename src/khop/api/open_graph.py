@@ -253,7 +253,8 @@ class Graph:
             return placed_on, (replace(self, stores=None), plan.request, plan.work)
         if self.folder is None:
             return Graph, (self.topology, self.features, None, self.splits, None, self.origin)
-        return _opened, (self.folder.path, self.partition_options)
+        home = self.folder if isinstance(self.folder, GraphFolder) else self.folder.path
+        return _opened, (home, self.partition_options)
 
     def __repr__(self) -> str:
         return graph_text(self)
@@ -275,6 +276,7 @@ def open_graph(
 ) -> Graph:
     """Open a graph folder, or a built-in graph by its name as text ("debian"), in milliseconds.
 
+    After appends, it is the newest snapshot; GRAPH/snapshots has earlier ones. An open graph stays as it is.
     Files are mapped. Batches of a partitioned folder have the same bits as batches of the graph before
     partitioning, except for the ids. The column "original_id" has the old ids.
 
@@ -312,7 +314,9 @@ def _warn_of_unused(folder: str | os.PathLike[str], partition_options: Partition
         )
 
 
-def _opened(path: str | os.PathLike[str], partition_options: PartitionOptions | None) -> Graph:
+def _opened(path: str | os.PathLike[str] | GraphFolder, partition_options: PartitionOptions | None) -> Graph:
+    if isinstance(path, GraphFolder):
+        return Graph(open_csc_graph(path), folder_features(path), path)
     if is_partitioned(path):
         partition_options = partition_options or PartitionOptions()
         stores = stores_of(path, this_group(), partition_options)

@@ -8,6 +8,7 @@ from khop.arguments import path_of
 from khop.graph.layout import is_partitioned
 from khop.graph.manifest import Contents, open_manifest
 from khop.graph.node_ids import OwnIds, ids_in, ids_of
+from khop.graph.snapshots import current_folder
 from khop.partition.book import read_book
 from khop.schema import NodeType
 
@@ -20,7 +21,8 @@ def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
     """
     folder = path_of("path", path)
     if not is_partitioned(folder):
-        return ids_of(folder, open_manifest(folder, Contents.NOTHING)[0], node_type)
+        newest = current_folder(folder)
+        return ids_of(newest, open_manifest(newest, Contents.NOTHING)[0], node_type)
     book = read_book(folder)
     if node_type not in book.offsets:
         raise ValueError(f"no node type {node_type!r}; there are {list(book.offsets)}")

@@ -16,10 +16,10 @@ from khop.config.contexts import TaskContext
 from khop.config.joined_run import JoinedRun
 from khop.graph.ids_by_node import IdsHere
 from khop.graph.names import LABEL, Names
+from khop.graph.later_nodes import later_ids
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.later_graph import Neighborhood
-from khop.inference.later_nodes import later_ids
 from khop.inference.parquet_file import id_columns
 from khop.inference.predictions import Columns, labels_of, predicted
 from khop.kernels.id_table import Keys

@@ -145,7 +145,7 @@ class CscGraph(NumberedGraph):
 
     def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
         if self.folder is not None and not self.candidates:
-            return open_csc_graph, (self.folder.path,)
+            return open_csc_graph, (self.folder,)
         arrays = (self.schema, self.counts, self.edges, self.originals, self.columns, self.folder)
         return CscGraph, (*arrays, self.bounds, None, self.candidates)
 

@@ -16,6 +16,7 @@ from khop.errors import REMEDY
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, open_manifest
 from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
+from khop.graph.snapshots import current_folder
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 Counts = npt.NDArray[np.integer[Any]]
@@ -131,7 +132,7 @@ def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
 
     ValueError names a damaged file of offsets, and the row if the values show it.
     """
-    folder = Path(path)
+    folder = current_folder(Path(path))
     manifest, fingerprint, _ = open_manifest(folder)
 
     def degrees(edge_type: EdgeType) -> DegreeCounts:
@@ -141,7 +142,7 @@ def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
 
     nodes, edges = describe(manifest, degrees)
     num_bytes = sum(entry.bytes for entry in manifest.arrays.values())
-    return FolderSummary(str(folder), manifest.version, fingerprint, num_bytes, nodes, edges)
+    return FolderSummary(str(path), manifest.version, fingerprint, num_bytes, nodes, edges)
 
 
 def checked_degrees(chunks: Iterable[Counts], edges: int, file: Path, entry: ArrayEntry) -> DegreeCounts:

@@ -15,6 +15,7 @@ from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.manifest import Contents, Manifest, open_manifest
 from khop.graph.npy import ArrayEntry, map_array
+from khop.graph.snapshots import current_folder, folder_with
 from khop.kernels.checks import check_ids
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType, Schema
@@ -148,8 +149,8 @@ class GraphFolder:
         node = self.manifest.node(node_type)
         return self.array(layout.node_column(node.type, ORIGINAL_ID)) if ORIGINAL_ID in node.columns else None
 
-    def __reduce__(self) -> tuple[Callable[..., GraphFolder], tuple[Path, Contents]]:
-        return open_folder, (self.path, self.contents)
+    def __reduce__(self) -> tuple[Callable[..., GraphFolder], tuple[Path, Contents, str]]:
+        return _opened_again, (self.path, self.contents, self.fingerprint)
 
     def array(self, file: str) -> Tensor:
         """Return an array of the folder, mapped."""
@@ -167,15 +168,20 @@ def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
 
 
 def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:
-    """Open a graph folder in milliseconds.
+    """Open a graph folder in milliseconds; after appends, its newest snapshot.
 
     Reads graph.json and compares sizes and headers of all files with it. No data is read, so a flipped bit
     inside an array is not noticed; `khop verify` finds it. Files outside `contents` may be absent.
     """
-    folder = path_of("path", path)
+    folder = current_folder(path_of("path", path))
     manifest, fingerprint, absent = open_manifest(folder, contents)
     present = {file: entry for file, entry in manifest.arrays.items() if file not in absent}
     documents = manifest.documents
     return GraphFolder(
         folder.absolute(), manifest.schema(), fingerprint, manifest, present, documents, contents
     )
+
+
+def _opened_again(path: Path, contents: Contents, fingerprint: str) -> GraphFolder:
+    """Open the same snapshot in another process, also if rows were appended since."""
+    return open_folder(folder_with(path, fingerprint), contents)

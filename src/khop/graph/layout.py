@@ -11,6 +11,8 @@ from khop.schema import EdgeType, NodeType
 
 MANIFEST = "graph.json"
 BOOK = "partition.json"  # the partition book: a partitioned folder has it instead of graph.json
+SNAPSHOTS = "snapshots"  # the folder of snapshots of a graph that was appended to
+SNAPSHOT_RECORD = "snapshots.json"  # names them; the last one is the graph
 LONGEST_NAME = 80  # three of them and two separators fit the 255 bytes of a file name
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 

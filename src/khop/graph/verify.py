@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from khop.graph.node_ids import first_lost, ids_of
 from khop.graph.npy import file_checksum, map_array, row_chunks
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT
+from khop.graph.snapshots import current_folder
 from khop.kernels.checks import check_offsets
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes, whole_numbers
@@ -45,11 +46,16 @@ class Finding:
 def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> list[Finding]:
     """Return all problems of a folder, sorted by file; empty if there are none.
 
+    After appends, the newest snapshot is checked.
+
     Sizes, headers and checksums reveal damage. Ids, offsets, lengths, labels and splits reveal a faulty
     writer. Reads every file of graph.json twice, and derived files once. ValueError if there is no graph
     folder.
     """
-    folder = Path(path)
+    folder = current_folder(Path(path))
+    if folder != Path(path):
+        home = folder.relative_to(path)
+        return [replace(found, file=str(home / found.file)) for found in verify_folder(folder, progress)]
     try:
         manifest, fingerprint = read_manifest(folder)
     except ValueError as error:

@@ -116,5 +116,15 @@ def check_facts(saved: Mapping[str, str], facts: Mapping[str, str], folder: Path
     if differing:
         raise ValueError(
             f"{folder}: the run was started with other settings: {'; '.join(differing)}. "
-            "Restore these settings, or start a new run"
+            f"Restore these settings, or start a new run{_way_back(differing)}"
         )
+
+
+def _way_back(differing: list[str]) -> str:
+    """Return the way to resume a run on a graph that rows were appended to."""
+    if not any(one.startswith("graph was") for one in differing):
+        return ""
+    return (
+        "; after khop append, earlier snapshots are in GRAPH/snapshots: khop train --resume RUN "
+        "--graph GRAPH/snapshots/ID"
+    )

@@ -7,7 +7,7 @@ import pytest
 from tests.importing.shop import spec, users
 
 from khop import import_tables, open_folder
-from khop.inference.later_nodes import joined_nodes, later_ids
+from khop.graph.later_nodes import joined_nodes, later_ids
 
 
 def test_later_nodes_are_found_or_follow_those_of_the_graph(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""A graph folder without some nodes: the folder that the other rows would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from khop.graph.append_rows import check_appendable
+from khop.graph.build import write_graph
+from khop.graph.damage import refuse_damage
+from khop.graph.documents import documents_of
+from khop.graph.folder import GraphFolder
+from khop.graph.manifest import EdgeEntry, NodeEntry
+from khop.graph.node_ids import stored_ids
+from khop.graph.progress import ProgressCallback
+from khop.graph.row_order import INPUT
+from khop.graph.tables import EdgeTable, NodeTable
+from khop.kernels.id_table import Keys, keys_at
+from khop.schema import EdgeType, NodeType
+
+Int64s = npt.NDArray[np.int64]
+
+
+def delete_nodes(
+    base: GraphFolder,
+    deleted: Mapping[NodeType, Int64s],
+    out: Path,
+    *,
+    memory: int | None = None,
+    threads: int = 1,
+    notice: ProgressCallback | None = None,
+) -> dict[EdgeType, int]:
+    """Write a graph without some nodes and their edges; return the number of deleted edges by type.
+
+    Other nodes keep their order and get the next numbers. The folder has the same bits as one written from
+    the remaining rows. One edge type at a time is in memory.
+    """
+    check_appendable(base)
+    refuse_damage(base, notice)
+    kept = {node.type: np.ones(node.count, bool) for node in base.manifest.nodes}
+    for node_type, gone in deleted.items():
+        kept[node_type][gone] = False
+    ids = stored_ids(base)
+    columns = base.columns()
+    nodes = {
+        node.type: _nodes(base, node, kept[node.type], columns[node.type], ids.get(node.type))
+        for node in base.manifest.nodes
+    }
+    edges = {edge.type: _edges(base, edge, kept, columns[edge.type]) for edge in base.manifest.edges}
+    write_graph(
+        out, nodes, edges, sort_by=_sorted_by(base), threads=threads, memory=memory,
+        documents=documents_of(base.path, base.documents), notice=notice,
+    )  # fmt: skip
+    return {
+        edge.type: edge.count - len(table.sources)
+        for edge, table in zip(base.manifest.edges, edges.values(), strict=True)
+        if edge.count > len(table.sources)
+    }
+
+
+def _nodes(
+    base: GraphFolder,
+    node: NodeEntry,
+    kept: npt.NDArray[np.bool_],
+    columns: Mapping[str, Tensor],
+    ids: Keys | None,
+) -> NodeTable:
+    rows, number = np.flatnonzero(kept), np.cumsum(kept) - 1
+    splits = {name: base.split(name)[node.type].numpy() for name in node.splits}
+    return NodeTable(
+        len(rows),
+        {name: column[torch.from_numpy(rows)] for name, column in columns.items()},
+        {name: number[split[kept[split]]] for name, split in splits.items()},
+        node.num_classes,
+        None if ids is None else keys_at(ids, rows),
+    )
+
+
+def _edges(
+    base: GraphFolder,
+    edge: EdgeEntry,
+    kept: Mapping[NodeType, npt.NDArray[np.bool_]],
+    columns: Mapping[str, Tensor],
+) -> EdgeTable:
+    """Return the remaining edges in the order of the input."""
+    csc, edge_id = base.csc(edge.type), base.edge_id(edge.type)
+    csc.check()
+    sources, destinations = csc.indices.long(), csc.destinations()
+    if edge_id is not None:
+        order = torch.empty_like(destinations)
+        order[edge_id.long()] = torch.arange(csc.num_edges)
+        sources, destinations = sources[order], destinations[order]
+        columns = {name: column[order] for name, column in columns.items()}
+    source, _, destination = edge.type
+    chosen = torch.from_numpy(kept[source][sources.numpy()] & kept[destination][destinations.numpy()])
+    numbers = {end: torch.from_numpy(np.cumsum(kept[end]) - 1) for end in (source, destination)}
+    return EdgeTable(
+        numbers[source][sources[chosen]],
+        numbers[destination][destinations[chosen]],
+        {name: column[chosen] for name, column in columns.items()},
+        edge.reverse_of,
+    )
+
+
+def _sorted_by(base: GraphFolder) -> str | None:
+    orders = {edge.row_order for edge in base.manifest.edges} - {INPUT}
+    if len(orders) > 1:
+        raise ValueError(
+            f"{base.path}: rows follow {sorted(orders)}; sort it by one column, khop graph sort, and "
+            "delete then"
+        )
+    return next(iter(orders), None)
