@@ -123,6 +123,14 @@ REFUSED: dict[str, Cases] = {
         ("checkpoint 'first': must be one of best, last", lambda: khop.load_run(TMP, checkpoint='first')),
         ('not a run folder, it has no config.toml; name one that khop train has made', lambda: khop.load_run(TMP)),
     ],
+    "append": [
+        ('graph 5: must be a path, as text or as a pathlib.Path', lambda: khop.append(5, {})),
+        ("threads 'a': must be a whole number, 1 or more", lambda: khop.append(TMP, {}, threads='a')),
+        ("delete 'u1': must be a mapping", lambda: khop.append(TMP, delete='u1')),
+    ],
+    "compact": [
+        ('graph 5: must be a path, as text or as a pathlib.Path', lambda: khop.compact(5)),
+    ],
     "import_tables": [
         ('spec 5: must be a path, as text or as a pathlib.Path', lambda: khop.import_tables(5, TMP / 'o')),
         ('nodes is missing; add it', lambda: khop.import_tables({}, TMP / 'o')),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from khop.errors import Terminated as Terminated
     from khop.features.store import FeatureStoreBase as FeatureStoreBase
     from khop.graph.build import write_graph as write_graph
+    from khop.graph.compact import compact as compact
     from khop.graph.cooccurrence import cooccurrence as cooccurrence
     from khop.graph.folder import open_folder as open_folder
     from khop.graph.node_ids import OwnIds as OwnIds
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from khop.graph.tables import EdgeChunks as EdgeChunks
     from khop.graph.tables import EdgeTable as EdgeTable
     from khop.graph.tables import NodeTable as NodeTable
+    from khop.importing.append import append as append
     from khop.importing.import_tables import import_tables as import_tables
     from khop.inference.full_ranking import full_ranking as full_ranking
     from khop.inference.link_evaluation import node_rows as node_rows
@@ -182,8 +184,10 @@ _PUBLIC = {
     "UniformNegatives": "khop.draw",
     "Weighted": "khop.rules.weighted",
     "WeightedNegatives": "khop.draw",
+    "append": "khop.importing.append",
     "class_weights": "khop.training.class_loss",
     "cooccurrence": "khop.graph.cooccurrence",
+    "compact": "khop.graph.compact",
     "connect": "khop.api.connect",
     "evaluate": "khop.api.evaluate",
     "evaluate_links": "khop.api.evaluate",

@@ -59,6 +59,8 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("recommend",): ["run", "--user", "7"],
         ("profile",): ["run.toml", "--procs", "2"],
         ("import",): ["debian", "out", "--lists", "run"],
+        ("append",): [str(graph), "run.toml"],
+        ("compact",): [str(graph)],
         ("info",): [str(graph)],
         ("verify",): [str(graph)],
         ("partition",): [str(graph), "out", "--parts", "2"],

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import khop
 from khop.cli.commands import (
+    append,
     doctor,
     evaluate,
     graphs,
@@ -82,8 +83,8 @@ def main(options: MainOptions) -> None:
 
 
 for commands in (
-    train, evaluate, infer, predict, recommend, profile, importing, graphs, init, lookup, partition, plan,
-    serve, runs, report, doctor, schema,
+    train, evaluate, infer, predict, recommend, profile, importing, append, graphs, init, lookup, partition,
+    plan, serve, runs, report, doctor, schema,
 ):  # fmt: skip
     commands.register(app)
 

@@ -15,8 +15,8 @@ from khop.config.build import Run
 from khop.config.contexts import TaskContext
 from khop.config.joined_run import JoinedRun
 from khop.graph.ids_by_node import IdsHere
-from khop.graph.names import LABEL, Names
 from khop.graph.later_nodes import later_ids
+from khop.graph.names import LABEL, Names
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.later_graph import Neighborhood

@@ -25,6 +25,7 @@ Source = Annotated[
         metavar="RUN", help=f"Run to train: a run.toml, or a preset ({', '.join(preset_names())})."
     ),
 ]
+_GRAPH = "graph"  # may have another path in a resumed run, as a snapshot has; its content is compared
 Resume = Annotated[
     Path | None,
     typer.Option(
@@ -82,7 +83,7 @@ def _check_resumable(source: str | None, resume: Path | None, options: Options) 
         raise ValueError(f"--resume {resume} already names the run to continue: leave out {source!r}")
     for path in options:
         entry = field_at(path)
-        if path not in RESUMABLE and entry is not None:
+        if path not in RESUMABLE | {_GRAPH} and entry is not None:
             raise ValueError(
                 f"{entry.option} cannot change in a resumed run; start a new run: "
                 f"khop train {shlex.quote(str(resume / 'config.toml'))} {entry.option} ..."
