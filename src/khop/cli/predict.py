@@ -18,7 +18,6 @@ from khop.cli.ranks import run_of_rank
 from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.predict_later import predict_later
-from khop.config.predict_pairs import predict_pairs
 from khop.config.read import RawRun
 from khop.config.saved_run import CHECKPOINTS
 from khop.inference.chunks import Progress
@@ -70,10 +69,18 @@ def predict(request: Request) -> None:
 def _pieces(run: Run, request: Request, progress: Progress) -> Iterator[Columns]:
     """Return the columns of consecutive rows, of new nodes or of pairs."""
     if request.pairs is not None:
-        return predict_pairs(run, request.pairs, request.later, progress).pieces()
+        return _pairs(run, request.pairs, request.later, progress)
     if request.later is None:
         raise ValueError("--graph is missing: give a folder of new nodes, or --pairs FILE for a run of links")
     return predict_later(run, request.later, progress).pieces()
+
+
+def _pairs(run: Run, pairs: Path, later: Path | None, progress: Progress) -> Iterator[Columns]:
+    try:
+        from khop.config.predict_pairs import predict_pairs  # needs the packages of imports
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    return predict_pairs(run, pairs, later, progress).pieces()
 
 
 def _lines(pieces: Iterator[Columns]) -> tuple[list[str], int]:

@@ -16,9 +16,9 @@ from khop.config.values import RunConfig
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges, open_csc_graph
 from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.later_nodes import joined_nodes
 from khop.graph.row_order import INPUT
 from khop.inference.later_graph import JoinedGraph, Neighborhood
-from khop.graph.later_nodes import joined_nodes
 from khop.models.link_predictor import LinkPredictor
 from khop.models.renumbered import renumbered
 from khop.partition.parts_folder import PartsFolder
