@@ -514,6 +514,13 @@ REFUSED: dict[str, Cases] = {
         ("mode []: must be one of ['binary', 'triplet']", lambda: khop.UniformNegatives(1, [])),
         ("exact 'x': must be True or False", lambda: khop.UniformNegatives(1, exact='x')),
     ],
+    "Labor": [
+        ("kappa 0: must be a whole number from 1 to", lambda: khop.Labor(kappa=0)),
+        ("layer_dependent 5: must be True or False", lambda: khop.Labor(layer_dependent=5)),
+    ],
+    "TopK": [
+        ('column 5: must be the name of a column, as text', lambda: khop.TopK(5)),
+    ],
     "Sum": [
         ('inner 5: must be khop.Uniform(), khop.Weighted(column) or', lambda: khop.Sum(5)),
         ("inner of type Temporal: must be khop.Uniform(), khop.Weighted(column) or another rule without time limits; give Temporal(column, inner=Sum())", lambda: khop.Sum(khop.Temporal('t'))),
