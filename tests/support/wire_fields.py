@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +18,7 @@ from khop.api.connect import graph_on
 from khop.api.names_of import names_of
 from khop.api.serve import ServedGraph
 from khop.api.serve_part import part_service
+from khop.loading.ordered_map import InFlight
 from khop.partition.book import read_book
 from khop.partition.parts_folder import open_parts
 from khop.sampling.listed import ids_here
@@ -118,7 +121,9 @@ def _use(graph: khop.Graph) -> None:
         split.val_links.rows(BUYS, torch.arange(3))
         split.test.topology.in_degrees(BUYS, torch.tensor([4, 2]))
     for loader in loaders:
-        next(iter(loader.epoch(0)))
+        # More batches than are requested ahead: the last request is sent after an answer, and needs no settings.
+        with closing(iter(loader.epoch(0))) as batches:
+            list(islice(batches, InFlight().prefetch + 1))
     for node_type in graph.split(graph.split_names[0]):
         ids_here(graph.split(graph.split_names[0])[node_type])
     names = names_of(graph)

@@ -14,6 +14,7 @@ from khop.exchange.draw_wire import HopWire
 from khop.rules.rule import Hop
 from khop.rules.uniform import Uniform
 from khop.servers.access import Role, Token
+from khop.servers.draw_keys import written_key
 from khop.servers.errors import InvalidRequest, NotAllowed, ServerError, WrongGraph
 from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.frame import Tensors, received, whole
@@ -88,7 +89,8 @@ def test_a_request_about_another_part_or_graph_is_refused(services: list[Service
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"key": 6}, "for another hop, or for another key"),
+        ({"key": written_key(DrawKey(6))}, "for another hop, or for another key"),
+        ({"key": 6}, r"request\.key: has no field"),
         ({"fanouts": [[["user", "sells", "item"], 3]]}, "no edge type"),
         ({"fanouts": [["item", 3]]}, "is no edge type"),
         ({"rule": {"kind": "os:system", "with": {}}}, "is not registered"),
