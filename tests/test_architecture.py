@@ -90,7 +90,7 @@ MAY_IMPORT = {
         "errors", "schema", "batch", "draw", "kernels", "rules", "features", "graph", "partition",
         "sampling", "loading", "exchange", "api",
     },
-    "profiling": {"batch", "loading", "training", "config"},
+    "profiling": {"batch", "loading", "servers", "training", "config"},  # servers: their addresses
     "reporting": {"schema", "graph", "config", "inference", "profiling", "training"},
     "cli": {
         "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",

@@ -74,8 +74,8 @@ def test_servers_that_make_few_of_the_requested_batches_are_the_bottleneck() -> 
     result = found(BUSY_SAMPLER, options=SERVERS)
     assert (result.kind, result.setting, result.value) == (Kind.SERVERS, "servers.addresses", None)
     assert result.finding == (
-        "Training waits for batches 42 % of the time: servers make 0.9 of the 4 batches that a process "
-        "requests at once; the others wait for their turn or for the network"
+        "Training waits for batches 42 % of the time: the servers 10.0.0.5:7311 make 0.9 of the 4 batches "
+        "that a process requests at once; the others wait for their turn or for the network"
     )
 
 
@@ -91,7 +91,9 @@ def counts(server: int, seconds: float, retries: int = 0) -> dict[str, float]:
 def test_requests_that_are_sent_again_are_named() -> None:
     result = found({"waiting": 0.07}, options=SERVERS, traffic=[counts(0, 0.1), counts(0, 0.1, 1)])
     assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
-    assert "requests for 10 batches were sent again 5 times" in result.finding
+    again = "requests for 10 batches were sent again 5 times: servers of 10.0.0.5:7311 are gone or busy"
+    assert again in result.finding
+    assert result.advice == "look at them with `khop servers status 10.0.0.5:7311`"
 
 
 def test_a_server_that_answers_later_than_the_others_is_named() -> None:
@@ -99,8 +101,12 @@ def test_a_server_that_answers_later_than_the_others_is_named() -> None:
     given = [counts(0, 0.02), counts(1, 0.3), counts(2, 0.04)]
     result = found({"waiting": 0.07}, options=options, traffic=given)
     assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
-    assert "server 1 begins its answers after 0.30 s, where the others take 0.03 s" in result.finding
-    assert result.advice == "look at that server (they count from 0) and its connection"
+    named = "the server 10.0.0.5:7312 begins its answers after 0.30 s, where the others take 0.03 s"
+    assert named in result.finding
+    assert result.advice == "look at that server (`khop servers status 10.0.0.5:7312`) and its connection"
+    fewer = {**SERVERS, "servers.addresses": ["10.0.0.5:7311"]}  # the run was resumed with one server
+    result = found({"waiting": 0.07}, options=fewer, traffic=given)
+    assert "the server number 1 begins its answers" in result.finding
     even = found({"waiting": 0.07}, options=options, traffic=[counts(0, 0.1), counts(1, 0.2)])
     assert even.advice == "use more servers, or servers with more cores"
 

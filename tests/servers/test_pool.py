@@ -330,6 +330,13 @@ def test_a_name_of_several_machines_uses_them_all_and_is_resolved_again_on_failu
     assert set(world.asked) == {"10.0.0.2", "10.0.0.3"}
 
 
+def test_an_answer_has_the_place_of_its_address_for_all_machines_of_a_name(world: World) -> None:
+    world.names["b"] = ["10.0.0.1", "10.0.0.2"]
+    pool = pool_of(world, A, B)
+    places = {answer.server: answer.place for answer in (pool.ask(STEP, b"r", list) for _ in range(9))}
+    assert places == {"a:1": 0, "b:1 (10.0.0.1)": 1, "b:1 (10.0.0.2)": 1}
+
+
 def test_a_request_that_is_no_longer_wanted_ends_at_once(world: World) -> None:
     pool = pool_of(world, A)
     stop = threading.Event()

@@ -51,7 +51,7 @@ class InProcess:
                 if error.retry is Retry.NEVER or retries == len(self.services) - 1:
                     raise
                 continue
-            return Answer(value, self.addresses[place], retries, sum(sizes), 0.0)
+            return Answer(value, self.addresses[place], place, retries, sum(sizes), 0.0)
         raise AssertionError("there is no server")
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ def _use(graph: khop.Graph) -> None:
         split.val_links.rows(BUYS, torch.arange(3))
         split.test.topology.in_degrees(BUYS, torch.tensor([4, 2]))
     for loader in loaders:
-        # More batches than are requested ahead: the last request is sent after an answer, and needs no settings.
+        # More batches than are requested ahead: the last request follows an answer, and needs no settings.
         with closing(iter(loader.epoch(0))) as batches:
             list(islice(batches, InFlight().prefetch + 1))
     for node_type in graph.split(graph.split_names[0]):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from khop.config.values import RunConfig
 from khop.profiling.machine import Machine
 from khop.profiling.summary import RankSummary, Summary
+from khop.servers.addresses import parsed_addresses
 from khop.training.step_clock import BESIDE
 
 HOLDS_UP = 0.1  # share of the time: a smaller loss is not worth a change
@@ -186,27 +187,28 @@ def _served(summary: Summary, config: RunConfig, waits: str) -> Bottleneck:
         return Bottleneck(
             Kind.PREFETCH, finding, "request more batches ahead", "prefetch", str(2 * config.prefetch)
         )
-    if (of_servers := _uneven_servers(summary, waits)) is not None:
+    if (of_servers := _uneven_servers(summary, config, waits)) is not None:
         return of_servers
+    addresses = ", ".join(config.servers.addresses)
     finding = (
-        f"{waits}: servers make {made:.1f} of the {config.prefetch} batches that a process requests at "
-        "once; the others wait for their turn or for the network"
+        f"{waits}: the servers {addresses} make {made:.1f} of the {config.prefetch} batches that a process "
+        "requests at once; the others wait for their turn or for the network"
     )
     return Bottleneck(
         Kind.SERVERS, finding, "use more servers, or servers with more cores", "servers.addresses"
     )
 
 
-def _uneven_servers(summary: Summary, waits: str) -> Bottleneck | None:
+def _uneven_servers(summary: Summary, config: RunConfig, waits: str) -> Bottleneck | None:
     """Detect requests that are sent again and again, and a server that answers later than the others."""
     retries = sum(server.retries for server in summary.servers.values())
     batches = sum(server.batches for server in summary.servers.values())
     if retries > HOLDS_UP * batches:
         return Bottleneck(
             Kind.SERVERS,
-            f"{waits}, and requests for {batches} batches were sent again {retries} times: servers are gone "
-            "or busy",
-            "look at them with `khop servers status`",
+            f"{waits}, and requests for {batches} batches were sent again {retries} times: servers of "
+            f"{', '.join(config.servers.addresses)} are gone or busy",
+            f"look at them with `khop servers status {config.servers.addresses[0]}`",
             "servers.addresses",
         )
     if len(summary.servers) < 2:
@@ -216,13 +218,20 @@ def _uneven_servers(summary: Summary, waits: str) -> Bottleneck | None:
     usual = sum(server.wait_s for server in others) / sum(server.batches for server in others)
     if summary.servers[late].mean_wait_s < LATE * usual:
         return None
+    address = _address(late, config)
     return Bottleneck(
         Kind.SERVERS,
-        f"{waits}, and server {late} begins its answers after {summary.servers[late].mean_wait_s:.2f} s, "
-        f"where the others take {usual:.2f} s",
-        "look at that server (they count from 0) and its connection",
+        f"{waits}, and the server {address} begins its answers after "
+        f"{summary.servers[late].mean_wait_s:.2f} s, where the others take {usual:.2f} s",
+        f"look at that server (`khop servers status {address}`) and its connection",
         "servers.addresses",
     )
+
+
+def _address(number: int, config: RunConfig) -> str:
+    """Return the address of a server by its number; the number if a run was resumed with fewer servers."""
+    addresses = parsed_addresses(config.servers.addresses)
+    return str(addresses[number]) if number < len(addresses) else f"number {number}"
 
 
 def _held_back(summary: Summary, config: RunConfig, waits: str, busy: float) -> Bottleneck:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NoReturn, TypeVar
 
@@ -45,11 +45,6 @@ class RemoteView:
     exchange: Exchange
     description: Description
     view: View = ()
-    places: dict[str, int] = field(default_factory=dict)  # numbers of servers in logs
-
-    def __post_init__(self) -> None:
-        for address in self.exchange.addresses:
-            self.places.setdefault(address, len(self.places))
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -133,7 +133,14 @@ class Pool:
             with self._connections.changed:
                 server.answered()
             first = self._clock.now() if waiting.first_piece is None else waiting.first_piece
-            return Answer(value, str(server), waiting.retries, waiting.wire_bytes, first - waiting.begun)
+            return Answer(
+                value,
+                str(server),
+                self._given.index(server.address),
+                waiting.retries,
+                waiting.wire_bytes,
+                first - waiting.begun,
+            )
 
     def _left(self, waiting: _Waiting) -> float:
         return max(0.05, waiting.alive + waiting.limits.deadline_s - self._clock.now())

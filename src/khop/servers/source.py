@@ -108,11 +108,9 @@ class RemoteSource:
         return first
 
     def _traffic(self, answer: Answer[Drawn]) -> Mapping[str, float]:
-        """Return the counts of an answer; `server` is the place in `addresses`, then of the first answer."""
-        places = self.view.places
         return {
             SECONDS: answer.wait_s,
-            SERVER: places.setdefault(answer.server, len(places)),
+            SERVER: answer.place,
             SERVER_RETRIES: answer.retries,
             SERVER_BYTES: answer.wire_bytes,
         }

@@ -30,7 +30,8 @@ class Answer(Generic[Received]):
     """A decoded answer, and the cost of getting it."""
 
     value: Received
-    server: str  # address
+    server: str  # address, with the machine behind a name
+    place: int  # of the server's address in the addresses of the exchange, from 0
     retries: int  # attempts before the one that was answered
     wire_bytes: int  # of the answer
     wait_s: float  # from the first attempt to the first piece of the answer

@@ -42,7 +42,7 @@ class Handled:
     ) -> Answer[Received]:
         stream = _Stream()
         self._handler.answer(request, BETWEEN, Client("a", "client"), stream, 0.5)
-        return Answer(receive(iter(stream.sent)), "server", 0, 0, 0.0)
+        return Answer(receive(iter(stream.sent)), "server", 0, 0, 0, 0.0)
 
 
 class _Stream:

@@ -46,7 +46,7 @@ class Owner:
             raise self.error
         given = parsed(request, 1 << 20, "request").document
         fields = {"answer": self.answer, "asked": given["part"].value, "kind": given["kind"].value}
-        return Answer(receive(iter([whole(fields, [])])), "a", 0, 0, 0.0)
+        return Answer(receive(iter([whole(fields, [])])), "a", 0, 0, 0, 0.0)
 
 
 def read(part: int, frame: Frame) -> tuple[int, object, object]:
