@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def test_a_graph_pickles_as_its_folder(folder: Path, monkeypatch: pytest.MonkeyP
     written = pickle.dumps(graph)
     monkeypatch.chdir("/")
     again = pickle.loads(written)
-    assert len(written) < 300
+    assert len(written) - len(os.fsencode(folder)) < 300  # names and a checksum; no array travels
     assert torch.equal(again.split("train")["node"], graph.split("train")["node"])
 
 

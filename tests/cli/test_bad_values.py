@@ -73,6 +73,11 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("serve",): ["missing", "--listen", "127.0.0.1:0"],
         ("servers", "status"): ["127.0.0.1:1"],
         ("servers", "token"): ["alice", "--graph", "shop"],
+        ("report",): ["run"],
+        ("runs",): ["."],
+        ("compare",): ["run", "run"],
+        ("doctor",): [],
+        ("schema",): [],
         ("help",): [],
         ("version",): [],
     }

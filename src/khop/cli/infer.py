@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:
         files = inference.run(progress, in_flight_of(run.config))
-    outcome = {
+    outcome: dict[str, Any] = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,
         "values": request.values,
@@ -79,7 +80,8 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
         "rows": [output.count for output in inference.outputs],
         "seconds": round(time.perf_counter() - begun, 2),
     }
-    say(console, *two_columns({**outcome, "files": ", ".join(map(str, files.values()))}))
+    texts = {name: ", ".join(map(str, outcome[name])) for name in ("files", "rows")}
+    say(console, *two_columns({**outcome, **texts}))
     if request.as_json and rank == 0:
         print(json.dumps(outcome))
 
