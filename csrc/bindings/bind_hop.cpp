@@ -43,6 +43,9 @@ class Edges {
   }
 
   std::size_t rows() const { return indptr_.size() - 1; }
+  std::size_t count() const {
+    return std::visit([](const auto& indices) { return indices.size(); }, indices_);
+  }
   std::int64_t num_sources() const { return num_sources_; }  // -1: not known
   bool is_wide() const { return indices_.index() == 1; }
 
@@ -82,6 +85,13 @@ struct Order {
   std::optional<Ids> keys, source_ids;
   std::optional<In<std::uint8_t>> has_parallel;
 
+  // An array that is there has an entry per edge or row: an empty one is not the same as none.
+  void check(const Edges& edges) const {
+    if (keys) check_size(keys->size(), edges.count(), "keys");
+    if (source_ids) check_size(source_ids->size(), edges.count(), "source_ids");
+    if (has_parallel) check_size(has_parallel->size(), edges.rows(), "has_parallel");
+  }
+
   template <class Index>
   KeysOfSources<Index> of_sources() const {
     return {*numbers, optional_span(source_ids), has_parallel ? span_of(*has_parallel) : std::span<const std::uint8_t>{}};
@@ -120,6 +130,7 @@ struct DrawRequest {
     if (sums.has_value() != (kernel == Kernel::weighted)) throw std::invalid_argument("weight sums are given to the kernel 'weighted'");
     if ((order != nullptr) != (kernel == Kernel::smallest)) throw std::invalid_argument("an order is given to the kernel 'smallest'");
     if (order != nullptr && replacement == Replacement::with) throw std::invalid_argument("the kernel 'smallest' has no replacement");
+    if (order != nullptr) order->check(edges);
   }
 
   HopRequest on(int threads) const {

@@ -166,10 +166,18 @@ void take_rows(const AnyIn& table, std::int64_t row_bytes, const In<std::uint32_
   if (outside >= 0) throw std::invalid_argument("row at position " + std::to_string(outside) + ": there are " + std::to_string(rows));
 }
 
+void check_whole_rows(const AnyIn& table, std::size_t width, const char* name) {
+  if (table.nbytes() % width != 0)
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(table.nbytes()) + " bytes: must be whole rows of " +
+                                std::to_string(width));
+}
+
 void insert_rows(const AnyIn& table, std::int64_t row_bytes, const In<std::int64_t>& at, const AnyIn& added, const AnyInto& out) {
   if (row_bytes < 1) throw std::invalid_argument("row_bytes " + std::to_string(row_bytes) + ": must be positive");
   const auto width = static_cast<std::size_t>(row_bytes);
-  check_size(added.nbytes(), at.size() * width, "added, in bytes,");
+  check_whole_rows(table, width, "table");
+  check_whole_rows(added, width, "added");
+  check_size(at.size(), added.nbytes() / width, "at");
   check_size(out.nbytes(), table.nbytes() + added.nbytes(), "out, in bytes,");
   const auto rows = static_cast<std::int64_t>(table.nbytes() / width);
   const nb::gil_scoped_release release;

@@ -100,6 +100,42 @@ def sampled(weighted: bool, ranged: bool) -> Callable[..., object]:
     return run
 
 
+def smallest(order: object, *rest: Tensor) -> object:
+    indptr, indices, nodes = rest
+    draw = core.DrawRequest(
+        edges=core.Edges(indptr, indices, 5),
+        rows=core.Rows(nodes, None, None),
+        kernel="smallest",
+        fanout=2,
+        replacement=False,
+        key=7,
+        stream=1,
+        ranges=None,
+        sums=None,
+        outline=None,
+        order=order,
+    )
+    return core.sample_hop([draw], True, 1)
+
+
+def smallest_by_source(source_ids: Tensor | None, has_parallel: Tensor | None, *rest: Tensor) -> object:
+    return smallest(core.order_by_source(9, 8, 2, 1, source_ids, has_parallel), *rest)
+
+
+def smallest_by_edge(keys: Tensor, *rest: Tensor) -> object:
+    return smallest(core.order_by_edge(keys), *rest)
+
+
+def parallel_rows(indptr: Tensor, indices: Tensor, rows: Tensor) -> object:
+    return core.find_parallel_rows(core.Edges(indptr, indices, 5), rows, 1)
+
+
+def four_rows_inserted(width: int) -> object:
+    """With a width of 2^62 the bytes of four rows are 0 in 64 bits."""
+    rows = torch.zeros(32 if width == 8 else 0, dtype=torch.uint8)
+    return core.insert_rows(rows[:0], width, torch.zeros(4, dtype=torch.int64), rows, rows.clone())
+
+
 def looked_up(nodes: Tensor) -> object:
     return core.insert([(core.NodeIndex(5), nodes)])
 
@@ -207,6 +243,17 @@ CALLS: dict[str, list[Call]] = {
         Call(sampled(False, True), (*LOOSE, *FRONTIER, 2, RANGES, *UNUSED[1:])),
         Call(sampled(True, False), (EDGES[0], LOOSE[1], *FRONTIER, 2, UNUSED[0], *SUMS)),
         Call(sampled(True, True), (EDGES[0], LOOSE[1], *FRONTIER, 1, RANGES, *SUMS)),
+    ],
+    "Order": [],  # made by the next two, and looked at with the draws that it is given to
+    "order_by_source": [
+        Call(lambda *given: core.order_by_source(9, 8, given[0], 1, None, None), (2,), (0,)),
+        Call(smallest_by_source, (sized(5), sized(3, dtype=torch.uint8), *LOOSE, free(0, 2, 2))),
+        Call(smallest_by_source, (None, None, *LOOSE, free(0, 2, 2))),
+    ],
+    "order_by_edge": [Call(smallest_by_edge, (sized(5), *LOOSE, free(0, 2, 2)))],
+    "find_parallel_rows": [
+        Call(parallel_rows, (EDGES[0], LOOSE[1], sized(3, dtype=torch.uint8))),
+        Call(parallel_rows, (EDGES[0], loose(0, 4, 1, 2, 3), sized(3, dtype=torch.uint8))),
     ],
     "time_ranges": [
         Call(
@@ -454,6 +501,21 @@ CALLS: dict[str, list[Call]] = {
             (BYTES, 8, narrow(0, 4, 2), sized(24, dtype=torch.uint8)),
             (1,),
         )
+    ],
+    "insert_rows": [
+        Call(
+            core.insert_rows,
+            (BYTES, 8, offsets(0, 2, 5), sized(24, dtype=torch.uint8), sized(64, dtype=torch.uint8)),
+            (1,),
+        ),
+        Call(  # no added row: the size of out alone tells the rows of the table
+            lambda table, width, out: core.insert_rows(
+                table, width, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.uint8), out
+            ),
+            (BYTES, 8, sized(40, dtype=torch.uint8)),
+            (1,),
+        ),
+        Call(four_rows_inserted, (8,), (0,)),
     ],
 }
 
