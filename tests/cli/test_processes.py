@@ -69,7 +69,8 @@ def test_a_disk_without_space_is_reported_and_nothing_is_half_written(small_run:
     assert last.startswith("khop: a/checkpoints/")
     assert "File too large: the checkpoint could not be written" in last
     files = [path.name for path in Path("a").rglob("*") if path.is_file()]
-    assert sorted(files) == ["config.toml", "metrics.jsonl", "steps.jsonl"]
+    assert sorted(files) == ["config.toml", "environment.json", "metrics.jsonl", "steps.jsonl"]
+    assert json.loads(Path("a/environment.json").read_text())["processes"] == 1
 
 
 def test_a_place_where_nothing_can_be_written_is_one_line(

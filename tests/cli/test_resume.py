@@ -24,7 +24,11 @@ def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(
     assert refused.stderr.startswith(
         "khop: a/checkpoints/last: the run was started with other settings: graph was "
     )
-    assert refused.stderr.endswith("Restore these settings, or start a new run\n")
+    remedy = (
+        ". Restore these settings, or start a new run; after khop append, earlier snapshots are in "
+        "GRAPH/snapshots: khop train --resume RUN --graph GRAPH/snapshots/ID\n"
+    )
+    assert refused.stderr.endswith(remedy)
 
     config = Path("a/config.toml")
     config.write_text(config.read_text().replace("hidden = 16", "hidden = 17"))
@@ -32,7 +36,7 @@ def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(
     assert refused.code == 2
     warning, error = refused.stderr.splitlines()
     assert warning.startswith("khop: a/config.toml: was changed or damaged after khop train wrote it; its")
-    assert "model.hidden was 16 and is 17" in error
+    assert f"{error}\n".endswith("; model.hidden was 16 and is 17" + remedy)
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(
