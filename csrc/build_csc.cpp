@@ -1,6 +1,8 @@
 // A radix sort of one and a half digits: edges are first dealt to blocks of consecutive destinations, straight into the output
 // arrays, then every block is counted and sorted from a copy that fits in the cache. Both steps keep the input order, so the
 // whole is stable; a thread takes consecutive edges, then consecutive blocks, so the result does not depend on their number.
+// Many edges are sorted in two passes, each over half of them, so that the array beside the output has half its size. Where most
+// edges of a block have one destination, these move within the output, and only the others are copied.
 #include "build_csc.h"
 
 #include "memory.h"
@@ -8,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,33 +21,55 @@ namespace {
 constexpr std::int64_t kBlocks = 2048;  // as many open output lines as the second-level cache holds
 constexpr int kMaxShift = 16;           // a destination within its block is kept in 16 bits
 constexpr std::int64_t kPartEdges = 1 << 16;
+constexpr std::int64_t kPassEdges = 1 << 20;  // more are sorted in two passes
+
+// Memory that grows, and forgets its content when it does.
+template <class T>
+class Room {
+ public:
+  T* for_count(std::int64_t count) {
+    if (count > count_) {
+      data_.reset();
+      data_ = std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(count));
+      count_ = count;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<T[]> data_;
+  std::int64_t count_ = 0;
+};
 
 // Where each edge came from, kept beside it.
 class InputPositions {
  public:
-  explicit InputPositions(std::span<std::int64_t> order) : order_(order) {}
+  explicit InputPositions(std::span<std::int64_t> order) : order_(order.data()) {}
   void set(std::int64_t place, std::int64_t edge) { order_[place] = edge; }
+  void move(std::int64_t from, std::int64_t to, std::int64_t count) { std::memmove(order_ + to, order_ + from, 8 * count); }
 
-  // A block's positions, while the block is sorted.
+  // Positions of a block's edges, while the block is sorted.
   class Copy {
    public:
-    explicit Copy(std::int64_t most) : copy_(std::make_unique_for_overwrite<std::int64_t[]>(most)) {}
-    void take(const InputPositions& from, std::int64_t begin, std::int64_t count) { std::copy_n(from.order_.data() + begin, count, copy_.get()); }
+    void reserve(std::int64_t count) { copy_ = room_.for_count(count); }
+    void take(const InputPositions& from, std::int64_t place, std::int64_t at) { copy_[at] = from.order_[place]; }
     void put(std::int64_t at, InputPositions& into, std::int64_t place) const { into.order_[place] = copy_[at]; }
 
    private:
-    std::unique_ptr<std::int64_t[]> copy_;
+    Room<std::int64_t> room_;
+    std::int64_t* copy_ = nullptr;
   };
 
  private:
-  std::span<std::int64_t> order_;
+  std::int64_t* order_;
 };
 
 // The same interface for callers that do not ask.
 struct NoPositions {
   void set(std::int64_t, std::int64_t) {}
+  void move(std::int64_t, std::int64_t, std::int64_t) {}
   struct Copy {
-    explicit Copy(std::int64_t) {}
+    void reserve(std::int64_t) {}
     void take(const NoPositions&, std::int64_t, std::int64_t) {}
     void put(std::int64_t, NoPositions&, std::int64_t) const {}
   };
@@ -60,15 +85,23 @@ class Builder {
         parts_(parts_for(threads, num_edges_, kPartEdges)),
         shift_(block_shift(num_destinations_)),
         blocks_((num_destinations_ >> shift_) + 1), next_(parts_ * blocks_), outside_(parts_),
-        within_(static_cast<std::size_t>(num_edges_)), block_begin_(blocks_ + 1) {}
+        block_begin_(blocks_ + 1) {}
 
   OutsideIds run() {
     parallel_parts(parts_, [this](int part) { count(part); });
     if (const OutsideIds outside = first_outside(); outside.destination >= 0) return outside;
     number();
-    parallel_parts(parts_, [this](int part) { deal(part); });
-    if (const OutsideIds outside = first_outside(); outside.source >= 0) return outside;
-    parallel_parts(parts_, [this](int part) { sort_blocks(part); });
+    const std::int64_t half = num_edges_ > kPassEdges ? block_of_edge(num_edges_ / 2) : blocks_;
+    ZeroedArray<std::uint16_t> within(static_cast<std::size_t>(std::max(block_begin_[half], num_edges_ - block_begin_[half])));
+    within_ = within.data();
+    for (const auto& [first, last] : {std::pair{std::int64_t{0}, half}, std::pair{half, blocks_}}) {
+      if (first == last && first > 0) break;
+      first_ = first, last_ = last;
+      const bool is_whole = first == 0 && last == blocks_;
+      parallel_parts(parts_, [&](int part) { is_whole ? deal<true>(part) : deal<false>(part); });
+      if (const OutsideIds outside = first_outside(); outside.source >= 0) return outside;
+      parallel_parts(parts_, [this](int part) { sort_blocks(part); });
+    }
     indptr_.back() = num_edges_;
     return {};
   }
@@ -100,8 +133,16 @@ class Builder {
     block_begin_[blocks_] = begin;
   }
 
+  // The first block that begins at an edge, or after it.
+  std::int64_t block_of_edge(std::int64_t edge) const {
+    return std::lower_bound(block_begin_.begin(), block_begin_.end() - 1, edge) - block_begin_.begin();
+  }
+
+  // Puts the edges of this pass into their blocks. `whole`: there is but one pass.
+  template <bool whole>
   void deal(int part) {
     std::int64_t* places = next(part);
+    std::uint16_t* const within = within_ - block_begin_[first_];
     const std::int64_t mask = (std::int64_t{1} << shift_) - 1;
     for (std::int64_t edge = part_begin(num_edges_, part, parts_); edge < part_begin(num_edges_, part + 1, parts_); ++edge) {
       const Id source = edges_.sources[edge], destination = edges_.destinations[edge];
@@ -109,51 +150,97 @@ class Builder {
         outside_[part].source = edge;
         return;
       }
-      const std::int64_t place = places[destination >> shift_]++;
-      within_[place] = static_cast<std::uint16_t>(destination & mask);
+      const std::int64_t block = destination >> shift_;
+      if (!whole && (block < first_ || block >= last_)) continue;
+      const std::int64_t place = places[block]++;
+      within[place] = static_cast<std::uint16_t>(destination & mask);
       indices_[place] = static_cast<Index>(source);
       positions_.set(place, edge);
     }
   }
 
-  // The first block of a part, when edges are split as evenly as whole blocks allow.
+  // The first block of a part, when the edges of this pass are split as evenly as whole blocks allow.
   std::int64_t first_block(int part) const {
-    if (part == parts_) return blocks_;
-    return std::lower_bound(block_begin_.begin(), block_begin_.end() - 1, part_begin(num_edges_, part, parts_)) -
-           block_begin_.begin();
+    if (part == 0) return first_;
+    if (part == parts_) return last_;
+    const std::int64_t begin = block_begin_[first_], count = block_begin_[last_] - begin;
+    return std::clamp(block_of_edge(begin + part_begin(count, part, parts_)), first_, last_);
   }
+
+  struct Scratch {
+    explicit Scratch(std::size_t rows) : places(rows) {}
+    std::vector<std::int64_t> places;  // by row of a block: first a count, then the next free place
+    Room<Index> indices;
+    typename Positions::Copy positions;
+  };
 
   void sort_blocks(int part) {
-    const std::int64_t begin = part == 0 ? 0 : first_block(part), end = first_block(part + 1);
-    std::int64_t fullest = 0;
-    for (std::int64_t block = begin; block < end; ++block) {
-      fullest = std::max(fullest, block_begin_[block + 1] - block_begin_[block]);
-    }
-    const auto indices = std::make_unique_for_overwrite<Index[]>(fullest);
-    typename Positions::Copy positions(fullest);
-    std::vector<std::int64_t> places(std::size_t{1} << shift_);
-    for (std::int64_t block = begin; block < end; ++block) sort_block(block, indices.get(), positions, places);
+    Scratch scratch(std::size_t{1} << shift_);
+    for (std::int64_t block = first_block(part), end = first_block(part + 1); block < end; ++block) sort_block(block, scratch);
   }
 
-  void sort_block(std::int64_t block, Index* indices, typename Positions::Copy& positions, std::vector<std::int64_t>& places) {
+  void sort_block(std::int64_t block, Scratch& scratch) {
     const std::int64_t begin = block_begin_[block], count = block_begin_[block + 1] - begin;
     const std::int64_t first_row = block << shift_;
     const std::int64_t rows = std::min(num_destinations_ - first_row, std::int64_t{1} << shift_);
-    const std::uint16_t* within = within_.data() + begin;
-    std::fill_n(places.begin(), rows, 0);
+    std::int64_t* const places = scratch.places.data();
+    std::uint16_t* const within = within_ + (begin - block_begin_[first_]);
+    std::fill_n(places, rows, 0);
     for (std::int64_t i = 0; i < count; ++i) ++places[within[i]];
+    const std::int64_t hub = count > kPartEdges ? std::max_element(places, places + rows) - places : 0;
+    const std::int64_t of_hub = count > 0 ? places[hub] : 0;
     std::int64_t place = begin;
     for (std::int64_t row = 0; row < rows; ++row) {
       indptr_[first_row + row] = place;
       place += std::exchange(places[row], place);
     }
+    if (count <= kPartEdges || of_hub < count / 2) {
+      sort_from_copy(begin, count, within, scratch);
+    } else {
+      const std::int64_t others = move_hub(begin, count, within, static_cast<std::uint16_t>(hub), of_hub, scratch);
+      put_back(others, within, scratch);
+    }
+  }
+
+  void sort_from_copy(std::int64_t begin, std::int64_t count, const std::uint16_t* within, Scratch& scratch) {
+    Index* const indices = scratch.indices.for_count(count);
+    scratch.positions.reserve(count);
     std::copy_n(indices_.data() + begin, count, indices);
-    positions.take(positions_, begin, count);
+    for (std::int64_t i = 0; i < count; ++i) scratch.positions.take(positions_, begin + i, i);
+    put_back(count, within, scratch);
+  }
+
+  void put_back(std::int64_t count, const std::uint16_t* within, Scratch& scratch) {
+    const Index* const indices = scratch.indices.for_count(count);
+    std::int64_t* const places = scratch.places.data();
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t to = places[within[i]]++;
       indices_[to] = indices[i];
-      positions.put(i, positions_, to);
+      scratch.positions.put(i, positions_, to);
     }
+  }
+
+  // Moves the edges of one destination to their places, and copies the others with their rows. Returns the number of these.
+  std::int64_t move_hub(std::int64_t begin, std::int64_t count, std::uint16_t* within, std::uint16_t hub, std::int64_t of_hub,
+                        Scratch& scratch) {
+    Index* const indices = scratch.indices.for_count(count - of_hub);
+    scratch.positions.reserve(count - of_hub);
+    std::int64_t kept = begin, others = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t from = begin + i;
+      if (within[i] == hub) {
+        indices_[kept] = indices_[from];
+        positions_.move(from, kept++, 1);
+      } else {
+        indices[others] = indices_[from];
+        scratch.positions.take(positions_, from, others);
+        within[others++] = within[i];
+      }
+    }
+    const std::int64_t to = scratch.places[hub];
+    std::memmove(indices_.data() + to, indices_.data() + begin, static_cast<std::size_t>(of_hub) * sizeof(Index));
+    positions_.move(begin, to, of_hub);
+    return others;
   }
 
   OutsideIds first_outside() const {
@@ -174,7 +261,8 @@ class Builder {
   const std::int64_t blocks_;
   std::vector<std::int64_t> next_;  // per part and block: first a count, then the next free place
   std::vector<OutsideIds> outside_;  // per part
-  ZeroedArray<std::uint16_t> within_;  // per dealt edge: its destination, counted from the block's first
+  std::uint16_t* within_ = nullptr;  // per edge dealt in this pass: its destination, counted from the block's first
+  std::int64_t first_ = 0, last_ = 0;  // blocks of this pass
   std::vector<std::int64_t> block_begin_;
 };
 

@@ -21,7 +21,8 @@ int block_shift(std::int64_t num_destinations);
 
 // Groups edges by destination, in input order within a row. order[position in CSC] = position in the input.
 // indptr holds num_destinations + 1 offsets. When an id is outside, the outputs hold nothing of use.
-// Beyond its arguments it takes 2 bytes an edge and, per thread, what the fullest block's edges do.
+// Beyond its arguments it takes 1 byte an edge (2 up to a million edges) and, per thread, what the edges
+// of the fullest block do, without those of its largest row if that has most of them.
 template <class Id, class Index>
 OutsideIds build_csc(EdgeList<Id> edges, std::int64_t num_sources, std::span<std::int64_t> indptr, std::span<Index> indices,
                      std::span<std::int64_t> order, int threads);

@@ -107,6 +107,8 @@ MAY_IMPORT = {
 
 # Packages that are slow to import or not always there, and the one place for each.
 CONFINED = {
+    "adbc_driver_postgresql": {"importing"},
+    "adbc_driver_sqlite": {"importing"},
     "duckdb": {"importing"},
     "hypothesis": {"testing"},
     "matplotlib": {"cli"},

@@ -67,6 +67,37 @@ TEST(edges_are_grouped_by_destination_in_input_order) {
 
 TEST(all_edges_may_have_one_destination) { equals_a_stable_sort<std::int64_t, std::int32_t>(150'000, 5000, 0); }
 
+TEST(many_edges_are_sorted_in_passes_and_a_hub_within_the_output) {
+  constexpr std::size_t edges = 1'100'000;
+  std::vector<std::int32_t> sources(edges), destinations(edges);
+  for (const std::int64_t hub : {std::int64_t{0}, std::int64_t{700}, std::int64_t{4999}}) {
+    for (std::size_t edge = 0; edge < edges; ++edge) {
+      sources[edge] = static_cast<std::int32_t>(edge % 1000);
+      destinations[edge] = static_cast<std::int32_t>(edge % 3 == 0 ? static_cast<std::size_t>(hub) : edge * 7919 % 5000);
+    }
+    std::vector<std::int64_t> order(edges);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, {}, [&](std::int64_t edge) { return destinations[static_cast<std::size_t>(edge)]; });
+    for (const int threads : {1, 3}) {
+      const Built<std::int32_t, std::int32_t> built(sources, destinations, 1000, 5000, threads);
+      CHECK(built.order == order);
+      for (std::size_t place = 0; place < edges; ++place) {
+        CHECK_EQUAL(built.indices[place], sources[static_cast<std::size_t>(order[place])]);
+      }
+      CHECK_EQUAL(built.indptr.back(), static_cast<std::int64_t>(edges));
+    }
+  }
+}
+
+TEST(a_source_outside_is_the_first_one_in_all_passes) {
+  constexpr std::size_t edges = 1'100'000;
+  std::vector<std::int32_t> sources(edges, 1), destinations(edges);
+  for (std::size_t edge = 0; edge < edges; ++edge) destinations[edge] = static_cast<std::int32_t>(edge * 7919 % 5000);
+  sources[17] = 1000;      // its destination is of either half
+  sources[18] = -1;
+  CHECK_EQUAL((Built<std::int32_t, std::int32_t>(sources, destinations, 1000, 5000, 2).outside.source), 17);
+}
+
 TEST(a_block_has_no_more_destinations_than_16_bits_tell_apart) {
   CHECK_EQUAL(khop::block_shift(0), 0);
   CHECK_EQUAL(khop::block_shift(2047), 0);

@@ -2,63 +2,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import duckdb
 import pytest
 
-from khop.importing.database import DatabaseTable, database_path
+from khop.importing.database import Database, Databases, database_of
 
 
-@pytest.fixture
-def bank(tmp_path: Path) -> Path:
-    path = tmp_path / "bank.duckdb"
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE tx AS SELECT 999 - i AS id, i % 7 AS kind FROM range(1000) t(i)")
-    return path
-
-
-def test_rows_come_in_the_order_of_the_unique_column(bank: Path) -> None:
-    table = DatabaseTable.open(bank, "tx", "id", "nodes.tx")
-    ids = [n for piece in table.pieces(["id"]) for n in piece().batch.column(0).to_pylist()]
-    assert ids == list(range(1000))
-    assert next(table.pieces(["kind"]))().row(0) == "bank.duckdb, table tx, row 1"
-
-
-def test_an_order_that_is_not_unique_is_refused(bank: Path) -> None:
-    with pytest.raises(
-        ValueError, match="order_by 'kind' of bank.duckdb, table tx has 7 values in 1,000 rows"
-    ):
-        DatabaseTable.open(bank, "tx", "kind", "nodes.tx")
-
-
-def test_missing_names_are_refused_with_the_nearest(bank: Path) -> None:
-    with pytest.raises(ValueError, match="no table 'txs'; did you mean tx"):
-        DatabaseTable.open(bank, "txs", "id", "nodes.tx")
-    with pytest.raises(ValueError, match="no column 'kindd' in bank.duckdb, table tx; did you mean kind"):
-        DatabaseTable.open(bank, "tx", "kindd", "nodes.tx")
-    with pytest.raises(ValueError, match="no such file"):
-        DatabaseTable.open(bank.with_name("bonk.duckdb"), "tx", "id", "nodes.tx")
-
-
-def test_the_environment_names_a_path_and_no_connection(tmp_path: Path) -> None:
+def test_the_environment_names_a_file_or_a_server(tmp_path: Path) -> None:
     variables = {
         "BANK": "bank.duckdb",
-        "URL": "postgres://me:secret@host/db",
+        "URL": "postgresql://me:secret@host/db",
         "WORDS": "host=db user=me password=secret",
+        "OTHER": "mysql://me:secret@host/db",
     }
-    assert database_path("env:BANK", tmp_path, variables, "key") == tmp_path / "bank.duckdb"
-    assert database_path("a.duckdb", tmp_path, variables, "key") == tmp_path / "a.duckdb"
-    with pytest.raises(ValueError, match="no variable BONK"):
-        database_path("env:BONK", tmp_path, variables, "key")
+    assert database_of("env:BANK", tmp_path, variables, "key").path == tmp_path / "bank.duckdb"
+    assert database_of("a=b.duckdb", tmp_path, variables, "key").path == tmp_path / "a=b.duckdb"
     for name in ("URL", "WORDS"):
-        with pytest.raises(ValueError, match=f"env:{name} holds a connection") as caught:
-            database_path(f"env:{name}", tmp_path, variables, "key")
-        assert "secret" not in str(caught.value)
+        server = database_of(f"env:{name}", tmp_path, variables, "key")
+        assert server == Database(f"env:{name}", None, variables[name])
+        assert "secret" not in repr(server)
+    with pytest.raises(ValueError, match="no variable BONK"):
+        database_of("env:BONK", tmp_path, variables, "key")
+    with pytest.raises(ValueError, match="env:OTHER is the address of a database that is not read") as caught:
+        database_of("env:OTHER", tmp_path, variables, "key")
+    assert "secret" not in str(caught.value)
 
 
-def test_a_view_reads_no_other_file(bank: Path) -> None:
-    other = bank.with_name("other.csv")
-    other.write_text("id\n1\n")
-    with duckdb.connect(str(bank)) as connection:
-        connection.execute(f"CREATE VIEW outside AS SELECT * FROM read_csv('{other}')")
-    with pytest.raises(ValueError, match="bank.duckdb, table outside: DuckDB cannot read it"):
-        DatabaseTable.open(bank, "outside", "id", "nodes.tx")
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    databases = Databases()
+    with pytest.raises(
+        ValueError, match=r"bonk.duckdb: no such file in .*; give the path of a DuckDB or SQLite"
+    ):
+        databases.open_table(Database("bonk.duckdb", tmp_path / "bonk.duckdb"), "tx", "id", "nodes.tx")

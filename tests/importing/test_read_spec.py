@@ -78,7 +78,15 @@ def test_an_error_names_file_key_and_way_out(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["postgres://me:secret@host/db", "host=h password=secret"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://me:secret@host/db",
+        "postgresql://:secret@h",
+        "postgresql://h/d?pass%77ord=secret",
+        "host=h password=secret",
+    ],
+)
 def test_passwords_are_refused_and_never_shown(tmp_path: Path, url: str) -> None:
     with pytest.raises(ValueError, match="nodes.user.database: holds a password") as caught:
         read(tmp_path, SHOP.replace('files = ["users.parquet"]', f'database = "{url}"'))

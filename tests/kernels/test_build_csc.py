@@ -39,6 +39,18 @@ def test_equals_a_stable_sort(edges: tuple[Tensor, Tensor, int, int], threads: i
     assert torch.equal(alone.indices, expected.indices)
 
 
+def test_edges_beyond_a_million_are_sorted_in_two_passes() -> None:
+    random = torch.Generator().manual_seed(1)
+    destinations = torch.randint(5000, (1_200_000,), generator=random, dtype=torch.int32)
+    destinations[torch.rand(1_200_000, generator=random) < 0.4] = 2600
+    sources = torch.randint(1000, (1_200_000,), generator=random, dtype=torch.int32)
+    expected, expected_order = build_csc_reference(sources, destinations, 1000, 5000)
+    csc, order = build_csc(sources, destinations, 1000, 5000, threads=2)
+    assert torch.equal(csc.indptr, expected.indptr)
+    assert torch.equal(csc.indices, expected.indices)
+    assert torch.equal(order, expected_order)
+
+
 @pytest.mark.parametrize("skew", [1.0, 8.0])
 def test_many_edges_are_the_same_on_any_number_of_threads(skew: float) -> None:
     random = torch.Generator().manual_seed(1)

@@ -59,6 +59,17 @@ def test_info_reads_degrees_in_chunks(folder: Path) -> None:
     assert peak_bytes(work, folder) < 60 * MIB
 
 
+def test_a_build_in_memory_takes_at_most_6_bytes_per_edge() -> None:
+    """With offsets, on two threads, where 17 % of all edges have one destination."""
+    before = (
+        "from khop.kernels.build_csc import group_by_destination; random = torch.Generator().manual_seed(0); "
+        f"ends = torch.randint({EDGES // 15}, (2, {EDGES}), generator=random, dtype=torch.int32); "
+        f"ends[1, torch.rand({EDGES}, generator=random) < 0.17] = 7"
+    )
+    work = f"csc = group_by_destination(ends[0], ends[1], {EDGES // 15}, {EDGES // 15}, threads=2)"
+    assert peak_bytes(work, before=before) < 6 * EDGES + MIB
+
+
 def test_an_import_keeps_to_its_budget(tmp_path: Path) -> None:
     """In memory, the edges would take 190 MB as they are read; Arrow and its threads take some 80 MB."""
     random = np.random.default_rng(0)

@@ -63,9 +63,10 @@ def write_graph(
     `khop.Temporal` requires. The time is a column of the edge type, or of its source nodes, or the later of
     both. Edge types with neither column keep their order.
 
-    `memory` is a budget in bytes (default: half of what is free). Besides the input, an edge type takes 6
-    bytes per edge, 22 with columns, 48 more if it sorts. If that exceeds the budget, its edges are sorted
-    through files on the disk of `path`. `EdgeChunks` always are. The folder has the same bits in either case.
+    `memory` is a budget in bytes (default: half of what is free). Besides the input, an edge type takes at
+    most 6 bytes per edge, 22 with columns, 48 more if it sorts. If that exceeds the budget, its edges are
+    sorted through files on the disk of `path`. `EdgeChunks` always are. The folder has the same bits in
+    either case.
 
     `documents` are JSON files to keep beside the arrays, by name. `notice` is called with a text,
     the bytes done and the bytes in all. The text is the current file, or the edge type that is sorted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,10 @@ def append(
             return _delete(path, base, delete, max(_LEAST_MEMORY, budget), threads, notice)
         values, start = _read(spec, path_of("folder", folder))
         source = SourceFolder(start, environment or {})
-        job = _Append(path, base, values, source, split, threads, max(_LEAST_MEMORY, budget), notice)
-        return job.run()
+        with closing(source.databases):
+            return _Append(
+                path, base, values, source, split, threads, max(_LEAST_MEMORY, budget), notice
+            ).run()
 
 
 def _checked_path(path: Path) -> Path:

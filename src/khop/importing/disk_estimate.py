@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from khop.importing.csv_file import CsvTable
+from khop.importing.duckdb_table import DuckDbTable
 from khop.importing.import_state import ImportState
 from khop.importing.memory_table import MemoryTable
 from khop.importing.packages import pa, pq
 from khop.importing.parquet_file import ParquetTable
+from khop.importing.postgres_table import PostgresTable
 from khop.importing.source import OpenSource
 from khop.importing.spec import EdgeRules
+from khop.importing.sqlite_table import SqliteTable
 
 _SAMPLE = 1 << 20  # bytes of a CSV file whose lines are counted
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
@@ -21,8 +24,8 @@ _ENDS, _WORD, _FLOAT = 8, 8, 4  # bytes: both ends of an edge, a position, time 
 def import_bytes(work: ImportState) -> int:
     """Return about the bytes of edges between their reading and sorting, and of nodes.
 
-    Tables whose number of rows is not known before they are read count nothing: databases, Arrow files, and
-    tables with `where`.
+    Tables whose number of rows is not known before they are read count nothing: Arrow files, and tables with
+    `where`.
     """
     edges = sum(
         rows_of(work.edge_sources[edge_type]) * _row_bytes(rules, work.edge_sources[edge_type])
@@ -44,6 +47,8 @@ def rows_of(source: OpenSource) -> int:
             return sum(int(pq.read_metadata(path).num_rows) for _, path in files)
         case MemoryTable(table=table):
             return int(table.num_rows)
+        case DuckDbTable() | SqliteTable() | PostgresTable():
+            return source.table.num_rows
         case CsvTable(files=files):
             return sum(_lines(path) for _, path in files)
         case _:

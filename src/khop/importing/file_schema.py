@@ -31,10 +31,6 @@ class FileTable:
         """Size of the files."""
         return total_bytes(self.files)
 
-    def identity(self) -> str:
-        """Return names, sizes and times of the files."""
-        return identity_of(self.files)
-
 
 def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
     """Return the columns that all files have; ValueError if a column has different types.
@@ -52,11 +48,6 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
                 )
     everywhere = [f.name for f in first if all(f.name in schema.names for _, schema in schemas)]
     return pa.schema([(name, _widest([s.field(name).type for _, s in schemas])) for name in everywhere])
-
-
-def identity_of(files: Sequence[NamedPath]) -> str:
-    """Return names, sizes and modification times of files."""
-    return ";".join(f"{name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for name, path in files)
 
 
 def total_bytes(files: Sequence[NamedPath]) -> int:

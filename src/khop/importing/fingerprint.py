@@ -1,4 +1,4 @@
-"""Identity of an import's input: the spec, and the size and time of every file."""
+"""Identity of an import's input: the spec, size and time of every file, and snapshots of servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from khop.importing.database import database_path
+from khop.importing.database import database_of
 from khop.importing.files import find_files
 from khop.importing.source import SourceFolder
 from khop.importing.spec import Source, Spec
@@ -25,19 +25,26 @@ def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
     sources = [*spec.nodes.values(), *spec.edges.values(), *spec.edges_from]
     if any(source.rows is not None for source in sources):
         return uuid.uuid4().hex
-    files = [_state(path) for source in sources for path in _paths(source, folder)]
+    files = [state for source in sources for state in _states(source, folder)]
     content: dict[str, Any] = {"format": FORMAT, "spec": spec.model_dump(mode="json"), "files": files}
     if encoders:
         content["encoders"] = encoders
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _paths(source: Source, folder: SourceFolder) -> Iterator[Path]:
+def _states(source: Source, folder: SourceFolder) -> Iterator[list[str | int]]:
     if source.files is not None:
         for file in find_files(source.files, folder.path, "files"):
-            yield Path(file.path)
+            yield _state(Path(file.path))
     elif source.database is not None:
-        yield Path(database_path(source.database, folder.path, folder.environment, "database"))
+        database = database_of(source.database, folder.path, folder.environment, "database")
+        if database.path is None:
+            yield [database.name, folder.databases.server(database, "database").state]
+            return
+        yield _state(database.path)
+        log = database.path.with_name(f"{database.path.name}-wal")  # rows of SQLite that the file has not yet
+        if log.exists():
+            yield _state(log)
 
 
 def _state(path: Path) -> list[str | int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from khop.arguments import path_of, whole_number
@@ -34,9 +35,8 @@ def import_tables(
     `spec` is a TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a
     pandas, polars or Arrow table. Paths in a file are relative to the file, others to `folder`. `memory` is
     the budget in bytes for edges under way, by default half of what is free; ids of nodes take memory beside
-    it.
-    `environment` has the variables of `database = "env:NAME"`. The result depends on the rows and their order
-    alone.
+    it. `environment` has the variables of `database = "env:NAME"`: paths, or addresses of Postgres servers.
+    The result depends on the rows and their order alone.
 
     `encoders` is a graph folder that an import has written, or the folder of a run on one: the tables are
     later data. Statistics, vocabularies, categories and classes of that graph are used; none are computed.
@@ -57,12 +57,14 @@ def import_tables(
         case _:
             path = path_of("spec", spec)
             values, start = read_spec(path), path.parent
-    return run_import(
-        values,
-        path_of("out", out),
-        SourceFolder(start, environment or {}),
-        threads=threads,
-        memory=max(_LEAST_MEMORY, budget),
-        notice=notice,
-        encoders=given,
-    )
+    source = SourceFolder(start, environment or {})
+    with closing(source.databases):
+        return run_import(
+            values,
+            path_of("out", out),
+            source,
+            threads=threads,
+            memory=max(_LEAST_MEMORY, budget),
+            notice=notice,
+            encoders=given,
+        )

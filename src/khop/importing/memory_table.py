@@ -47,10 +47,6 @@ class MemoryTable:
         size: int = self.table.nbytes
         return size
 
-    def identity(self) -> str:
-        """Return nothing that another process could compare: an import of it starts anew."""
-        return f"memory:{id(self.table)}:{self.table.num_rows}"
-
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield slices of the table."""
         chosen = self.table.select(list(columns))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import unquote
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -17,7 +18,7 @@ from pydantic_core import ErrorDetails
 from khop.importing.column_spec import SpecTable
 from khop.importing.spec import Spec
 
-_PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
 _TAGS = {"number", "category", "multi", "text", "date", "vector", "bool", "raw", "datetime", "int"}
 
 
@@ -70,11 +71,15 @@ def _refuse_passwords(values: object, source: str, path: tuple[str, ...]) -> Non
         case list() | tuple():
             for value in values:
                 _refuse_passwords(value, source, path)
-        case str() if path[-1] in ("database", "files") and _PASSWORD.search(values):
+        case str() if path[-1] in ("database", "files") and _holds_password(values):
             raise ValueError(
                 f"{_dotted(path)}: holds a password; put the connection into an environment variable and "
                 f'give database = "env:NAME" ({source})'
             )
+
+
+def _holds_password(text: str) -> bool:
+    return any(_PASSWORD.search(form) for form in (text, unquote(text)))
 
 
 def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> str:

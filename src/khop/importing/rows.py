@@ -77,10 +77,6 @@ class Table(Protocol):
         """Size of the files, for progress; 0 if unknown."""
         ...
 
-    def identity(self) -> str:
-        """Return text that changes when the input changes: sizes and times of files."""
-        ...
-
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield readers of consecutive rows with these columns. Call them in this order, or on threads."""
         ...

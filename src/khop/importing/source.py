@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from khop.importing.csv_file import CsvTable, Dialect
-from khop.importing.database import DatabaseTable, database_path
+from khop.importing.database import Databases, database_of
 from khop.importing.files import find_files, open_files
 from khop.importing.memory_table import MemoryTable
 from khop.importing.rows import Piece, Rows, Table, check_columns
@@ -19,10 +19,11 @@ from khop.importing.where import Where
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """Origin of relative paths and of variables."""
+    """Origin of relative paths and of variables, with the databases that are open."""
 
     path: Path
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
+    databases: Databases = field(default_factory=Databases, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +45,9 @@ class OpenSource:
         elif spec.database is not None:
             assert spec.table is not None
             assert spec.order_by is not None
-            path = database_path(spec.database, folder.path, folder.environment, f"{key}.database")
-            table = DatabaseTable.open(path, spec.table, spec.order_by, f"{key}.database")
+            place = f"{key}.database"
+            database = database_of(spec.database, folder.path, folder.environment, place)
+            table = folder.databases.open_table(database, spec.table, spec.order_by, place)
         else:
             table = MemoryTable.of(spec.rows, key)
         return cls(table, spec, key).filtered(spec.where, f"{key}.where")

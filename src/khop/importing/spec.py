@@ -131,9 +131,9 @@ class Source(SpecTable):
     files: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = None
     """Paths and globs, relative to the spec: Parquet, CSV (also .gz, .zst), Arrow."""
     database: Name | None = None
-    """A DuckDB file, or env:NAME for a variable that holds its path."""
+    """A DuckDB or SQLite file, a postgresql:// address without password, or env:NAME for a variable."""
     table: Name | None = None
-    """Table of the database."""
+    """Table of the database; of Postgres maybe with its schema, as sales.orders."""
     order_by: Name | None = None
     """Unique column that fixes the order of a database's rows."""
     rows: SkipJsonSchema[Any] = None

@@ -17,8 +17,9 @@ def build_csc(
     """Group edges by destination, in input order within a row; return the CSC and each edge's input position.
 
     The second value is an int64 permutation, CSC position -> input position. `indices` are int32 if
-    `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Besides the result it takes 2
-    bytes per edge and, per thread, the memory of the fullest of up to 2048 blocks of destinations.
+    `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Besides the result it takes 1
+    byte per edge (2 up to a million edges) and, per thread, the memory of the fullest of up to 2048 blocks of
+    destinations, without the edges of its largest row if that has most of them.
     """
     _check(sources, destinations, num_sources, num_destinations)
     if sources.device.type != "cpu":
