@@ -105,6 +105,7 @@ def test_from_tables_to_recommendations_under_own_ids(
     assert [popular[item["id"]] for item in late["recommended"]] == scores
     shown = khop_command(*words).stdout
     assert "u-late  (no edge before the cut-off: by popularity)" in shown
+    assert shown.endswith("Next:\nkhop recommend a -k 4 --out a/recommended.parquet\n")
 
 
 def test_all_users_go_into_a_file(khop_command: Command, trained: list[tuple[str, str]]) -> None:

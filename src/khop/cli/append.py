@@ -26,7 +26,7 @@ def run_append(
             memory=byte_size(memory, "memory") if memory else None,
             threads=threads or len(os.sched_getaffinity(0)), environment=os.environ, notice=notice,
         )  # fmt: skip
-    typer.echo(f"{graph}: {done}")
+    typer.echo(f"{graph}: {done}\nShow it: khop info {graph}")
 
 
 def ids_by_type(words: list[str]) -> dict[str, list[str]]:

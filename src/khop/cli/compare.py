@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from khop.cli.next_steps import say_next
 from khop.cli.runs import duration, facts
-from khop.cli.terminal import say, say_command, table_console
+from khop.cli.terminal import say, table_console
 from khop.reporting.differences import differences
 from khop.reporting.run_summary import RunSummary, run_summary, seconds_of
 
@@ -38,8 +39,7 @@ def print_comparison(folders: Sequence[Path], as_json: bool) -> None:
     _print(console, "time", runs, _time_rows(runs))
     _print(console, "environment: values that differ", runs, environments)
     _print(console, "settings: values that differ", runs, settings)
-    say(console, "Next:")
-    say_command(console, "khop", "evaluate", str(folders[-1]), "--split", "all")
+    say_next(console, ("khop", "evaluate", str(folders[-1]), "--split", "all"))
 
 
 def _score_rows(runs: Sequence[RunSummary]) -> dict[str, tuple[object, ...]]:

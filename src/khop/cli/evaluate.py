@@ -14,6 +14,7 @@ from khop.api.names_of import names_of
 from khop.cli.baselines import OwnFeatures
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
+from khop.cli.next_steps import reading, say_next
 from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.terminal import say
@@ -72,6 +73,8 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     if request.predictions is not None:
         outcome["predictions"] = str(request.predictions)
     say(console, *two_columns(beside_scores(outcome)))
+    report = ("khop", "report", str(request.folder), "-o", str(request.folder / "report.html"))
+    say_next(console, report if request.predictions is None else reading(request.predictions))
     if request.as_json and rank == 0:
         print(json.dumps(outcome))
 

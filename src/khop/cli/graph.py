@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from khop.cli.bytes_bar import bytes_bar
+from khop.cli.next_steps import tell_next
 from khop.graph.atomic import refuse_existing
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.damage import refuse_damage
@@ -33,6 +34,7 @@ def verify(folder: Path, as_json: bool) -> None:
         typer.echo(f"{folder}: {_findings(len(findings))}" if findings else f"{folder}: no problems found")
     if findings:
         raise typer.Exit(1)
+    tell_next(("khop", "info", str(folder)))
 
 
 def sort(graph: Path, out: Path, by: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from khop.cli.next_steps import tell_next
 from khop.loading.byte_size import byte_size
 
 
@@ -17,6 +18,8 @@ def print_guess(files: list[str]) -> None:
     except ImportError as error:
         raise ValueError(str(error)) from None
     typer.echo(guess_spec([file for file in files if file], Path()), nl=False)
+    guess = ("khop", "import", "--guess", *files)
+    tell_next((*guess, ">", "tables.toml"), ("khop", "import", "tables.toml"))
 
 
 def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, encoders: Path | None) -> None:

@@ -21,6 +21,7 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.infer import Values
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
+from khop.cli.next_steps import reading, say_next
 from khop.cli.progress import two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.terminal import say
@@ -82,6 +83,7 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     }
     texts = {name: ", ".join(map(str, outcome[name])) for name in ("files", "rows")}
     say(console, *two_columns({**outcome, **texts}))
+    say_next(console, reading(next(iter(files.values()))))
     if request.as_json and rank == 0:
         print(json.dumps(outcome))
 

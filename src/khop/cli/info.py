@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from khop.cli.next_steps import say_next
 from khop.cli.parts_table import print_parts
 from khop.cli.terminal import fitting, table_console
 from khop.graph.describe import EdgeSummary, FolderSummary, NodeSummary, describe_folder
@@ -45,6 +46,9 @@ def print_info(folder: Path, as_json: bool) -> None:
     console.print(Columns(_degree_chart(edge, bar_width) for edge in summary.edges))
     if parts:
         print_parts(console, parts)
+    init = ("khop", "init", str(folder), ">", "run.toml")
+    procs = ("--procs", str(len(parts.parts))) if parts else ()
+    say_next(console, init, ("khop", "train", "run.toml", *procs))
 
 
 def _heading(summary: FolderSummary) -> Text:

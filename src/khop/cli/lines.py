@@ -50,12 +50,17 @@ def command_lines(words: Sequence[str], width: int) -> list[str]:
     The shell reads the lines as one command.
     """
     lines: list[str] = []
-    for word in map(shlex.quote, words):
+    for word in map(shell_word, words):
         if lines and len(lines[-1]) + len(word) + len("  \\") <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(f"  {word}" if lines else word)
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def shell_word(word: str) -> str:
+    """Quote a word for a shell. A word `>` stays: it writes stdout to the file that follows."""
+    return word if word == ">" else shlex.quote(word)
 
 
 def _terminal_width() -> int | None:

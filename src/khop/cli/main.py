@@ -34,9 +34,18 @@ from khop.cli.commands import (
 )
 from khop.cli.failures import INTERRUPTED, exit_code, sentence
 from khop.cli.lines import tell
+from khop.cli.next_steps import tell_next
 from khop.cli.option_groups import takes_groups
 
 DEBUG = "--debug"
+# Commands by purpose, as in the help of khop.
+PANELS = {
+    "Train and use a model": ("train", "evaluate", "infer", "predict", "recommend", "profile"),
+    "Look at runs": ("runs", "compare", "report"),
+    "Make a graph": ("import", "append", "compact", "graph", "info", "verify", "lookup", "init"),
+    "Use several machines": ("plan", "partition", "part-files", "serve", "servers"),
+    "Installation": ("doctor", "schema", "help", "version"),
+}
 
 
 class _Group(TyperGroup):
@@ -54,6 +63,7 @@ app = typer.Typer(
     name="khop",
     cls=_Group,
     no_args_is_help=True,
+    epilog="Next: khop doctor checks this machine; khop train debian trains on the built-in graph.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -109,7 +119,15 @@ def show_help(
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
-    _print_version(wanted=True)
+    typer.echo(f"khop {khop.__version__}")
+    tell_next(("khop", "doctor"))
+
+
+_panel_of = {name: panel for panel, names in PANELS.items() for name in names}
+for command in app.registered_commands:
+    command.rich_help_panel = _panel_of.get(command.name or "", "Commands")
+for group in app.registered_groups:
+    group.rich_help_panel = _panel_of.get(str(group.name), "Commands")
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -11,8 +11,9 @@ import typer
 
 from khop.api.partition import partition_graph
 from khop.cli.bytes_bar import bytes_bar
+from khop.cli.next_steps import say_next, tell_next
 from khop.cli.parts_table import print_parts
-from khop.cli.terminal import say, say_command, table_console
+from khop.cli.terminal import table_console
 from khop.distributed.placement import machine_files
 from khop.partition.describe import describe_parts
 from khop.partition.placements import Placement
@@ -42,10 +43,11 @@ def write_parts(source: Path, out: Path, parts: int, settings: Settings, as_json
     console = table_console()
     fanouts = ",".join(map(str, settings.fanouts))
     print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {settings.batch_size:,}")
-    say(console, "Next:")
-    say_command(console, "khop", "info", str(out))
+    say_next(console, ("khop", "info", str(out)))
 
 
 def print_part_files(graph: Path, placement: Placement, machine: int, machines: int, procs: int) -> None:
     """Print the files that one machine needs, one per line."""
     typer.echo("\n".join(machine_files(graph, placement, machine, machines, procs)))
+    part_files = ("khop", "part-files", str(graph), "--machine", str(machine), "--machines", str(machines))
+    tell_next((*part_files, ">", "files.txt"), ("rsync", "--files-from=files.txt", str(graph), "HOST:FOLDER"))

@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from khop.cli.bytes_bar import bytes_bar
+from khop.cli.next_steps import say_next
 from khop.cli.terminal import say, table_console
 from khop.planning.constants import MEASURED, Constants
 from khop.planning.from_disk import FromDisk, from_disk
@@ -74,6 +75,8 @@ def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -
         "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
     )
     say(console, f"Costs are {costs}. How each number is made: docs/planning.md.")
+    parts = ("khop", "partition", "GRAPH", "PARTS", "--parts", str(cluster.machines))
+    say_next(console, parts, ("khop", "train", "run.toml", "--graph", "PARTS"))
 
 
 def _fewest(machines: int | None) -> str:

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from khop.cli.lines import tell
+from khop.cli.next_steps import reading, say_next
 from khop.cli.progress import two_columns, watching
 from khop.cli.ranks import run_of_rank
 from khop.cli.terminal import say
@@ -62,8 +63,16 @@ def predict(request: Request) -> None:
     for line in lines:
         say(console, line)
     say(console, *two_columns(outcome))
+    say_next(console, _again_to_file(request) if request.out is None else reading(request.out))
     if request.as_json:
         print(json.dumps(outcome))
+
+
+def _again_to_file(request: Request) -> tuple[str, ...]:
+    """Return this call with a file for its rows."""
+    later = () if request.later is None else ("--graph", str(request.later))
+    pairs = () if request.pairs is None else ("--pairs", str(request.pairs))
+    return "khop", "predict", str(request.folder), *later, *pairs, "--out", "predictions.parquet"
 
 
 def _pieces(run: Run, request: Request, progress: Progress) -> Iterator[Columns]:

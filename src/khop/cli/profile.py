@@ -14,6 +14,7 @@ from rich.console import Console
 
 from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
+from khop.cli.next_steps import say_next
 from khop.cli.options import named, shown
 from khop.cli.profile_table import LEAST, profile_tables
 from khop.cli.progress import watching
@@ -25,6 +26,7 @@ from khop.config.build import Run
 from khop.config.fields import field_at, value_at
 from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun
+from khop.config.saved_run import CONFIG
 from khop.config.values import RunConfig
 from khop.profiling.bottleneck import Bottleneck, bottleneck
 from khop.profiling.machine import this_machine
@@ -125,8 +127,17 @@ def _conclude(console: Console, run: Run, folder: Path, profile: Profile, reques
         wide.print(fitting(wide, table, *LEAST))
     say(console, *sentences(profile.bottleneck, run.config))
     say(console, f"Timeline: {folder / TIMELINE}; full trace: open {folder / TRACE} in ui.perfetto.dev")
+    say_next(console, _trial(folder, profile.bottleneck))
     if request.as_json:
         print(json.dumps(_outcome(folder, profile)))
+
+
+def _trial(folder: Path, found: Bottleneck) -> tuple[str, ...]:
+    """Return the command that profiles the same run with the setting to try, or that trains it."""
+    entry, config = field_at(found.setting), str(folder / CONFIG)
+    if entry is None or found.value is None:
+        return "khop", "train", config
+    return "khop", "profile", config, entry.option, str(found.value)
 
 
 def sentences(found: Bottleneck, config: RunConfig) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from khop.api.recommend import Candidates, Recommendations, Recommender
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.shared import RankOptions, RankReport
 from khop.cli.lines import tell
+from khop.cli.next_steps import reading, say_next
 from khop.cli.progress import two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.run_folder import CHECKPOINTS
@@ -86,6 +87,9 @@ def recommend_rank(rank: int, device: torch.device, request: Request) -> None:
         "seconds": round(time.perf_counter() - begun, 2),
     }
     say(console, *two_columns({name: of for name, of in outcome.items() if name != "users"}))
+    all_users = ("-k", str(request.k), "--out", str(request.folder / "recommended.parquet"))
+    all_at_once = ("khop", "recommend", str(request.folder), *all_users)
+    say_next(console, all_at_once if request.out is None else reading(request.out))
     if request.report.as_json:
         print(json.dumps(outcome))
 

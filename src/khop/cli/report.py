@@ -14,11 +14,12 @@ from rich.filesize import decimal
 import khop
 from khop.api.names_of import names_of
 from khop.cli.lines import tell
+from khop.cli.next_steps import say_next
 from khop.cli.profile import sentences
 from khop.cli.progress import watching
 from khop.cli.ranks import run_of_rank
 from khop.cli.run_folder import read_run, write_whole
-from khop.cli.terminal import say, say_command
+from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.read import RawRun, checked, with_options
 from khop.config.saved_run import CHECKPOINTS
@@ -60,8 +61,7 @@ def report(request: Request) -> None:
     request.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(request.out, content)
     say(console, f"report  {request.out} ({decimal(len(content))}); it opens in any browser, without network")
-    say(console, "", "Next:")
-    say_command(console, "khop", "evaluate", str(request.folders[0]), "--predictions", "test.parquet")
+    say_next(console, ("khop", "evaluate", str(request.folders[0]), "--predictions", "test.parquet"))
 
 
 def _reported(summary: RunSummary, request: Request, console: Console) -> ReportedRun:

@@ -12,7 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from khop.cli.lines import tell
-from khop.cli.terminal import fitting, say, say_command, table_console
+from khop.cli.next_steps import say_next
+from khop.cli.terminal import fitting, say, table_console
 from khop.reporting.find_runs import find_runs
 from khop.reporting.run_summary import RunState, RunSummary, run_summary
 
@@ -27,13 +28,11 @@ def print_runs(folder: Path, as_json: bool) -> None:
         return
     console = table_console()
     if not found:
-        say(console, f"{folder}: no runs yet", "", "Next:")
-        say_command(console, "khop", "train", "debian")
+        say(console, f"{folder}: no runs yet")
+        say_next(console, ("khop", "train", "debian"))
         return
     console.print(fitting(console, _table(found, time.time()), *_LEAST))
-    say(console, "Next:")
-    for command in _next_commands(found):
-        say_command(console, *command)
+    say_next(console, *_next_commands(found))
 
 
 def readable(folders: Sequence[Path]) -> list[RunSummary]:

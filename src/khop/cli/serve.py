@@ -19,6 +19,7 @@ from types import FrameType, ModuleType
 from rich.table import Table
 
 from khop.cli.commands.serve import ClientOptions, SecurityOptions, ServeOptions
+from khop.cli.next_steps import say_next, tell_next
 from khop.cli.terminal import table_console
 from khop.errors import PeerLost
 from khop.loading.byte_size import byte_size
@@ -80,6 +81,7 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
 
 def _print_address(graph: str, address: Address) -> None:
     print(f"serving {graph} on {address}", flush=True)
+    tell_next(("khop", "train", "run.toml", "--servers", str(address)))
 
 
 def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[str, Address], None]) -> bool:
@@ -311,6 +313,7 @@ def print_status(text: str, options: ClientOptions, as_json: bool) -> None:
             name.replace("_", " "), *(_shown(name, status.get(name, "")) for status in found.values())
         )
     table_console().print(table)
+    say_next(table_console(), ("khop", "train", "run.toml", "--servers", text))
 
 
 def _shown(name: str, value: object) -> str:

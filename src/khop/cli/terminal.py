@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import sys
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.progress import Progress
 from rich.table import Table
 
-from khop.cli.lines import command_lines, wrapped
+from khop.cli.lines import command_lines, shell_word, wrapped
 
 _WIDE = 200  # width of a file or a pipe, in columns
 _ECHO = 4  # columns for two "^C" of the terminal: without them, Ctrl-C would move the bars down a line
@@ -26,9 +26,16 @@ def say(console: Console, *lines: str) -> None:
 
 def say_command(console: Console, *command: str) -> None:
     """Print a shell command so that it can be copied, even if the terminal shows it in several lines."""
-    parts = command_lines(command, console.width) if console.is_terminal else [shlex.join(command)]
+    parts = (
+        command_lines(command, console.width) if console.is_terminal else [" ".join(map(shell_word, command))]
+    )
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=True)
+
+
+def stdout_is_a_terminal() -> bool:
+    """Return whether a person reads stdout, not a file or a program."""
+    return sys.stdout.isatty()
 
 
 def table_console() -> Console:

@@ -19,6 +19,7 @@ from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
 from khop.cli.environment import memory_of_ranks, write_environment
 from khop.cli.lines import tell
+from khop.cli.next_steps import say_next
 from khop.cli.options import named, shown
 from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
@@ -33,7 +34,7 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
-from khop.cli.terminal import say, say_command
+from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.gpu import check_gpu_is_there
 from khop.config.link_run_task import LinkTask
@@ -132,9 +133,8 @@ def _conclude(
         "seconds": round(result.seconds, 2),
         **scores_of({**result.records[result.best_epoch], **compared}),
     }
-    say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}), "", "Next:")
-    for command in _next_commands(run, folder):
-        say_command(console, *command)
+    say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}))
+    say_next(console, *_next_commands(run, folder))
     if request.as_json:
         print(json.dumps(outcome))
 

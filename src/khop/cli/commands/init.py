@@ -17,6 +17,8 @@ def init(graph: GraphArgument) -> None:
 
     Write it to a file, khop init GRAPH > run.toml, and train it: khop train run.toml.
     """
+    from khop.cli.next_steps import tell_next
     from khop.config.proposed_run import proposed_run
 
     typer.echo(proposed_run(folder_of(graph)), nl=False)
+    tell_next(("khop", "init", str(graph), ">", "run.toml"), ("khop", "train", "run.toml"))

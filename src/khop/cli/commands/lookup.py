@@ -40,16 +40,20 @@ def lookup(
     The exit code is 1 if an id is unknown.
     """
     from khop.api.open_ids import open_ids
+    from khop.cli.next_steps import tell_next
 
+    info = ("khop", "info", str(graph))
     of_type = open_ids(folder_of(graph), node_type)
     if by is By.NODE:
         found = of_type.ids([_number(one) for one in ids])
         typer.echo("\n".join(f"{node}\t{id_}" for node, id_ in zip(ids, found, strict=True)))
+        tell_next(info)
         return
     rows = of_type.rows(ids).tolist()
     typer.echo(
         "\n".join(f"{id_}\t{'unknown' if row < 0 else row}" for id_, row in zip(ids, rows, strict=True))
     )
+    tell_next(info)
     if min(rows) < 0:
         raise typer.Exit(1)
 

@@ -79,7 +79,7 @@ class EstimateOptions:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("partition", cls=PartitionCommand)(takes_groups(partition))
-    app.command()(part_files)
+    app.command("part-files")(part_files)
 
 
 def partition(

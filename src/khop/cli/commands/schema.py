@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import typer
 
@@ -23,8 +22,9 @@ def schema() -> None:
     Write it to a file, khop schema > khop-run.schema.json, and name it in the first line of run.toml:
     #:schema ./khop-run.schema.json
     """
+    from khop.cli import terminal
     from khop.config.run_schema import run_schema
 
     typer.echo(json.dumps(run_schema(), indent=1))
-    if sys.stdout.isatty():
+    if terminal.stdout_is_a_terminal():
         typer.echo(_NEXT, err=True)

@@ -19,7 +19,8 @@ from khop.cli.doctor.gpus import gpus
 from khop.cli.doctor.limits import limits
 from khop.cli.doctor.versions import installed, requirements, versions
 from khop.cli.failures import FAILED
-from khop.cli.terminal import say, say_command
+from khop.cli.next_steps import say_next
+from khop.cli.terminal import say
 from khop.user_cache import cache_folder
 
 
@@ -73,5 +74,4 @@ def _print(found: list[Finding]) -> None:
     if any(each.state is State.STOPS for each in found):
         say(console, "khop does not work until the lines marked stops are mended.")
         return
-    say(console, "", "Next:")
-    say_command(console, "khop", "train", "debian")
+    say_next(console, ("khop", "train", "debian"))

@@ -1,0 +1,155 @@
+"""Each command ends with the commands that come next."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from rich.console import Console
+
+from khop.api.partition import partition_graph
+from khop.cli.main import PANELS, app
+from khop.cli.next_steps import reading, say_next
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+# Each also says more than a command: for example, to whom a token is given.
+MARKS = ("Next:", "Show it:", "Show a part:", "Train on it:", "give it to one client", "as the first line of")
+PLAN = "plan --nodes 1e6 --edges 1e7 --feature-bytes 400 --fanouts 9,9 --machines 4 --network 10"
+LIGHT = {
+    "info": ["info", "graph"],
+    "verify": ["verify", "graph"],
+    "init": ["init", "graph"],
+    "partition": ["partition", "graph", "out", "--parts", "2"],
+    "part-files": ["part-files", "parts", "--machine", "0", "--machines", "2"],
+    "plan": PLAN.split(),
+    "graph sort": ["graph", "sort", "shop", "out", "--by", "at"],
+    "graph split": ["graph", "split", "graph", "out", "--links", "item like item"],
+    "lookup": ["lookup", "shop", "user", "bob"],
+    "import": ["import", "--guess", "users.csv"],
+    "runs": ["runs"],
+    "doctor": ["doctor"],
+    "schema": ["schema"],
+    "help": ["help"],
+    "version": ["version"],
+    "servers token": ["servers", "token", "alice"],
+}
+OF_RUNS = {
+    "train": ["train", "run.toml"],
+    "evaluate": ["evaluate", "one"],
+    "infer": ["infer", "one", "--out", "e.npy"],
+    "profile": ["profile", "run.toml", "--steps", "2"],
+    "compare": ["compare", "one", "two"],
+    "report": ["report", "one", "-o", "report.html"],
+}
+ELSEWHERE = {  # in the test files of these commands, which make what they need
+    "predict", "recommend", "append", "compact", "serve", "servers status",
+}  # fmt: skip
+
+
+def words_of(command: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, each in getattr(command, "commands", {}).items():
+        if hasattr(each, "commands"):
+            yield from words_of(each, (*path, name))
+        else:
+            yield " ".join((*path, name))
+
+
+@pytest.fixture
+def place(khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a graph, its parts, a table, and a person who reads stdout."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph").symlink_to(learnable)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "users.csv").write_text("user_id,age\na,1\nb,2\n")
+    monkeypatch.setattr("khop.cli.terminal.stdout_is_a_terminal", lambda: True)
+    return tmp_path
+
+
+def test_every_command_is_tried_here_or_in_its_own_file() -> None:
+    known = {*LIGHT, *OF_RUNS, *ELSEWHERE}
+    assert set(words_of(typer.main.get_command(app))) == known
+
+
+def test_every_command_has_a_panel_in_the_help() -> None:
+    listed = [name for names in PANELS.values() for name in names]
+    assert sorted(listed) == sorted({words.split()[0] for words in words_of(typer.main.get_command(app))})
+
+
+@pytest.mark.parametrize("command", sorted(set(LIGHT) - {"lookup", "graph sort", "part-files"}))
+def test_a_command_ends_with_what_to_do_next(khop_command: Command, place: Path, command: str) -> None:
+    check(khop_command(*LIGHT[command]))
+
+
+def test_commands_on_parts_and_on_columns_do_too(khop_command: Command, place: Path) -> None:
+    partition_graph(place / "graph", place / "parts", 2)
+    times = EdgeTable(torch.tensor([0, 1]), torch.tensor([1, 0]), columns={"at": torch.tensor([7, 5])})
+    write_graph("shop", {"user": NodeTable(ids=["ann", "bob"])}, {("user", "knows", "user"): times})
+    for command in ("part-files", "lookup", "graph sort"):
+        check(khop_command(*LIGHT[command]))
+
+
+@pytest.mark.long
+def test_commands_on_runs_end_with_what_to_do_next(khop_command: Command, small_run: Path) -> None:
+    for name in ("one", "two"):
+        check(khop_command("train", "run.toml", "--epochs", "1", "--out", name))
+    for words in OF_RUNS.values():
+        check(khop_command(*words))
+
+
+def check(ran: Ran) -> None:
+    assert ran.code == 0, ran
+    assert any(mark in "\n".join((ran.stdout + ran.stderr).splitlines()[-4:]) for mark in MARKS), ran
+
+
+def test_output_for_another_program_has_no_next_step(
+    khop_command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Next:" in khop_command("init", "graph").stderr
+    monkeypatch.setattr("khop.cli.terminal.stdout_is_a_terminal", lambda: False)
+    ran = khop_command("init", "graph")
+    assert ran.stderr == ""
+    assert "Next:" not in ran.stdout
+
+
+@pytest.mark.parametrize("name", ["with 'quotes'.npy", "rows.npy"])
+def test_the_command_that_reads_a_file_of_rows_runs(tmp_path: Path, name: str) -> None:
+    import numpy as np
+
+    np.save(tmp_path / name, np.arange(8).reshape(4, 2))
+    command = reading(tmp_path / name)
+    shown = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[[0 1]\n [2 3]\n [4 5]]\n"
+
+
+def test_next_commands_can_be_copied_and_a_redirect_stays_one() -> None:
+    console = Console(width=40)
+    with console.capture() as printed:
+        say_next(console, ("khop", "init", "my graph", ">", "run.toml"))
+    assert printed.get() == "\nNext:\nkhop init 'my graph' > run.toml\n"
+
+
+def test_a_server_on_a_terminal_names_the_command_of_its_clients(learnable: Path) -> None:
+    pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "khop", "serve", str(learnable), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    os.close(ours)
+    assert lines[:2] == ["\n", "Next:\n"]
+    assert lines[2].startswith("khop train run.toml --servers 127.0.0.1:")
