@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import error_index
 from sphinx.cmd.build import main as sphinx_build
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +69,8 @@ def stage() -> None:
         text = (ROOT / page.source).read_text()
         if page.place == Path("index.md"):
             text += navigation(text, places)
+        if page.place == Path("errors.md"):
+            text += error_index.as_markdown()
         target = STAGED / page.place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(LINK.sub(partial(_within_site, page, places), text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,8 +10,19 @@ from pathlib import Path
 import pytest
 
 import khop
+from khop.training.link_prediction import LINK_METRICS
+from khop.training.metrics import METRICS
+from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
+from khop.training.number_metrics import REGRESSION_METRICS
+from support.built_site import build_site
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import error_index  # noqa: E402
+import plain_words  # noqa: E402
+
+SECTIONS = ["Start", "Tutorials", "How-to", "Reference", "Internals"]
+HEADED_BY_WORDS = re.compile(r"^## ([\w ]+)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 HEADED = re.compile(r"^## (\w+)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -33,11 +43,7 @@ class Targets(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "scripts/build_docs.py", "--out", str(out)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    return out
+    return build_site(tmp_path_factory.mktemp("site"))
 
 
 def test_each_link_of_the_site_leads_somewhere(site: Path) -> None:
@@ -54,6 +60,58 @@ def test_each_link_of_the_site_leads_somewhere(site: Path) -> None:
                 broken.append(f"{page.relative_to(site)}: {target}")
     assert broken == []
     assert len(pages) > 30
+
+
+def test_no_page_is_orphaned(site: Path) -> None:
+    """Each page is reached from the first one by links within the pages, without search and index."""
+    reached, todo = set(), [site / "index.html"]
+    while todo:
+        page = todo.pop()
+        if page not in reached and page.suffix == ".html" and page.exists():
+            reached.add(page)
+            todo += [(page.parent / target.partition("#")[0]).resolve() for target in Targets(page).targets]
+    assert set(site.rglob("*.html")) - reached == set()
+
+
+def test_the_index_has_the_five_parts_and_start_comes_first() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert re.findall(r"^## (.+)$", index, re.MULTILINE) == SECTIONS
+
+
+def test_start_and_tutorials_are_easy_to_read() -> None:
+    """At most 3 % of their sentences have more than 30 words; code counts as a word."""
+    index = (ROOT / "docs" / "index.md").read_text()
+    start = index.partition("## Start")[2].partition("## How-to")[0]
+    pages = {(ROOT / "docs" / name).resolve() for name in re.findall(r"\]\(([^)#]+)", start)}
+    read = [text for text in plain_words.paragraphs() if ROOT / text.place in pages]
+    found = [sentence for text in read for sentence in plain_words.sentences(text.words)]
+    assert len(found) > 200
+    long = [sentence for sentence in found if len(sentence.split()) > plain_words.LONG_WORDS]
+    assert len(long) <= 0.03 * len(found), long
+
+
+def test_each_metric_has_a_line_in_its_table() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    sections = dict(HEADED_BY_WORDS.findall(page))
+    kinds = {"Classes": METRICS, "Several labels per node": MULTI_LABEL_METRICS,
+             "Numbers": REGRESSION_METRICS, "Links": LINK_METRICS}  # fmt: skip
+    missing = [
+        f"{title}: {name}"
+        for title, names in kinds.items()
+        for name in names
+        if f"`{name}`" not in sections[title]
+    ]
+    assert missing == []
+
+
+def test_the_site_lists_the_sentence_of_each_error(site: Path) -> None:
+    shown = re.sub(r"<[^>]+>", "", (site / "errors.html").read_text())
+    found = error_index.by_area()
+    assert all(found.values())
+    assert sum(map(len, found.values())) > 500
+    words = "give one fanout per layer"
+    assert words in shown
+    assert any(words in sentence.text for sentence in found["The command and run files"])
 
 
 def test_the_site_needs_no_network(site: Path) -> None:
