@@ -514,6 +514,52 @@ REFUSED: dict[str, Cases] = {
         ("mode []: must be one of ['binary', 'triplet']", lambda: khop.UniformNegatives(1, [])),
         ("exact 'x': must be True or False", lambda: khop.UniformNegatives(1, exact='x')),
     ],
+    "SaintNodes": [
+        ('size 0: must be a whole number from 1 to', lambda: khop.SaintNodes(0)),
+        ("size 'a': must be a whole number from 1 to", lambda: khop.SaintNodes('a')),
+    ],
+    "SaintEdges": [
+        ('size 0: must be a whole number from 1 to', lambda: khop.SaintEdges(0)),
+    ],
+    "SaintWalks": [
+        ('roots 0: must be a whole number from 1 to', lambda: khop.SaintWalks(0, 2)),
+        ('length 1.5: must be a whole number from 1 to', lambda: khop.SaintWalks(2, 1.5)),
+        ('roots * (length + 1) ', lambda: khop.SaintWalks(2**30, 3)),
+    ],
+    "SaintSampler": [
+        ('graph 5: must be a graph', lambda: khop.SaintSampler(5, khop.SaintNodes(2), layers=1)),
+        ('draw 5: must be khop.SaintNodes(...)', lambda: khop.SaintSampler(GRAPH, 5, layers=1)),
+        ('layers 0: must be a whole number, 1 or more', lambda: khop.SaintSampler(GRAPH, khop.SaintNodes(2), layers=0)),
+        ('coverage 0: must be a whole number, 1 or more', lambda: khop.SaintSampler(GRAPH, khop.SaintNodes(2), layers=1, coverage=0)),
+        ('groups_per_epoch 0: must be a whole', lambda: khop.SaintSampler(GRAPH, khop.SaintNodes(2), layers=1, groups_per_epoch=0)),
+        ('rule 5: must be khop.Uniform()', lambda: khop.SaintSampler(GRAPH, khop.SaintNodes(2), layers=1, rule=5)),
+        ("rule Temporal(column='t'", lambda: khop.SaintSampler(GRAPH, khop.SaintNodes(2), layers=1, rule=khop.Temporal('t'))),
+        ('seed -1:', lambda: khop.SaintSampler(GRAPH, khop.SaintNodes(2), layers=1, seed=-1)),
+    ],
+    "ClusterSampler": [
+        ('graph 5: must be a graph', lambda: khop.ClusterSampler(5, tensor([0, 1, 0]), layers=1)),
+        ("clusters of 'n': 5; give whole numbers", lambda: khop.ClusterSampler(GRAPH, 5, layers=1)),
+        ("clusters of 'n': of shape (2,), for 3 nodes", lambda: khop.ClusterSampler(GRAPH, tensor([0, 1]), layers=1)),
+        ("clusters of 'n': node 1 has -1", lambda: khop.ClusterSampler(GRAPH, tensor([0, -1, 0]), layers=1)),
+        ('per_group 0: must be a whole', lambda: khop.ClusterSampler(GRAPH, tensor([0, 1, 0]), layers=1, per_group=0)),
+    ],
+    "ShadowSampler": [
+        ('graph 5: must be a graph', lambda: khop.ShadowSampler(5, [2], layers=1)),
+        ("fanouts 'a'", lambda: khop.ShadowSampler(GRAPH, 'a', layers=1)),
+        ('layers 0: must be a whole', lambda: khop.ShadowSampler(GRAPH, [2], layers=0)),
+        ('per_group 0: must be a whole', lambda: khop.ShadowSampler(GRAPH, [2], layers=1, per_group=0)),
+    ],
+    "cluster_graph": [
+        ('graph 5: must be a path', lambda: khop.cluster_graph(5, TMP / 'zz', 2)),
+        ('clusters 0: must be a whole number, 1 or more', lambda: khop.cluster_graph(written(), TMP / 'zz', 0)),
+        ("method 'zz'", lambda: khop.cluster_graph(written(), TMP / 'zz', 2, method='zz')),
+        ("column 'x': 'n' nodes have it already", lambda: khop.cluster_graph(written(), TMP / 'zz', 2, column='x')),
+    ],
+    "clusters_of": [
+        ('graph 5: must be a khop.Graph', lambda: khop.clusters_of(5)),
+        ("column 'cluster': 'n' nodes lack it", lambda: khop.clusters_of(GRAPH)),
+        ("column 'x' of 'n': float32", lambda: khop.clusters_of(GRAPH, 'x')),
+    ],
     "Labor": [
         ("kappa 0: must be a whole number from 1 to", lambda: khop.Labor(kappa=0)),
         ("layer_dependent 5: must be True or False", lambda: khop.Labor(layer_dependent=5)),

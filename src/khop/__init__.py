@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from khop.forks import watch_forks
 
 if TYPE_CHECKING:
+    from khop.api.cluster_graph import cluster_graph as cluster_graph
+    from khop.api.cluster_graph import clusters_of as clusters_of
     from khop.api.connect import connect as connect
     from khop.api.evaluate import evaluate as evaluate
     from khop.api.evaluate import evaluate_links as evaluate_links
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from khop.rules.top_k import TopK as TopK
     from khop.rules.uniform import Uniform as Uniform
     from khop.rules.weighted import Weighted as Weighted
+    from khop.sampling.cluster import ClusterSampler as ClusterSampler
     from khop.sampling.exclusion import Exclude as Exclude
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
@@ -90,9 +93,14 @@ if TYPE_CHECKING:
     from khop.sampling.neighbor import Expansion as Expansion
     from khop.sampling.neighbor import NeighborSampler as NeighborSampler
     from khop.sampling.outputs import Output as Output
+    from khop.sampling.saint import SaintSampler as SaintSampler
+    from khop.sampling.saint_draws import SaintEdges as SaintEdges
+    from khop.sampling.saint_draws import SaintNodes as SaintNodes
+    from khop.sampling.saint_draws import SaintWalks as SaintWalks
     from khop.sampling.sampler import Sampler as Sampler
     from khop.sampling.sampler import SamplerBase as SamplerBase
     from khop.sampling.sampler import Seeds as Seeds
+    from khop.sampling.shadow import ShadowSampler as ShadowSampler
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
     from khop.training.baselines import Constant as Constant
@@ -166,6 +174,12 @@ _PUBLIC = {
     "Rule": "khop.rules.rule",
     "RuleBase": "khop.rules.rule",
     "Sample": "khop.batch",
+    "ShadowSampler": "khop.sampling.shadow",
+    "SaintWalks": "khop.sampling.saint_draws",
+    "SaintEdges": "khop.sampling.saint_draws",
+    "SaintNodes": "khop.sampling.saint_draws",
+    "SaintSampler": "khop.sampling.saint",
+    "ClusterSampler": "khop.sampling.cluster",
     "Sampler": "khop.sampling.sampler",
     "SamplerBase": "khop.sampling.sampler",
     "Schedule": "khop.training.schedule",
@@ -187,6 +201,8 @@ _PUBLIC = {
     "append": "khop.importing.append",
     "class_weights": "khop.training.class_loss",
     "cooccurrence": "khop.graph.cooccurrence",
+    "cluster_graph": "khop.api.cluster_graph",
+    "clusters_of": "khop.api.cluster_graph",
     "compact": "khop.graph.compact",
     "connect": "khop.api.connect",
     "evaluate": "khop.api.evaluate",

@@ -233,9 +233,10 @@ class Sample:
     blocks: tuple[Block, ...]
     seed_index: Mapping[NodeType, Tensor]  # int64 (seeds), the local id of each seed, duplicates included
     subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
-    trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed of each node's disjoint tree
+    trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed or the group of each node's tree
     links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
     loss_weights: LossWeights | None = None  # None: all seeds count the same
+    num_groups: int | None = None  # of this rank's step, if seeds are groups: losses are then per group
 
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
         """Return losses times their weights, in units in which the total weight is the number of losses.
@@ -259,7 +260,7 @@ class Sample:
         links = {edge_type: rows.map(change) for edge_type, rows in self.links.items()}
         nodes, seed_index = map_all(self.nodes, change), map_all(self.seed_index, change)
         weights = None if self.loss_weights is None else self.loss_weights.map(change)
-        return Sample(nodes, blocks, seed_index, subgraph, trees, links, weights)
+        return Sample(nodes, blocks, seed_index, subgraph, trees, links, weights, self.num_groups)
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ class Batch:
     seed_columns: Columns  # per seed node type: column name -> (seeds, ...)
     epoch: int
     step: int
-    num_global_seeds: int  # seeds (nodes or links) of this step over all ranks
+    num_global_seeds: int  # seeds (nodes, links or groups) of this step over all ranks
     world_size: int = 1
     spans: tuple[Span, ...] = ()  # the time spent making it
     traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     SPLIT = 4
     DROPOUT = 5
     EVALUATION = 6
+    PRESAMPLE = 7
 
 
 def mix64(value: int) -> int:

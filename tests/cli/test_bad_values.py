@@ -67,6 +67,7 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("part-files",): ["parts", "--machine", "0", "--machines", "2"],
         ("plan",): _SIZES.split(),
         ("graph", "sort"): [str(graph), "out", "--by", "x"],
+        ("graph", "cluster"): [str(graph), "out", "--clusters", "4"],
         ("graph", "split"): ["shop", "out", "--links", "user buys item"],
         ("init",): [str(graph)],
         ("lookup",): [str(graph), "node", "7"],

@@ -56,6 +56,7 @@ def whole(shop: Path, tmp_path: Path) -> Path:
 REWRITES = {
     "partition": ["partition", "{graph}", "{out}", "--parts", "2"],
     "sort": ["graph", "sort", "{graph}", "{out}", "--by", "day"],
+    "cluster": ["graph", "cluster", "{graph}", "{out}", "--clusters", "2"],
     "split": ["graph", "split", "{graph}", "{out}", "--links", "user buys item"],
 }
 

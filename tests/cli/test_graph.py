@@ -1,4 +1,4 @@
-"""`khop verify` and `khop graph sort`, as a user runs them."""
+"""`khop verify`, `khop graph sort` and `khop graph cluster`, as a user runs them."""
 
 from __future__ import annotations
 
@@ -75,3 +75,16 @@ def test_sort_writes_the_graph_in_the_order_of_time(khop_command: Callable[..., 
     wrong = khop_command("graph", "sort", plain, str(tmp_path / "other"), "--by", "when")
     assert wrong.code == 2
     assert "sort_by 'when': no such column of times" in wrong.stderr
+
+
+def test_cluster_writes_the_graph_with_a_column(khop_command: Callable[..., Ran], tmp_path: Path) -> None:
+    edges = {("a", "to", "a"): EdgeTable(np.array([0, 1, 2]), np.array([1, 2, 3]))}
+    plain, out = str(write_graph(tmp_path / "plain", {"a": NodeTable(4)}, edges)), tmp_path / "clustered"
+    done = khop_command("graph", "cluster", plain, str(out), "--clusters", "2", "--column", "c")
+    assert (done.code, done.stderr) == (0, "")
+    expected = f"{out}: 2 clusters. Train on them: khop train --graph {out} --sampler cluster\n"
+    assert done.stdout == expected
+    assert sorted(open_folder(out).columns()["a"]["c"].tolist()) == [0, 0, 1, 1]
+    wrong = khop_command("graph", "cluster", plain, str(tmp_path / "b"), "--clusters", "2", "--method", "zz")
+    assert wrong.code == 2
+    assert "method 'zz'" in wrong.stderr

@@ -49,6 +49,17 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
         write_diary,
         {"sampler": {"fanouts": [3, 2], "rule": {"kind": "top-k", "column": "price"}}},
     ),
+    "nodes, by GraphSAINT": (
+        write_learnable_graph,
+        {"sampler": {"kind": "saint-walk", "walk_roots": 40, "coverage": 3, "groups_per_step": 2}},
+    ),
+    "nodes, by ShaDow": (
+        write_learnable_graph,
+        {
+            "sampler": {"kind": "shadow", "fanouts": [4], "seeds_per_group": 9, "groups_per_step": 5},
+            "model": {"hidden": 8, "layers": 2},
+        },
+    ),
     "nodes, by normalized sums": (
         write_learnable_graph,
         {

@@ -48,6 +48,7 @@ from khop.loading.streams import Streams, streams_of
 from khop.loading.transfer import Transfer, device_of
 from khop.runtime.group import Group, this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
+from khop.sampling.groups import grouped
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.listed import ListedLinks, ListedNodes, ListedSeeds, fetched_seeds, listed_seeds
 from khop.sampling.sampler import Sampler, Seeds, checked_sampler
@@ -81,8 +82,10 @@ class Loader:
 
     `seeds` are `khop.Links` or nodes. Nodes are ids or a boolean mask, as a tensor, a NumPy array or a list;
     "all" means all nodes. For several node types, give a mapping from type to nodes. `batch_size` is the
-    number of seeds per step over all ranks. Each seed, node or link, is used once per epoch. With
-    `drop_last`, the last step of an epoch is left out if it has fewer than `batch_size` seeds.
+    number of seeds per step over all ranks. Each seed, node or link, is used once per epoch. Samplers of
+    groups (`SaintSampler`, `ClusterSampler`, `ShadowSampler`) make groups of the seed nodes; `batch_size`
+    then counts groups, and one rank uses each group once per epoch. With `drop_last`, the last step of an
+    epoch is left out if it has fewer than `batch_size` seeds.
 
     `columns` are gathered for all nodes of a batch, `seed_columns` for its seeds. Both are names, or a
     mapping from type to names; `columns` may also name edge types (see `Adjacency.columns`). `khop.Temporal`
@@ -133,7 +136,14 @@ class Loader:
             _warn_of_position(self._group.rank)
         affinity = affinity_of(self._graph, self._graph.lanes) if by_owner else None
         ranks = (self._group.rank, self._group.world_size)
-        self._order = SeedOrder(seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last)
+        groups = grouped(sampler, seed_list)
+        if groups is not None:
+            seed_list, affinity = groups, None
+            batch_size = whole_number("batch_size", batch_size, 1) * groups.size
+        per_item = 1 if groups is None else groups.size
+        self._order = SeedOrder(
+            seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last, group=per_item
+        )
         choice = ColumnChoice.of(
             self._graph.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
         )

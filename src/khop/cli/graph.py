@@ -1,4 +1,4 @@
-"""The work of `khop verify` and `khop graph sort`."""
+"""The work of `khop verify`, `khop graph sort` and `khop graph cluster`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from khop.api.cluster_graph import cluster_graph
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.next_steps import tell_next
 from khop.graph.atomic import refuse_existing
@@ -46,6 +47,13 @@ def sort(graph: Path, out: Path, by: str) -> None:
         refuse_damage(folder, notice)
         save_graph(out, open_csc_graph(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
     typer.echo(f"{out}: sorted by {by}. Show it: khop info {out}")
+
+
+def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, seed: int) -> None:
+    """Write a graph with the cluster of each node as a column."""
+    with bytes_bar() as notice:
+        cluster_graph(graph, out, clusters, method=method, column=column, seed=seed, notice=notice)
+    typer.echo(f"{out}: {clusters:,} clusters. Train on them: khop train --graph {out} --sampler cluster")
 
 
 def _findings(count: int) -> str:

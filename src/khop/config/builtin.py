@@ -11,13 +11,17 @@ from khop.components import ImportedLater
 from khop.config.tables import (
     BuiltinTask,
     ClassificationTable,
+    ClusterTable,
     GatTable,
     HgtTable,
     ModelTable,
     MultiLabelTable,
     RegressionTable,
     SageTable,
+    SaintSizeTable,
+    SaintWalkTable,
     SamplerTable,
+    ShadowTable,
     StackTable,
 )
 
@@ -108,6 +112,41 @@ class Neighbor:
 
     Options = SamplerTable
     build = ImportedLater("khop.config.build_sampler:neighbor")
+
+
+class SaintNode:
+    """GraphSAINT's subgraphs of drawn nodes."""
+
+    Options = SaintSizeTable
+    build = ImportedLater("khop.config.build_groups:saint_node")
+
+
+class SaintEdge:
+    """GraphSAINT's subgraphs of drawn edges."""
+
+    Options = SaintSizeTable
+    build = ImportedLater("khop.config.build_groups:saint_edge")
+
+
+class SaintWalk:
+    """GraphSAINT's subgraphs of random walks."""
+
+    Options = SaintWalkTable
+    build = ImportedLater("khop.config.build_groups:saint_walk")
+
+
+class Cluster:
+    """Cluster-GCN's subgraphs of clusters."""
+
+    Options = ClusterTable
+    build = ImportedLater("khop.config.build_groups:cluster")
+
+
+class Shadow:
+    """ShaDow's subgraphs around seeds."""
+
+    Options = ShadowTable
+    build = ImportedLater("khop.config.build_groups:shadow")
 
 
 @dataclass(frozen=True)

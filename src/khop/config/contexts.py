@@ -75,6 +75,8 @@ class SamplerContext:
     rule: Rule  # of the settings of neighbor sampling, or of the table sampler.rule
     expansion: Expansion
     links: LinkSettings | None  # None: seeds are nodes
+    layers: int = 0  # blocks of a batch: the setting model.layers
+    seed: int = 0  # of the run
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +224,9 @@ class TaskContext:
 
     def _sampling(self, fanouts: Sequence[Fanout], links: LinkSettings | None) -> SamplerContext:
         expansion = Expansion(self.config.sampler.expansion)
-        return SamplerContext(self.graph, fanouts, rule_of(self.config, self.graph), expansion, links)
+        layers = self.config.model.layers or len(fanouts)
+        rule, seed = rule_of(self.config, self.graph), self.config.training.seed
+        return SamplerContext(self.graph, fanouts, rule, expansion, links, layers, seed)
 
 
 def rule_of(config: RunConfig, graph: Graph) -> Rule:

@@ -26,7 +26,17 @@ TASKS = Family(
         LINK_PREDICTION: "khop.config.builtin:LinkPrediction",
     },
 )
-SAMPLERS = Family("khop.samplers", {"neighbor": "khop.config.builtin:Neighbor"})
+SAMPLERS = Family(
+    "khop.samplers",
+    {
+        "neighbor": "khop.config.builtin:Neighbor",
+        "saint-node": "khop.config.builtin:SaintNode",
+        "saint-edge": "khop.config.builtin:SaintEdge",
+        "saint-walk": "khop.config.builtin:SaintWalk",
+        "cluster": "khop.config.builtin:Cluster",
+        "shadow": "khop.config.builtin:Shadow",
+    },
+)
 RULES = Family(
     "khop.rules",
     {

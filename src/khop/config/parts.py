@@ -12,6 +12,7 @@ from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import AnyLinks
 from khop.arguments import as_mapping
+from khop.config.tables import GroupsTable
 from khop.config.values import RunConfig
 from khop.loading.columns import NamesByType
 from khop.loading.device_placement import CacheSize
@@ -32,10 +33,11 @@ def seeds_loader(
     seed_times: str | None = None,
 ) -> Loader:
     """Make a loader of training batches: shuffled, on the run's device, with its threads."""
+    table = config.sampler
     return Loader(
         sampler,
         seeds,
-        config.training.batch_size,
+        table.groups_per_step if isinstance(table, GroupsTable) else config.training.batch_size,
         shuffle=True,
         drop_last=config.training.drop_last,
         seed=config.training.seed,

@@ -61,11 +61,12 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
         _check_tensorboard(raw)
     is_named = config.graph in builtin_names() or bool(config.servers.addresses)
     name = config.graph if is_named else str(graph.path.absolute())
+    layers = config.model.layers or len(config.sampler.fanouts)
     resolved = config.model_copy(
         update={
             "graph": name,
             "task": task,
-            "model": config.model.model_copy(update={"layers": len(config.sampler.fanouts)}),
+            "model": config.model.model_copy(update={"layers": layers}),
             "threads": config.threads or sampler_threads(usable_cores()),
             "compute_threads": config.compute_threads or usable_cores(),
         }

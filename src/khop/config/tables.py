@@ -6,7 +6,7 @@ fields: `composed` makes the table of one component. khop's own components decla
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -117,7 +117,8 @@ class SamplerTable(Section):
     """Sampling of neighborhoods."""
 
     kind: Annotated[str | None, KindOf(SAMPLERS), Default("neighbor: draws per hop")] = None
-    """Sampler of training batches: neighbor, or package.module:Class"""
+    """Sampler of training batches: neighbor, saint-node, saint-edge, saint-walk, cluster, shadow, or
+    package.module:Class"""
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
     """Neighbors drawn per node, one number per hop; the first is the hop at the seeds"""
     replacement: bool = False
@@ -134,6 +135,8 @@ class SamplerTable(Section):
     """Range of times before the seed, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
     rule: RuleTable | None = None
 
+    layers_are_hops: ClassVar[bool] = True  # a batch has a block per entry of `fanouts`
+
     @model_validator(mode="after")
     def _has_one_rule(self) -> SamplerTable:
         if self.rule is not None and (self.weight is not None or self.replacement):
@@ -142,6 +145,56 @@ class SamplerTable(Section):
                 "sampler.replacement; leave these out"
             )
         return self
+
+
+class GroupsTable(SamplerTable):
+    """Sampling of groups of nodes, each with all edges among them."""
+
+    layers_are_hops: ClassVar[bool] = False
+
+    groups_per_step: Count = 1
+    """Groups per optimizer step, over all processes, in place of training.batch_size"""
+
+
+class SaintTable(GroupsTable):
+    """GraphSAINT's sampling of subgraphs."""
+
+    groups_per_epoch: Annotated[CountOrNone, Default("nodes of the graph over nodes of a subgraph")] = 0
+    """Subgraphs per epoch"""
+    coverage: Count = 50
+    """Presampled nodes that normalize edges and losses, over the nodes of the graph"""
+
+
+class SaintSizeTable(SaintTable):
+    """GraphSAINT's sampling of subgraphs by nodes or by edges."""
+
+    subgraph_draws: Count = 2000
+    """Nodes (saint-node) or edges (saint-edge) drawn for a subgraph"""
+
+
+class SaintWalkTable(SaintTable):
+    """GraphSAINT's sampling of subgraphs by random walks."""
+
+    walk_roots: Count = 1000
+    """Random walks of a subgraph"""
+    walk_length: Count = 2
+    """Steps of a walk"""
+
+
+class ClusterTable(GroupsTable):
+    """Cluster-GCN's sampling of clusters."""
+
+    cluster_column: Text = "cluster"
+    """Node column of clusters, as `khop graph cluster` writes it"""
+    clusters_per_group: Count = 1
+    """Clusters whose nodes form a subgraph"""
+
+
+class ShadowTable(GroupsTable):
+    """ShaDow's sampling of subgraphs around seeds."""
+
+    seeds_per_group: Count = 1
+    """Seeds that share a subgraph; 1: each seed has its own"""
 
 
 class _Widths(Section):

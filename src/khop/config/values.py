@@ -273,7 +273,8 @@ class RunConfig(Section):
     def _fanouts_match_layers(self) -> RunConfig:
         layers = self.model.layers or len(self.sampler.fanouts)
         named = f"model.layers is {layers}" if self.model.layers else f"sampler.fanouts make {layers} layers"
-        for section, fanouts in (("sampler", self.sampler.fanouts), ("evaluation", self.evaluation.fanouts)):
+        drawn = self.sampler.fanouts if self.sampler.layers_are_hops else ()
+        for section, fanouts in (("sampler", drawn), ("evaluation", self.evaluation.fanouts)):
             if fanouts and len(fanouts) != layers:
                 entries = "1 entry" if len(fanouts) == 1 else f"{len(fanouts)} entries"
                 raise ValueError(f"{section}.fanouts has {entries}, {named}: give one fanout per layer")

@@ -117,13 +117,7 @@ def write_parts(
     refuse_existing(target)
     refuse_damage(folder, notice)
     graph = open_csc_graph(folder)
-    numbering = Numbering.of(graph.counts)
-    balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
-    method = settings.partitioner()
-    assigning = Meter(method.passes * numbering.num_nodes, notice)
-    request = AssignRequest(graph, numbering, balance, settings.parts, threads, assigning)
-    assigned = numbering.by_type(method.assign(request))
-    quality = quality_of(graph, numbering, balance, assigned, settings.parts)
+    quality, assigning, assigned = assigned_parts(folder, graph, settings, threads, notice)
     if settings.fanouts:
         assigning.at("looking ahead at batches")
         quality = replace(quality, remote_share=_remote_share(folder, graph, assigned, settings))
@@ -132,6 +126,23 @@ def write_parts(
         book = _write(hidden, folder, graph, settings, renumbering, quality, threads, notice)
         write_book(hidden, book)
     return book
+
+
+def assigned_parts(
+    folder: GraphFolder,
+    graph: CscGraph,
+    settings: PartitionSettings,
+    threads: int,
+    notice: ProgressCallback | None,
+) -> tuple[Quality, Meter, dict[NodeType, Tensor]]:
+    """Assign nodes to parts: the quality, the meter of the work, and int32 (nodes) by type."""
+    numbering = Numbering.of(graph.counts)
+    balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
+    method = settings.partitioner()
+    assigning = Meter(method.passes * numbering.num_nodes, notice)
+    request = AssignRequest(graph, numbering, balance, settings.parts, threads, assigning)
+    assigned = numbering.by_type(method.assign(request))
+    return quality_of(graph, numbering, balance, assigned, settings.parts), assigning, assigned
 
 
 def _remote_share(

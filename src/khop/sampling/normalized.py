@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Block, Sample, Subgraph
-from khop.draw import DrawKey
+from khop.draw import DrawKey, Frontier
 from khop.graph.store import DrawsHops
 from khop.rules.rule import Hop, Rule
-from khop.sampling.node_set import Reached
 from khop.schema import EdgeType, NodeType, Schema
 
 Degrees = Mapping[NodeType, Tensor]  # float64 (rows), at least 1
+
+
+class HasNodes(Protocol):
+    """The nodes of a sample, as `node_set.Reached` has them."""
+
+    def counts(self) -> dict[NodeType, int]:
+        """Return the number of nodes."""
+        ...
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        """Return the nodes in local order from `start` on."""
+        ...
 
 
 def degree_hop(rule: Rule, schema: Schema, number: int) -> Hop | None:
@@ -25,7 +37,7 @@ def degree_hop(rule: Rule, schema: Schema, number: int) -> Hop | None:
     return Hop(number, dict.fromkeys(schema.edge_types, 1), rule.degrees, edge_ids=False)
 
 
-def counted_degrees(node_set: Reached, graph: DrawsHops, hop: Hop, key: DrawKey) -> Degrees:
+def counted_degrees(node_set: HasNodes, graph: DrawsHops, hop: Hop, key: DrawKey) -> Degrees:
     """Return the in-degree of each node of a sample, added up over edge types; `hop` is a `degree_hop`."""
     counts = node_set.counts()
     drawn = graph.sample_hop(node_set.frontier(dict.fromkeys(counts, 0)), hop, key)

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
+import torch
 from torch import Tensor
 
 from khop.arguments import graph_of, shown
@@ -22,11 +23,13 @@ from khop.sampling.fanouts import Fanout
 from khop.schema import EdgeType, NodeType
 
 if TYPE_CHECKING:
+    from khop.sampling.groups import GroupSeeds
     from khop.sampling.neighbor import NeighborSampler
     from khop.sampling.seeds import StepShare
 
-SeedKind = Literal["nodes", "links", "groups"]  # groups: the nodes of a batch are given whole
+SeedKind = Literal["nodes", "links", "groups"]  # groups: the sampler makes them of all seed nodes
 NODES: frozenset[SeedKind] = frozenset({"nodes"})
+GROUPS: frozenset[SeedKind] = frozenset({"groups"})
 
 
 @dataclass(frozen=True)
@@ -55,17 +58,45 @@ class LinkSeeds:
 
 
 @dataclass(frozen=True)
+class GroupShare:
+    """A rank's groups of seeds in a step. A group is some elements of a list, next to each other."""
+
+    elements: Tensor  # int64 (n), numbers in the list, group after group
+    offsets: Tensor  # int64 (groups + 1), the elements of each group
+    first: int  # the first group's position in the epoch's global order
+    total: int  # groups of all ranks in this step
+    num_groups: int  # of an epoch
+    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of all nodes with a loss
+
+    @property
+    def count(self) -> int:
+        """Number of groups of this rank."""
+        return self.offsets.numel() - 1
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 (groups of this rank), positions in the epoch's global order; draws are keyed by them."""
+        return torch.arange(self.first, self.first + self.count)
+
+    @property
+    def num_targets(self) -> int:
+        """Number of nodes of all types with a loss."""
+        return sum(nodes.numel() for nodes in self.targets.values())
+
+
+@dataclass(frozen=True)
 class Seeds:
     """Seed nodes and seed links of a batch (or of a rank's share of it), duplicates allowed."""
 
     nodes: Mapping[NodeType, Tensor]  # int64 (n), global ids
-    positions: Mapping[NodeType, Tensor]  # int64 (n), positions in the epoch's global order
+    positions: Mapping[NodeType, Tensor]  # int64 (n), positions (of groups) in the epoch's global order
     times: Mapping[NodeType, Tensor] | None = None  # int64 (n), a time limit per seed
     links: LinkSeeds | None = None  # for a LinkSampler
     batch_nodes: Mapping[NodeType, Tensor] | None = (
         None  # int64 (m), of all ranks in this step; None: `nodes`
     )
     listed: StepShare | None = None  # numbers in a list on servers, which look the seeds up; None: all above
+    groups: GroupShare | None = None  # for a sampler of groups; there are no other seeds then
 
     @property
     def count(self) -> int:
@@ -120,6 +151,13 @@ class Sampler(Protocol):
 
         A pure function of (seeds, key), called from several threads at once. Edges may have weights. With
         `Sample.loss_weights`, seeds count differently in the loss; their total is equal on all ranks.
+        """
+        ...
+
+    def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
+        """Return the groups of an epoch over seed nodes, int64 ids by type; Unsupported without groups.
+
+        The loader calls it once, outside lanes. Collective where the graph is.
         """
         ...
 
@@ -186,6 +224,10 @@ class SamplerBase(Sampler):
         """The kinds of seeds that `sample` takes: by default nodes."""
         return NODES
 
+    def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
+        """Raise Unsupported: the sampler takes seeds, not groups of them."""
+        raise Unsupported(f"{type(self).__name__}: makes no groups of seeds; take khop.ClusterSampler(...)")
+
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
         """Return nothing: samples need no other arrays than the graph's edges."""
         return ()
@@ -237,6 +279,8 @@ def sampler_of(value: object) -> Sampler:
 def checked_sampler(given: object, kind: SeedKind) -> Sampler:
     """Return the sampler; ValueError if it is none, or if it does not take seeds of this kind."""
     sampler = sampler_of(given)
+    if kind == "nodes" and sampler.seed_kinds == GROUPS:
+        return sampler  # the loader makes groups of the nodes
     if kind not in sampler.seed_kinds:
         remedy = "give khop.LinkSampler(graph, fanouts)" if kind == "links" else "give seeds of these kinds"
         raise ValueError(

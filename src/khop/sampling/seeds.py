@@ -179,6 +179,7 @@ class SeedOrder:
     world_size: int = 1
     affinity: SeedAffinity | None = None
     drop_last: bool = False  # leave out the last step of an epoch if it has fewer than `batch_size` seeds
+    group: int = 1  # so many seeds next to each other are one item: dealt to one rank. Divides `batch_size`
 
     def __post_init__(self) -> None:
         if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
@@ -212,9 +213,9 @@ class SeedOrder:
         return (self.num_seeds if self.drop_last else self.num_seeds + self.batch_size - 1) // self.batch_size
 
     def num_global_seeds(self, step: int) -> int:
-        """Return the number of seeds of a step over all ranks."""
+        """Return the number of seeds, or of groups of them, of a step over all ranks."""
         start, stop = self._bounds(step)
-        return stop - start
+        return -((start - stop) // self.group)
 
     def share(self, epoch: int, step: int) -> Seeds:
         """Return this rank's seeds of a step, by type, in global order."""
@@ -236,7 +237,9 @@ class SeedOrder:
         }
 
     def _mine(self, seeds: SeedList, step: StepShare) -> Tensor:
-        ends = [step.order.numel() * rank // self.world_size for rank in range(self.world_size + 1)]
+        items = -(-step.order.numel() // self.group)
+        shares = (items * rank // self.world_size for rank in range(self.world_size + 1))
+        ends = [min(share * self.group, step.order.numel()) for share in shares]
         if self.affinity is None or self.world_size == 1:
             return torch.arange(ends[self.rank], ends[self.rank + 1])
         nodes = ((t, ids, positions - step.start) for t, ids, positions in seeds.affinity_nodes(step))

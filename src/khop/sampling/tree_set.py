@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from khop.draw import Frontier, NeighborsByType
+from khop.draw import Frontier, Neighbors, NeighborsByType
 from khop.kernels.memory import pooled_on
 from khop.kernels.tree_index import tree_index
 from khop.sampling.node_set import CPU
@@ -19,6 +19,7 @@ class TreeSet:
     """(tree, node) pairs by node type, numbered in first-seen order. Not thread-safe: see `NodeSetPool`.
 
     Every seed is the root of a separate tree. Trees are numbered in the order of the seeds, type after type.
+    If seeds are in groups, a group has one tree, with all its seeds.
     """
 
     def __init__(self, num_nodes: Mapping[NodeType, int], device: torch.device = CPU) -> None:
@@ -29,19 +30,40 @@ class TreeSet:
         self._expanded: dict[NodeType, Tensor] = {}  # the trees of the last frontier's rows
 
     def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
-        """Start a tree for each seed of an empty set; return the seeds' local ids, int64."""
-        count = seeds.count
+        """Start a tree for each seed, or group, of an empty set; return the seeds' local ids, int64."""
+        groups = seeds.groups
+        count = seeds.count if groups is None else groups.count
         for index in self._indexes.values():
             index.reset(count)
-        self._positions = _joined(seeds.positions).to(self._device)
+        positions = _joined(seeds.positions) if groups is None else groups.positions
+        self._positions = positions.to(self._device)
         self._until = None if seeds.times is None else _joined(seeds.times).to(self._device)
         roots, planted = {}, 0
         for node_type, ids in seeds.nodes.items():
             trees = torch.arange(planted, planted + ids.numel(), device=self._device)
+            if groups is not None:
+                trees = (seeds.positions[node_type] - groups.first).to(self._device)
             offsets = torch.arange(ids.numel() + 1, device=self._device)
             roots[node_type] = self._indexes[node_type].insert(ids.to(self._device), offsets, trees).long()
             planted += ids.numel()
         return roots
+
+    def plant_groups(self, members: Mapping[NodeType, tuple[Tensor, Tensor]], num_groups: int) -> None:
+        """Insert all nodes of groups into an empty set, a tree per group.
+
+        `members` has by type the nodes, int64 (n), unique within a group, and the bounds of the groups, int64
+        (groups + 1). Local ids are their positions.
+        """
+        for node_type, (nodes, offsets) in members.items():
+            self._indexes[node_type].reset(num_groups)
+            self._indexes[node_type].insert(nodes, offsets, torch.arange(num_groups))
+
+    def local_ids(self, node_type: NodeType, found: Neighbors, trees: Tensor) -> Tensor:
+        """Return int32 (edges): the local id of each neighbor in its row's tree, int64 (rows).
+
+        Neighbors that are not in the set yet get the next numbers.
+        """
+        return self._indexes[node_type].insert(found.nodes, found.offsets, trees)
 
     def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
         """Return the nodes in local order from `start` on, with the key and the time limit of their tree."""

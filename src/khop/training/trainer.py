@@ -250,6 +250,7 @@ class Trainer:
             losses = self.task.losses(self._parallel(in_dtype_of(self.model, batch)), batch)
         loss_sum = float(batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum())
         check_loss(loss_sum, before, self._output.folder / LAST)
+        num_seeds = losses.numel() if batch.sample.num_groups is None else batch.sample.num_groups
         clock.lap("computing", "forward")
         self.optimizer.zero_grad()
         with group.exchanging("exchanging gradients", before.epoch, before.step):
@@ -261,7 +262,7 @@ class Trainer:
         # Before the update, so that no rank makes the update if this exchange fails.
         with group.exchanging("exchanging losses", before.epoch, before.step):
             ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
-            own = RankStep(loss_sum, losses.numel(), max(self._interrupts, default=0), ready_at)
+            own = RankStep(loss_sum, num_seeds, max(self._interrupts, default=0), ready_at)
             step = own.gathered(group, clock.unreported(), batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():

@@ -10,6 +10,7 @@ import typer
 from khop.cli.commands.split import split
 from khop.cli.graph_argument import GraphArgument, Report, folder_of
 from khop.cli.option_groups import takes_groups
+from khop.partition.methods import PARTITIONERS
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +20,7 @@ def register(app: typer.Typer) -> None:
     folders = typer.Typer(help="Write a new graph folder from another one.", no_args_is_help=True)
     folders.command("sort")(sort)
     folders.command("split")(split)
+    folders.command("cluster")(cluster)
     app.add_typer(folders, name="graph")
 
 
@@ -43,6 +45,29 @@ def verify(graph: GraphArgument, report: Report) -> None:
     from khop.cli import graph as work
 
     work.verify(folder, report.as_json)
+
+
+def cluster(
+    graph: GraphArgument,
+    out: Annotated[Path, typer.Argument(help="Graph folder to write.", show_default=False)],
+    clusters: Annotated[int, typer.Option(help="Number of clusters.", show_default=False)],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Method of khop partition: ldg and fennel stream over the edges; metis cuts fewer edges, "
+            "holds all of them in memory and needs khop\\[metis]; random, range and hash ignore edges.",
+            metavar="|".join(PARTITIONERS.builtin),
+            autocompletion=PARTITIONERS.kinds,
+        ),
+    ] = "ldg",
+    column: Annotated[str, typer.Option(help="Name of the new node column.")] = "cluster",
+    seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0,
+) -> None:
+    """Write a graph with the cluster of each node as a column, for the sampler cluster of khop train."""
+    folder = folder_of(graph)
+    from khop.cli import graph as work
+
+    work.cluster(folder, out, clusters, method, column, seed)
 
 
 def sort(
