@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from khop.importing.sets.ogb_sets import OGB_SETS
 from khop.importing.sets.published import PUBLISHED
+from khop.importing.sets.pyg_raw import PYG_RAW
+
+
+def test_all_sets_of_ogb_and_torch_geometric_have_a_result() -> None:
+    assert {*OGB_SETS, *PYG_RAW} == PUBLISHED.keys()
 
 
 def test_each_result_has_its_source() -> None:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 NODE_SOURCE = "https://ogb.stanford.edu/docs/leader_nodeprop/"
 Settings = Mapping[str, float | int | list[int]]
 LINK_SOURCE = "https://ogb.stanford.edu/docs/leader_linkprop/"
+SAINT_SOURCE = "https://arxiv.org/abs/1907.04931"  # GraphSAINT, table 2
+SPLITS_SOURCE = "https://arxiv.org/abs/1811.05868"  # Pitfalls of evaluation, table 1: random splits of its own
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,21 @@ PUBLISHED: Mapping[str, Published] = {
     "ogbn-proteins": Published("ROC-AUC", "0.7768 ± 0.0020", "GraphSAGE", NODE_SOURCE, _PLAIN),
     "ogbn-papers100M": Published("accuracy", "0.6329 ± 0.0019", "SGC", NODE_SOURCE, _PLAIN),
     "ogbn-mag": Published("accuracy", "0.4678 ± 0.0067", "R-GCN with neighbor sampling", NODE_SOURCE, _MAG),
+    "ogbl-ppa": Published("Hits@100", "0.1655 ± 0.0240", "GraphSAGE", LINK_SOURCE, _LINKS),
+    "ogbl-collab": Published("Hits@50", "0.4810 ± 0.0081", "GraphSAGE", LINK_SOURCE, _LINKS),
+    "ogbl-ddi": Published("Hits@20", "0.5390 ± 0.0474", "GraphSAGE", LINK_SOURCE, _LINKS),
     "ogbl-citation2": Published(
         "MRR", "0.8044 ± 0.0010", "GraphSAGE with neighbor sampling", LINK_SOURCE, _LINKS
     ),
+    "ogbl-wikikg2": Published("MRR", "0.4027 ± 0.0027", "ComplEx", LINK_SOURCE, _LINKS),
+    "ogbl-biokg": Published("MRR", "0.8095 ± 0.0007", "ComplEx", LINK_SOURCE, _LINKS),
+    "ogbl-vessel": Published("ROC-AUC", "0.4989 ± 0.0678", "GraphSAGE", LINK_SOURCE, _LINKS),
+    "Flickr": Published("F1 (micro)", "0.511 ± 0.001", "GraphSAINT with random walks", SAINT_SOURCE),
+    "Reddit": Published("F1 (micro)", "0.966 ± 0.001", "GraphSAINT with random walks", SAINT_SOURCE),
+    "Yelp": Published("F1 (micro)", "0.653 ± 0.003", "GraphSAINT with random walks", SAINT_SOURCE),
+    "AmazonProducts": Published("F1 (micro)", "0.815 ± 0.001", "GraphSAINT with random walks", SAINT_SOURCE),
+    "Amazon-Computers": Published("accuracy", "0.824 ± 0.018", "GraphSAGE", SPLITS_SOURCE),
+    "Amazon-Photo": Published("accuracy", "0.914 ± 0.013", "GraphSAGE", SPLITS_SOURCE),
+    "Coauthor-CS": Published("accuracy", "0.913 ± 0.028", "GraphSAGE", SPLITS_SOURCE),
+    "Coauthor-Physics": Published("accuracy", "0.930 ± 0.008", "GraphSAGE", SPLITS_SOURCE),
 }
