@@ -1,10 +1,11 @@
-"""Disk space of an import, estimated before rows are read."""
+"""Disk space and rows of an import, estimated before rows are read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+from khop.importing.column_spec import Raw
 from khop.importing.csv_file import CsvTable
 from khop.importing.duckdb_table import DuckDbTable
 from khop.importing.import_state import ImportState
@@ -38,11 +39,30 @@ def import_bytes(work: ImportState) -> int:
     return edges + nodes
 
 
+def rows_to_read(work: ImportState) -> int:
+    """Return about the rows that the reading passes over, some tables more than once.
+
+    Edges are read to be sorted, before that for the statistics of their columns, and for each end whose ids
+    they add.
+    """
+    nodes = sum(table_rows(source) for source in work.sources.values())
+    edges = 0
+    for edge_type, rules in work.rules().items():
+        ends = (edge_type[0], edge_type[2])
+        adding = [end for end in ends if rules.orphans == "add" or end not in work.sources]
+        passes = 1 + len(adding) + any(not isinstance(one, Raw) for one in rules.columns.values())
+        edges += passes * table_rows(work.edge_sources[edge_type])
+    return nodes + edges
+
+
 def rows_of(source: OpenSource) -> int:
-    """Return the rows of a table, for CSV about so many; 0 if they are not known before they are read."""
+    """Return the rows of a table that are kept; 0 if they are not known before they are read."""
+    return 0 if source.wheres else table_rows(source)
+
+
+def table_rows(source: OpenSource) -> int:
+    """Return the rows of a table before `where`, for CSV about so many; 0 for Arrow files."""
     match source.table:
-        case _ if source.wheres:
-            return 0
         case ParquetTable(files=files):
             return sum(int(pq.read_metadata(path).num_rows) for _, path in files)
         case MemoryTable(table=table):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from khop.importing.edge_reader import EdgeReader, NodeTableIds
 from khop.importing.given_encoders import GivenEncoders
 from khop.importing.id_column import id_kind
 from khop.importing.node_columns import NodeReader
+from khop.importing.read_meter import ReadMeter
 from khop.importing.row_splits import CutOffs
 from khop.importing.source import OpenSource, SourceFolder
 from khop.importing.spec import EdgeRules, Spec, Unit
@@ -34,7 +35,7 @@ class ImportState:
     cut_offs: CutOffs | None
     threads: int
     memory: int
-    notice: ProgressCallback
+    meter: ReadMeter
     node_times: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     touched: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by an edge before validation
     timed: dict[EdgeType, bool] = field(default_factory=dict)
@@ -76,8 +77,18 @@ def opened(
     unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
     split = None if spec.splits is None else spec.splits.as_split()
     cut_offs = None if split is None else CutOffs.of(split, unit, "splits.time")
+    meter = ReadMeter(notice)
     work = ImportState(
-        spec, sources, edge_sources, keys, unit, cut_offs, threads, memory, notice, given=given
+        spec,
+        {node_type: replace(source, meter=meter) for node_type, source in sources.items()},
+        {edge_type: replace(source, meter=meter) for edge_type, source in edge_sources.items()},
+        keys,
+        unit,
+        cut_offs,
+        threads,
+        memory,
+        meter,
+        given=given,
     )
     _check(work)
     return work

@@ -29,10 +29,10 @@ from khop.graph.manifest import (
 )
 from khop.graph.npy import flush
 from khop.graph.parallel_tasks import in_order
-from khop.graph.progress import Meter, ProgressCallback
+from khop.graph.progress import ProgressCallback
 from khop.graph.write_edges import write_edges
 from khop.graph.write_ids import table_chunks, write_ids
-from khop.importing.disk_estimate import import_bytes, peak_bytes
+from khop.importing.disk_estimate import import_bytes, peak_bytes, rows_to_read
 from khop.importing.edge_reader import EdgeImport, fitted_columns
 from khop.importing.encoders import restored, stored
 from khop.importing.file_names import check_file_names
@@ -95,15 +95,17 @@ def run_import(
     work = opened(spec, folder, threads, memory, notice or _silent, encoders)
     if encoders is not None and has_splits(asked):
         work.notes.append("splits: rows of later data are in none")
+    needed = import_bytes(work)
     if not WorkFolder.at(out).path.exists():  # what an import that was killed left counts already
-        check_disk(out, import_bytes(work), "the import")
+        check_disk(out, needed, "the import")
+    work.meter.expect(rows_to_read(work), needed)
     identity = "" if encoders is None else encoders.identity
     with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
         _read_ids(work)
         edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
         check_disk(stages.path, peak_bytes(_unwritten(work, edges, stages)), "the graph")
         total = sum(_array_bytes(work, run) for one in edges for run in one.runs)
-        writer = FolderWriter(stages.graph, Meter(total, work.notice))
+        writer = FolderWriter(stages.graph, work.meter.end(total))
         nodes = [_write_nodes(work, node_type, writer, stages) for node_type in spec.nodes]
         edge_entries = [entry for one in edges for entry in one.write(writer, stages)]
         documents = write_documents(
@@ -141,12 +143,13 @@ def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
 def _read_ids(work: ImportState) -> None:
     """Number the nodes: rows of node tables, then ids that edges add, in the order of the spec."""
     for node_type, source in work.sources.items():
-        work.notice(f"ids of {node_type}", 0, 0)
+        work.meter.begin(f"ids of {node_type}")
         _number_rows(work, node_type, source)
     for edge_type, rules in work.rules().items():
         ends = {edge_type[0], edge_type[2]}
         adds = ends if rules.orphans == "add" else {end for end in ends if _is_from_edges(work, end)}
         if adds or work.given is not None:
+            work.meter.begin(f"ids of {' '.join(edge_type)}")
             edge_reader(work, edge_type).add_ends(adds)
     for node_type, of_type in work.ids.items():
         work.touched[node_type] = np.zeros(len(of_type.table), bool)
@@ -215,7 +218,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> 
     spilled: list[EdgeRuns] = []
 
     def read() -> dict[str, Any]:
-        work.notice(f"edges {name}", 0, 0)
+        work.meter.begin(f"edges {name}")
         edges.encoders.update(fitted_columns(edges))
         spilled.extend(_runs(work, edges, stages.runs / str(number)))
         spill(spilled, edges.tasks())
@@ -335,7 +338,7 @@ def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStag
     if node_type not in work.sources:
         entry = NodeEntry(node_type, count, ids=kept)
         return _NodeStage(asdict(entry), {"id": {"kind": of_type.kind}}, [])
-    work.notice(f"columns of {node_type}", 0, 0)
+    work.meter.begin(f"columns of {node_type}")
     is_touched = work.cut_offs is not None and any(
         is_timed and node_type in (edge_type[0], edge_type[2]) for edge_type, is_timed in work.timed.items()
     )
@@ -354,7 +357,7 @@ def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
     of_type = work.ids[node_type]
     if work.spec.nodes[node_type].ids == "none":
         return ""
-    work.notice(f"ids of {node_type}", 0, 0)
+    work.meter.begin(f"ids of {node_type}")
     chunks = partial(table_chunks, of_type.table)
     write_ids(
         writer, node_type, of_type.kind, chunks, writer.folder.parent / "runs", work.memory, work.threads

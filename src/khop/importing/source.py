@@ -11,6 +11,7 @@ from khop.importing.csv_file import CsvTable, Dialect
 from khop.importing.database import Databases, database_of
 from khop.importing.files import find_files, open_files
 from khop.importing.memory_table import MemoryTable
+from khop.importing.read_meter import ReadMeter
 from khop.importing.rows import Piece, Rows, Table, check_columns
 from khop.importing.spec import Source
 from khop.importing.times import TimeFormat
@@ -34,6 +35,7 @@ class OpenSource:
     spec: Source
     key: str  # of the table in the spec: nodes.user
     wheres: tuple[Where, ...] = ()
+    meter: ReadMeter | None = None
 
     @classmethod
     def open(cls, spec: Source, key: str, folder: SourceFolder) -> OpenSource:
@@ -77,9 +79,13 @@ class OpenSource:
         wanted = list(dict.fromkeys([*columns, *(name for one in self.wheres for name in one.columns)]))
         for piece in self.table.pieces(wanted):
             yield partial(self._kept, piece)
+            if self.meter is not None:
+                self.meter.report()
 
     def _kept(self, piece: Piece) -> Rows:
         rows = piece()
+        if self.meter is not None:
+            self.meter.read(len(rows))
         for where in self.wheres:
             rows = where.apply(rows)
         return rows

@@ -9,7 +9,9 @@ NODE_SOURCE = "https://ogb.stanford.edu/docs/leader_nodeprop/"
 Settings = Mapping[str, float | int | list[int]]
 LINK_SOURCE = "https://ogb.stanford.edu/docs/leader_linkprop/"
 SAINT_SOURCE = "https://arxiv.org/abs/1907.04931"  # GraphSAINT, table 2
-SPLITS_SOURCE = "https://arxiv.org/abs/1811.05868"  # Pitfalls of evaluation, table 1: random splits of its own
+SPLITS_SOURCE = (
+    "https://arxiv.org/abs/1811.05868"  # Pitfalls of evaluation, table 1: random splits of its own
+)
 
 
 @dataclass(frozen=True)
