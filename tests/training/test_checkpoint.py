@@ -343,3 +343,15 @@ def test_moments_of_other_shapes_are_refused(tmp_path: Path) -> None:
     wider = network(5)
     with pytest.raises(ValueError, match=r"the optimizer's \S+/exp_avg\w* .*3.* fits no parameter"):
         restore_optimizer(wider, torch.optim.Adam(wider.parameters()), checkpoint)
+
+
+def test_the_way_to_compute_updates_is_that_of_this_device(tmp_path: Path) -> None:
+    model = network()
+    fused = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    step(model, fused)
+    Snapshot.of(model, fused, {}).write(tmp_path / "last")
+    plain = torch.optim.Adam(model.parameters(), lr=9.0)
+    restore_optimizer(model, plain, load_checkpoint(tmp_path / "last"))
+    assert plain.param_groups[0]["fused"] is None
+    assert plain.param_groups[0]["lr"] == 0.1
+    step(model, plain)

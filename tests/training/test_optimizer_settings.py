@@ -83,3 +83,17 @@ def test_clipped_gradients_have_the_norm_of_the_limit_and_smaller_ones_stay() ->
     clip_gradients([dense, rows], square, 2.5)
     assert dense.tolist() == [1.5, 0.0]
     assert rows.to_dense()[1].tolist() == [2.0]
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    device = torch.device("cuda", 0)
+
+
+def test_weights_on_a_gpu_are_updated_by_one_kernel_unless_told_otherwise() -> None:
+    on_gpu, on_cpu = [OnGpu([1.0])], [torch.ones(1)]
+    assert OptimizerSettings()._fused(on_gpu) == {"fused": True}
+    assert OptimizerSettings()._fused(on_cpu) == OptimizerSettings()._fused([]) == {}
+    assert OptimizerSettings(options={"foreach": True})._fused(on_gpu) == {}
+    assert OptimizerSettings(torch.optim.Adadelta)._fused(on_gpu) == {}

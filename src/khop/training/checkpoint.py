@@ -35,6 +35,8 @@ from khop.training.model_optimizer import HasState
 from khop.training.replace_folder import push_folder, pushed_folders
 from khop.training.run_log import Record
 
+_WAYS_TO_COMPUTE = ("fused", "foreach")  # settings of torch's optimizers for this device, not of the run
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -190,7 +192,10 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
         # SparseAdam counts its steps in a Python number and computes with it in double precision.
         is_count = held.dim() == 0 and held.dtype == torch.int64
         state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
-    groups = [_numbered(group, numbers) for group in checkpoint.groups]
+    groups = [
+        _numbered(saved, numbers) | {name: own[name] for name in _WAYS_TO_COMPUTE if name in own}
+        for saved, own in zip(checkpoint.groups, optimizer.param_groups, strict=True)
+    ]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +17,8 @@ _SET_ELSEWHERE = {
     "lr": "set the learning rate of the run",
     "weight_decay": "set the weight decay of the run",
 }
+
+_WAYS_TO_COMPUTE = {"fused", "foreach", "capturable", "differentiable"}  # options of torch's classes
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class OptimizerSettings:
         self, parameters: Iterable[Tensor], learning_rate: float, weight_decay: float
     ) -> torch.optim.Optimizer:
         """Make the optimizer of some parameters. ValueError if the class does not take the options."""
-        given: dict[str, object] = {"lr": learning_rate, **self.options}
+        parameters = list(parameters)
+        given: dict[str, object] = {"lr": learning_rate, **self.options, **self._fused(parameters)}
         if "weight_decay" in inspect.signature(self.kind).parameters:
             given["weight_decay"] = weight_decay
         elif weight_decay:
@@ -72,6 +75,13 @@ class OptimizerSettings:
             raise ValueError(
                 f"optimizer {self.kind.__name__} with options {dict(self.options)}: {error}"
             ) from None
+
+    def _fused(self, parameters: Sequence[Tensor]) -> dict[str, object]:
+        """Return the option for one kernel per update on a GPU, for classes that have it; else {}."""
+        chooses = self.options.keys() & _WAYS_TO_COMPUTE
+        takes = "fused" in inspect.signature(self.kind).parameters
+        on_gpu = bool(parameters) and all(each.device.type == "cuda" for each in parameters)
+        return {"fused": True} if takes and on_gpu and not chooses else {}
 
 
 ADAM = OptimizerSettings()
