@@ -2,9 +2,9 @@
 
 Stages, each kept as soon as it ends: the machine's own limits; sampling and numbering of [15, 10, 5] with
 1,024 seeds (eager, and as a CUDA graph); gathering from device and pinned memory; aggregation; captured
-training steps; loading by the CPU with training on the GPU; the tests of the kernels on the device. Batches
-are compared with the CPU's first. Times are medians of events on the device; kernels run ten times in a CUDA
-graph, so that launches cost nothing. `peer` is the limit that `ratio` is taken of.
+training steps; loading by the CPU with training on the GPU; epochs of the trainer; the tests of the kernels
+on the device. Batches are compared with the CPU's first. Times are medians of events on the device; kernels
+run ten times in a CUDA graph, so that launches cost nothing. `peer` is the limit that `ratio` is taken of.
 
 usage: python benchmarks/gpu.py [--stages limits,sampling,...] [--nodes 2449029]
 """
@@ -15,10 +15,12 @@ import argparse
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 
 import gpu_graph
 import torch
@@ -36,7 +38,6 @@ from khop.kernels.pitch import empty_rows
 from khop.kernels.triton import gather as device_gather
 from khop.kernels.triton import segment
 from khop.loading.batch_slot import BatchSlot, StepInput
-from khop.loading.captured import CudaRecorder
 from khop.loading.columns import ColumnChoice
 from khop.loading.streams import CudaStreams
 from khop.sampling.on_device.device_sampler import DeviceSampler
@@ -322,13 +323,13 @@ def captured_training(bench: Bench, x: Tensor, copies: Copies | None, name: str)
     choice = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})
     features = FeatureTable({"node": {"x": x, "y": products.y.cuda()}})
     streams = CudaStreams(torch.device("cuda"))
-    recorder, ahead = CudaRecorder(torch.cuda.Stream()), CudaRecorder(torch.cuda.Stream(priority=-1))
+    ahead = streams.recorder(streams.side())
     caches = {} if copies is None else {"node": {"x": copies}}
     slots = [BatchSlot(plan, features, choice, ahead, caches) for _ in range(2)]
     model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     task = NodeClassification("node", "y")
-    steps = CapturedSteps(model, task, slots, streams, recorder, x.dtype)
+    steps = CapturedSteps(model, task, slots, streams, x.dtype)
     begun, losses = 0.0, []
     inputs = (StepInput(*bench.seeds(step), 1 / BATCH) for step in range(10, 10 + EPOCH_STEPS))
     for number, loss in enumerate(steps.losses(inputs)):
@@ -414,6 +415,24 @@ def loader_ms(graph: khop.Graph, train: Tensor, work: Callable[[Batch], None] | 
     return (time.perf_counter() - begun) / (steps - WARM_UP) * 1e3
 
 
+def command(bench: Bench) -> None:
+    """`khop train` for one epoch with single launches and with recorded ones, evaluation left out."""
+    for launches in ("single", "recorded"):
+        with tempfile.TemporaryDirectory() as folder:
+            graph = bench.products.graph.on("cuda", topology="device", columns="device")
+            loader = new_loader(graph, bench.products.train, None)
+            torch.manual_seed(0)
+            model = khop.models.SAGE.for_graph(bench.products.graph, hidden=HIDDEN, layers=3, label="y")
+            settings = khop.TrainerSettings(
+                2, precision="bfloat16", device="cuda", launches=launches, evaluate_every=2
+            )
+            task = NodeClassification("node", "y")
+            trainer = khop.Trainer(model, task, loader, lambda: {"val": 0.0}, settings, Path(folder))
+            records = trainer.fit().records
+            seconds = records[-1]["seconds"]["total"]  # of the second epoch: kernels are compiled
+            bench.add(f"trainer, launches {launches}: step", seconds / len(loader) * 1e3, "ms")
+
+
 STAGES: dict[str, Callable[[Bench], None]] = {
     "limits": limits,
     "sampling": sampling,
@@ -421,6 +440,7 @@ STAGES: dict[str, Callable[[Bench], None]] = {
     "aggregation": aggregation,
     "training": training,
     "loading": loading,
+    "command": command,
     "tests": tests,
 }
 

@@ -499,6 +499,7 @@ REFUSED: dict[str, Cases] = {
         ('seed 18446744073709551616: must be a whole number from 0 to', lambda: khop.TrainerSettings(3, seed=2 ** 64)),
         ("precision 'x': must be one of float32, float64, bfloat16", lambda: khop.TrainerSettings(3, precision='x')),
         ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: khop.TrainerSettings(3, device='zzz')),
+        ("launches 'x': must be one of single, recorded", lambda: khop.TrainerSettings(3, launches='x')),
         ("patience 'a': must be a whole number", lambda: khop.TrainerSettings(3, patience='a')),
         ('evaluate_every 0: must be at least 1', lambda: khop.TrainerSettings(3, evaluate_every=0)),
         ('weight_decay -1: must not be negative', lambda: khop.TrainerSettings(3, weight_decay=-1)),

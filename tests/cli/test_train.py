@@ -171,6 +171,11 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
             "gpu.topology is 'device', device is 'cpu': only a GPU reads that memory; give --device cuda, or "
             "--topology auto",
         ),
+        (
+            ["run.toml", "--launches", "recorded"],
+            "gpu.launches is 'recorded', device is 'cpu': only launches on a GPU are recorded; give --device "
+            "cuda, or leave --launches out",
+        ),
         (["--resume", "a"], "a: not a run folder, it has no config.toml; name one that khop train has made"),
         (["run.toml", "--resume", "a"], "--resume a already names the run to continue: leave out 'run.toml'"),
         (

@@ -72,6 +72,9 @@ class NoStreams:
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
         pass
 
+    def recorder(self, stream: Stream) -> Recorder:
+        return RepeatingRecorder()
+
 
 def recorder() -> Recorder:
     return CudaRecorder(torch.cuda.Stream()) if DEVICE.type == "cuda" else RepeatingRecorder()

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ class SmallRun:
 
         return Trainer(model, task, loader, self.evaluate or evaluate, self.settings, self.out, self.observer)
 
-    def with_(self, **settings: object) -> SmallRun:
+    def with_(self, **settings: object) -> Self:
         """The same with other settings."""
         return replace(self, settings=replace(self.settings, **settings))  # type: ignore[arg-type]
 

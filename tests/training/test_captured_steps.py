@@ -69,7 +69,7 @@ def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int)
     with by_triton():
         plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
         made = [BatchSlot(plan, FeatureTable(columns), choice, recorder()) for _ in range(slots)]
-        steps = CapturedSteps(model.to(DEVICE), task, made, streams(), recorder(), torch.float64)
+        steps = CapturedSteps(model.to(DEVICE), task, made, streams(), torch.float64)
         found = 0
         for loss, one in zip(steps.losses(given), expected, strict=True):
             assert float(loss) == pytest.approx(one[0], abs=1e-12)

@@ -1,4 +1,4 @@
-"""Gradient averaging of one process: the model itself; tests/processes has several ranks."""
+"""Gradient averaging of one process and of two; tests/processes trains on several ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import time
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from khop.runtime.group import ALONE, Group
-from khop.training.gradients import GradientClock, averaging
+from khop.runtime.group import ALONE, Group, this_group
+from khop.training.gradients import BucketAverage, GradientClock, averaging, broadcast_weights
+from support.covered import covered
+from support.started_ranks import StartedRanks
 
 
 def test_alone_or_without_gradients_a_model_is_not_wrapped() -> None:
@@ -32,3 +34,36 @@ def test_a_wrapped_model_averages_and_notes_when_its_gradients_were_ready(tmp_pa
         time.sleep(0.2)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@covered
+def _average(rank: int, device: str) -> None:
+    """Average gradients of two dtypes in buckets of one or two of them."""
+    group = this_group()
+    gradients = [
+        torch.full((2, 3), rank + 1.0),
+        torch.full((5,), 10.0 * rank),
+        torch.full((), 4.0 - rank, dtype=torch.float64),
+    ]
+    before, loss = list(gradients), torch.tensor(2.0 + rank, dtype=torch.float64)
+    BucketAverage(group, gradients, bucket_bytes=30).average(loss)
+    assert all(a is b for a, b in zip(gradients, before, strict=True))  # in place
+    assert gradients[0].eq(1.5).all()
+    assert gradients[1].eq(5.0).all()
+    assert gradients[2].item() == 3.5
+    assert loss.item() == 2.5
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, float(rank))
+    broadcast_weights(group, model)
+    assert model.weight.eq(0).all()
+
+
+def test_gradients_are_averaged_in_buckets_and_weights_are_those_of_rank_0(ranks: StartedRanks) -> None:
+    ranks.launch(_average, 2, ())
+
+
+def test_one_rank_averages_nothing() -> None:
+    gradient, loss = torch.ones(3), torch.tensor(2.0, dtype=torch.float64)
+    BucketAverage(ALONE, [gradient]).average(loss)
+    assert gradient.eq(1).all()
+    assert loss.item() == 2.0

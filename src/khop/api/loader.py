@@ -6,31 +6,24 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
-from importlib import import_module
 from time import monotonic
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from khop.api.batch_sources import device_source, local_source, source_by_cpu
 from khop.api.open_graph import Graph
 from khop.arguments import check_word, one_of, whole_number
 from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
-from khop.distributed.lane_source import LaneSource
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import affinity_of
-from khop.draw import DrawKey
-from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS
 from khop.forks import check_fork
 from khop.loading.byte_size import byte_size
 from khop.loading.columns import ColumnChoice, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
-from khop.loading.device_caching import pinned_copies, rows_of_host, visits_of
-from khop.loading.device_columns import DeviceColumns, split_choice
-from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
@@ -44,17 +37,20 @@ from khop.loading.source import (
     finished,
     request_of,
 )
-from khop.loading.streams import Streams, streams_of
-from khop.loading.transfer import Transfer, device_of
+from khop.loading.static_choice import static_batches_of
+from khop.loading.streams import streams_of
+from khop.loading.transfer import device_of
 from khop.runtime.group import Group, this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.groups import grouped
 from khop.sampling.link_seeds import Links, check_links
-from khop.sampling.listed import ListedLinks, ListedNodes, ListedSeeds, fetched_seeds, listed_seeds
-from khop.sampling.sampler import Sampler, Seeds, checked_sampler
+from khop.sampling.listed import ListedLinks, ListedNodes, fetched_seeds, listed_seeds
+from khop.sampling.sampler import Sampler, checked_sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import NodeType
-from khop.servers.source import source_of
+
+if TYPE_CHECKING:
+    from khop.loading.static_batches import StaticBatches
 
 GivenSeeds = (
     SeedIds
@@ -67,7 +63,6 @@ GivenSeeds = (
 )
 SeedAssignment = Literal["owner", "position"]  # of the seeds of a step to ranks
 Batches = Generator[Batch, None, None]
-_WARM_UP = 4  # batches of the CPU that measure how large batches of a GPU are
 
 
 class Loader:
@@ -151,12 +146,13 @@ class Loader:
         self.graph_sampler, self.columns = sampler, choice  # choice of all batches
         placed = _device(device, self._graph)
         self._streams = streams_of(placed)
-        self._local = _local_source(self._graph, sampler, choice, self._order, placed, self._streams)
+        self._local = local_source(self._graph, sampler, choice, self._order, placed, self._streams)
+        self._on_device = device_source(self._graph, self._local, self._order, self._streams)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
         in_flight = InFlight(threads, prefetch, in_flight_bytes)
-        source = _source_of(self._graph, self._local, self._order, self._streams)
+        source = self._on_device or source_by_cpu(self._graph, self._local, self._order)
         source.prepare()
         self._progress = LoopProgress(self._order)
         self._batches = _OrderedBatches(source, self._order, placed, in_flight, self._progress, self._group)
@@ -191,8 +187,13 @@ class Loader:
                 "let several processes share a partitioned graph",
                 stacklevel=2,
             )
+        if cached is self._local:
+            return
+        self._on_device = device_source(self._graph, cached, self._order, self._streams)
+        source = self._on_device or source_by_cpu(self._graph, cached, self._order)
+        if self._on_device is not None:
+            self._on_device.prepare()
         self._local = cached
-        source = _source_of(self._graph, cached, self._order, self._streams)
         self._batches = replace(self._batches, source=source)
 
     def __len__(self) -> int:
@@ -228,6 +229,15 @@ class Loader:
         the same epoch.
         """
         return self._batches.loop(None)
+
+    def static_batches(self, saved: State | None = None) -> StaticBatches:
+        """Return the batches with static shapes, for recorded steps of a trainer.
+
+        `saved` is the state of their capacities in a checkpoint. Unsupported, with the reason, unless kernels
+        of a GPU make the whole batch.
+        """
+        made = (self._on_device, self._order, self._progress, self._graph.schema)
+        return static_batches_of(*made, saved or {})
 
     def state_dict(self) -> dict[str, object]:
         """Return the next batch not received in the loop that started last, as plain values for a file."""
@@ -296,52 +306,6 @@ def _device(given: torch.device | str | int | None, graph: Graph) -> torch.devic
     return device
 
 
-def _local_source(
-    graph: Graph,
-    sampler: Sampler,
-    choice: ColumnChoice,
-    order: SeedOrder,
-    device: torch.device,
-    streams: Streams | None,
-) -> LocalSource:
-    """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
-    features, stores = _features(graph, choice), graph.stores
-    transfer = None if streams is None else Transfer(streams)
-    if stores is None or graph.partition_options is not None or graph.is_collective:
-        return LocalSource(sampler, features, choice, device, transfer=transfer)
-    edges = graph.in_one_piece("stores on a device")
-    of_host, of_device = split_choice(choice, stores)
-    visits = visits_of(sampler, order, edges) if stores.plan.caches else {}
-    copies = pinned_copies(stores, edges, of_device, visits)
-    cached = None
-    if features is not None and visits:
-        cached = rows_of_host(stores, edges, of_host, features, visits)
-    columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
-    features = None if of_host.is_empty else features
-    return LocalSource(sampler, features, of_host, device, cached, transfer, columns)
-
-
-def _source_of(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
-    """Return the source of this process's batches: in lanes if the graph is partitioned across ranks."""
-    lanes, stores = graph.lanes, graph.stores
-    if stores is not None and stores.edges is not None and streams is not None:
-        # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
-        module = import_module("khop.loading.device_source")
-        source: BatchSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
-        return source
-    if lanes is None:
-        seeds = order.seeds
-        listed = seeds.reference if isinstance(seeds, ListedSeeds | ListedLinks) else None
-        return source_of(local, listed)
-    return LaneSource(local, lanes, tuple(order.seeds.counts))
-
-
-def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
-    """Return seeds and keys of the first batches."""
-    requests = StepRequests(order, 0, range(min(_WARM_UP, order.num_steps)))
-    return [(request.seeds(), request.key) for request in requests]
-
-
 def _seed_list(
     graph: Graph,
     seeds: GivenSeeds,
@@ -366,16 +330,6 @@ def _seed_list(
         return NodeSeeds(nodes), tuple(nodes)
     features = None if graph.features is NO_COLUMNS else graph.features
     return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, graph.schema, features)), tuple(nodes)
-
-
-def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
-    if choice.is_empty:
-        return None
-    if graph.features is NO_COLUMNS:
-        raise ValueError(
-            "columns are requested, but the graph has none: give the loader graph=khop.Graph(...)"
-        )
-    return graph.features
 
 
 def _warn_of_position(rank: int) -> None:

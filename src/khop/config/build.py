@@ -82,6 +82,7 @@ class Run:
             precision=config.precision,
             seed=training.seed,
             device=config.device,
+            launches=config.gpu.launches,
             checkpoints=CheckpointPolicy(
                 config.checkpoint.steps or None,
                 config.checkpoint.minutes or None,

@@ -61,6 +61,11 @@ def check_gpu_is_there(config: RunConfig) -> None:
                 f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
                 f"cuda, or --{name} auto"
             )
+    if config.device == "cpu" and config.gpu.launches == "recorded":
+        raise ValueError(
+            "gpu.launches is 'recorded', device is 'cpu': only launches on a GPU are recorded; give --device "
+            "cuda, or leave --launches out"
+        )
 
 
 def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:

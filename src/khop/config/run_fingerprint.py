@@ -8,7 +8,7 @@ import khop
 from khop.config.fields import run_fields, value_at
 from khop.config.values import RunConfig
 
-_GPU = {"gpu.topology", "gpu.features", "gpu.cache"}
+_GPU = {"gpu.topology", "gpu.features", "gpu.cache", "gpu.launches"}
 # Settings of the machine and of the output. They do not change the identity of a run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes", *_GPU})
 # Settings of the communication between processes, and of the placement of the graph.

@@ -1,4 +1,4 @@
-"""Batches whose neighbors are drawn on a device: one issuing thread, one stream."""
+"""Batches with neighbors drawn on a device: one issuing thread, one stream."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from torch import Tensor
 
 from khop.batch import Sample, Span, num_bytes
 from khop.draw import DrawKey
-from khop.errors import Outcome
+from khop.errors import Outcome, Unsupported
+from khop.features.table import FeatureTable
+from khop.kernels.gather import Copies
+from khop.loading.batch_slot import BatchSlot
+from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.placed_stores import PlacedStores
 from khop.loading.source import BatchRequest, Drawn
+from khop.loading.static_batches import StaticRoom
 from khop.loading.streams import Event, Streams
 from khop.loading.transfer import Arrival, storages
 from khop.sampling.neighbor import check_seeds, check_times
 from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
-from khop.sampling.on_device.device_sampler import (
-    measured_capacities,
-)
+from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.views import exact_sample
 from khop.sampling.sampler import PlantedSeeds, Seeds
 
@@ -45,7 +49,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Issued:
-    """A batch whose kernels are started; without a slot, its seeds exceed the buffers."""
+    """A batch with started kernels; without a slot, its seeds exceed the buffers."""
 
     request: BatchRequest
     seeds: Seeds
@@ -78,11 +82,7 @@ class DeviceSource:
     def prepare(self) -> None:
         """Measure on a few batches of the CPU how large slots have to be, and allocate the tables."""
         if self._plan is None:
-            capacities = measured_capacities(self._host.sampler, self._warm_up())
-            assert self._stores.edges is not None
-            on_device = self._sampler.over(self._stores.edges)
-            with self._streams.issuing(self._stream):
-                self._plan = BatchPlan(on_device, capacities, self._stores.device)
+            self._plan_for(measured_capacities(self._host.sampler, self._warm_up()))
 
     def make(self, request: BatchRequest) -> Drawn:
         """Make one batch that is waited for."""
@@ -100,6 +100,46 @@ class DeviceSource:
 
         limits = replace(in_flight, threads=1, prefetch=in_flight.prefetch - ahead)
         return ordered_map(made, range(len(requests)), limits, num_bytes)
+
+    def static(self, number: int, capacities: Capacities | None = None) -> StaticRoom:
+        """Return buffers of `number` batches with static shapes, by default of the measured capacities.
+
+        Unsupported if the CPU has a part in the batches: columns that it reads, or negatives.
+        """
+        choice = self._host.columns
+        on_host = sorted({name for of in (choice.of_nodes, choice.of_seeds) for t in of for name in of[t]})
+        if choice.of_edges:
+            raise Unsupported(f"columns of edges {list(choice.of_edges)} have no static shapes")
+        if on_host:
+            raise Unsupported(
+                f"the CPU reads the columns {on_host}; place them where the GPU reads them: device or pinned"
+            )
+        if "links" in self._host.sampler.seed_kinds:
+            raise Unsupported("batches of links have no static shapes yet")
+        self.prepare()
+        with self._lock:
+            if capacities is not None:
+                self._plan_for(capacities)
+            plan, columns = self._plan, self._host.device_columns
+            assert plan is not None
+            chosen = ColumnChoice() if columns is None else columns.choice
+            schema = self._host.sampler.graph.schema
+            features = FeatureTable.of(schema, self._stores.columns)
+            copies: dict[str, dict[str, Copies]] = {}
+            for (node_type, name), of_column in ({} if columns is None else columns.copies).items():
+                copies.setdefault(node_type, {})[name] = of_column
+            recorder = self._streams.recorder(self._stream)
+            with self._streams.issuing(self._stream):
+                slots = tuple(BatchSlot(plan, features, chosen, recorder, copies) for _ in range(number))
+        return StaticRoom(self._sampler.neighbors, slots, self._streams, self._stream, plan.capacities)
+
+    def _plan_for(self, capacities: Capacities) -> None:
+        """Allocate the tables of batches up to these capacities, instead of those before."""
+        assert self._stores.edges is not None
+        self._idle.clear()
+        self._plan = None
+        with self._streams.issuing(self._stream):
+            self._plan = BatchPlan(self._sampler.over(self._stores.edges), capacities, self._stores.device)
 
     def _issue(self, request: BatchRequest) -> _Issued:
         """Start the kernels of a batch. The host does not wait."""

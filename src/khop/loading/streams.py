@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from khop.kernels.memory import PinningCalls, pin_pooled
+from khop.loading.captured import CudaRecorder, Recorder
 
 Symbol = Callable[[str], int | None]  # name of a function -> its address
 
@@ -77,6 +78,10 @@ class Streams(Protocol):
         """Keep the tensor's memory from other use until the work that a stream has when it dies is done."""
         ...
 
+    def recorder(self, stream: Stream) -> Recorder:
+        """Return a recorder of launches that have the priority of a stream."""
+        ...
+
 
 class CudaStreams:
     """Streams of a GPU of CUDA or ROCm, by torch's names for both.
@@ -127,6 +132,11 @@ class CudaStreams:
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
         """Keep the tensor's memory until the work that a stream has when it dies is done."""
         tensor.record_stream(_cuda(stream))
+
+    def recorder(self, stream: Stream) -> CudaRecorder:
+        """Return a recorder of CUDA graphs, on a stream of its own with the priority of this one."""
+        own = torch.cuda.Stream(self.device, priority=_cuda(stream).priority)
+        return CudaRecorder(own)
 
 
 def num_gpus() -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from khop.batch import Batch
+
+if TYPE_CHECKING:
+    from khop.loading.static_batches import StaticBatches
 
 
 class BatchLoader(Protocol):
@@ -25,4 +28,13 @@ class BatchLoader(Protocol):
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from the position; ValueError if the state is for other seeds."""
+        ...
+
+
+@runtime_checkable
+class StaticLoader(BatchLoader, Protocol):
+    """A loader that may also give its batches with static shapes; khop.Loader implements it."""
+
+    def static_batches(self, saved: Mapping[str, object] | None = None) -> StaticBatches:
+        """Return the batches for recorded steps, with the capacities of a checkpoint; or Unsupported."""
         ...

@@ -15,8 +15,8 @@ from khop.batch import Batch
 from khop.kernels.dropout import dropout_key
 from khop.kernels.philox import signed
 from khop.loading.batch_slot import BatchSlot, StepInput
-from khop.loading.captured import Recorder
-from khop.loading.streams import Event, Streams
+from khop.loading.streams import Event, Stream, Streams
+from khop.training.move import in_dtype_of
 from khop.training.tasks import Task
 
 
@@ -34,7 +34,9 @@ class CapturedSteps:
 
     The gradients are in `grad` of the parameters, in memory that stays the same. Averaging over ranks and the
     update are the caller's, after each step. A batch that exceeds a capacity is made on the CPU and computed
-    without a recording, in its turn; its gradients differ from those of static shapes by the order of sums.
+    without a recording, in its turn; its gradients differ from a recorded step's by the order of sums.
+
+    `sampling` is the stream that makes batches, by default a new one.
     """
 
     def __init__(
@@ -43,8 +45,8 @@ class CapturedSteps:
         task: Task,
         slots: Sequence[BatchSlot],
         streams: Streams,
-        recorder: Recorder,
         precision: torch.dtype = torch.float32,
+        sampling: Stream | None = None,
     ) -> None:
         if precision not in (torch.float32, torch.float64, torch.bfloat16):
             raise ValueError(f"precision {precision}: must be torch.float32, float64 or bfloat16")
@@ -53,12 +55,13 @@ class CapturedSteps:
         self.overflows = 0  # batches that exceeded a capacity
         self._model, self._task, self._slots, self._streams = model, task, slots, streams
         self._precision = precision
-        self._sampling = streams.side()
-        self._gradients: list[Tensor] = []
+        self._sampling = streams.side() if sampling is None else sampling
+        self.gradients: list[Tensor] = []  # of the parameters, in the order of the model
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
-                self._gradients.append(parameter.grad)
+                self.gradients.append(parameter.grad)
+        recorder = streams.recorder(streams.current())
         self._loss = torch.zeros((), dtype=torch.float64, device=streams.device)
         self._free: list[Event | None] = [None] * len(slots)  # the event after the last use of each slot
         self._steps = [recorder.record(partial(self._of_slot, slot)) for slot in slots]
@@ -66,7 +69,7 @@ class CapturedSteps:
     def losses(self, inputs: Iterable[StepInput]) -> Generator[Tensor]:
         """Yield the loss of each step, once its gradients are issued to the current stream.
 
-        The loss is a float64 scalar on the device, which the next step overwrites. The caller's current
+        The loss is a float64 scalar on the device; the next step overwrites it. The caller's current
         stream must be the same for all steps.
         """
         ahead: deque[_Issued] = deque()
@@ -108,9 +111,9 @@ class CapturedSteps:
         self._compute(slot.batch, slot.weights, slot.dropout_key)
 
     def _compute(self, batch: Batch, weights: Tensor, key: Tensor) -> None:
-        torch._foreach_zero_(self._gradients)
+        torch._foreach_zero_(self.gradients)
         with self._autocast(), dropout_key(key):
-            losses = self._task.losses(self._model(batch), batch)
+            losses = self._task.losses(self._model(in_dtype_of(self._model, batch)), batch)
         loss = (losses * weights.to(losses.dtype)).sum()
         torch.autograd.backward(loss)
         self._loss.copy_(loss.detach())

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.arguments import check_word, instance_of, real_number
+from khop.training.constants import constant
 
 ClassLossKind = Literal["cross-entropy", "focal"]
 
@@ -53,7 +54,7 @@ class ClassLoss:
             raise ValueError(
                 f"class weights {self.weights}: there are {logits.shape[1]} classes; give one weight for each"
             )
-        weights = torch.tensor(self.weights, dtype=losses.dtype, device=losses.device)
+        weights = constant(self.weights, losses.dtype, losses.device)
         return losses * weights.index_select(0, labels)
 
 

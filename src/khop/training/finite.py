@@ -13,11 +13,11 @@ from khop.training.ranking import LOOK_FOR_NAN
 from khop.training.trainer_state import TrainerState
 
 
-def check_loss(loss: float, state: TrainerState, checkpoint: Path) -> None:
-    """Raise ValueError if the loss is NaN or infinite."""
+def check_loss(loss: float, epoch: int, step: int, checkpoint: Path) -> None:
+    """Raise ValueError if the loss of a step is NaN or infinite."""
     if not math.isfinite(loss):
         raise ValueError(
-            f"the loss is {loss} in {_place(state)}: {_way_out(checkpoint)}; on a GPU a label "
+            f"the loss is {loss} in epoch {epoch}, step {step}: {_way_out(checkpoint)}; on a GPU a label "
             "out of range gives such a loss"
         )
 

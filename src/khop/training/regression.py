@@ -14,6 +14,7 @@ from khop.arguments import check_word, instance_of
 from khop.batch import Batch
 from khop.schema import NodeType
 from khop.training.baselines import Constant
+from khop.training.constants import constant
 from khop.training.metrics import check_outputs, known_metric
 from khop.training.number_metrics import REGRESSION_METRICS, RegressionMetric
 
@@ -82,7 +83,7 @@ class NodeRegression:
         rows = output.to(torch.promote_types(output.dtype, torch.float32))
         labels = self._rows(batch.seed_column(self.label, self.node_type), rows)
         known = ~labels.isnan()
-        deviation = torch.tensor(self.scale.deviation, dtype=rows.dtype, device=rows.device)
+        deviation = constant(self.scale.deviation, rows.dtype, rows.device)
         errors = (rows - torch.where(known, labels.to(rows.dtype), rows.detach())) / deviation
         of_numbers = errors.square() if self.loss == "mse" else errors.abs()
         return of_numbers.sum(1) / known.sum(1).clamp(min=1)

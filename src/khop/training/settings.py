@@ -15,6 +15,7 @@ from khop.training.optimizer_settings import ADAM, OptimizerSettings
 from khop.training.schedule import CONSTANT, Schedule
 
 Precision = Literal["float32", "float64", "bfloat16"]
+Launches = Literal["single", "recorded"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class TrainerSettings:
     precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
     seed: int = 0  # seed of dropout
     device: str = "cpu"
+    launches: Launches = "single"  # of steps on a GPU: one by one, or recorded where that can be
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     # Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run is resumed.
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class TrainerSettings:
         if self.weight_decay:
             self.optimizer.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, self.weight_decay)
         check_word("precision", self.precision, Precision)
+        check_word("launches", self.launches, Launches)
 
     @property
     def device_type(self) -> str:

@@ -14,8 +14,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from khop.batch import Batch
-from khop.draw import DrawKey, Purpose, mix64
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
 from khop.runtime.clocks import clock_offset
@@ -24,20 +22,21 @@ from khop.training import traffic
 from khop.training.batch_loader import BatchLoader
 from khop.training.checkpoint import restore_model, restore_optimizer
 from khop.training.checkpoint_writer import BEST, LAST
-from khop.training.finite import check_loss, evaluation_of
+from khop.training.chosen_steps import chosen_steps
+from khop.training.finite import evaluation_of
 from khop.training.gathered_step import GatheredStep, RankStep
-from khop.training.gradients import GradientClock, averaging
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
 from khop.training.linear_setup import settle_linear
 from khop.training.metrics import is_better
 from khop.training.model_optimizer import ModelOptimizer
-from khop.training.move import in_dtype_of
 from khop.training.observer import Observer, Unwatched
 from khop.training.run_log import Record
 from khop.training.run_output import RunOutput
 from khop.training.schedule import set_next
-from khop.training.settings import TrainerSettings
+from khop.training.settings import Launches, TrainerSettings
 from khop.training.step_clock import STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
+from khop.training.step_log import DeviceLoss, StepLog
+from khop.training.steps import ComputedStep, EagerSteps, Steps
 from khop.training.tasks import Task, score_name
 from khop.training.trainer_state import TrainerState, trainer_state_of
 
@@ -98,9 +97,9 @@ class Trainer:
         self._seconds: dict[str, float] = {}
         self._clock = StepClock()
         self._clock_offset = 0.0  # to rank 0's clock
-        self._gradients = GradientClock()
         self._interrupts: list[int] = []  # signals recorded on this rank
-        self._parallel: nn.Module = self.model
+        self._log = StepLog(self._output.writer, self.observer, self._output.folder / LAST)
+        self._steps: Steps | None = None  # made when training begins
 
     def resume(self) -> None:
         """Load checkpoints/last; `fit` then continues with the next batch.
@@ -132,7 +131,7 @@ class Trainer:
         the last common checkpoint remains.
         """
         begun = time.perf_counter()
-        self._begin()
+        self._begin(self.settings.launches)
         try:
             noting = interrupts_noted() if self._output.is_sharded else nullcontext(self._interrupts)
             with terminations_raised(), _own_generator(self.settings.device), noting as self._interrupts:
@@ -143,6 +142,7 @@ class Trainer:
             with interrupts_held():
                 try:
                     if not self._output.is_sharded:  # sharded: all ranks saved it, or they are gone
+                        self.state = self._log.settled(self.state)
                         self._output.save(self.state, LAST)
                 finally:
                     self._output.close()
@@ -162,11 +162,11 @@ class Trainer:
 
         It is for measurements, and continues into further epochs if needed. The first Ctrl-C ends it early,
         after the same update on all ranks; a second one ends it at once. On a GPU each stage waits until the
-        device has finished, so that its time is its own work.
+        device has finished, so that its time is its own work; steps are not recorded.
         """
         if steps < 1:
             raise ValueError(f"steps {steps}: must be at least 1")
-        self._begin()
+        self._begin("single")
         done, is_stopped = 0, False
         is_on_gpu = self.settings.device_type == "cuda"
         self._clock = StepClock(torch.cuda.synchronize if is_on_gpu else on_its_own)
@@ -175,9 +175,9 @@ class Trainer:
                 self.observer.started(-(-steps // len(self.loader)), len(self.loader))
                 while done < steps and not is_stopped:
                     self._seconds = dict.fromkeys(STAGES, 0.0)
-                    with closing(self._received()) as batches:
-                        for batch in islice(batches, steps - done):
-                            is_stopped = self._update(batch) != 0
+                    with closing(self._computed()) as computed:
+                        for step in islice(computed, steps - done):
+                            is_stopped = self._update(step) != 0
                             done += 1
                             if is_stopped:
                                 break
@@ -187,8 +187,8 @@ class Trainer:
             self._output.close()
         return done
 
-    def _begin(self) -> None:
-        """Compare the ranks' settings, parallelize the model, and truncate the logs to the current state."""
+    def _begin(self, launches: Launches) -> None:
+        """Compare the ranks' settings, prepare the steps, and truncate the logs to the current state."""
         settings, state = self.settings, self.state
         loader = self.loader.state_dict().get("fingerprint", "")
         own = {
@@ -199,24 +199,33 @@ class Trainer:
             "precision": settings.precision,
             "seed": str(settings.seed),
             "way to compute layers": CHOICES.setting,
+            "launches": launches,
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
         check_equal_settings(self._group, {**own, **settings.facts})
         self._output.begin(state.epoch * len(self.loader) + state.step, len(self.loader))
-        with self._group.exchanging("sharing the weights"):
-            self._parallel = averaging(self._group, self.model, self._gradients)
         linear = settle_linear(self._group, self.model, settings, self.state.linear, self.observer.warned)
-        self.state = replace(self.state, linear=linear)
+        with self._group.exchanging("sharing the weights"):
+            made = (self.model, self.task, self.loader, settings)
+            self._steps = chosen_steps(
+                *made,
+                state.shapes if launches == "recorded" else None,
+                lambda: EagerSteps(*made, self.optimizer, self._group, self._output.folder / LAST),
+                self.observer.warned,
+            )
+        self.state = replace(self.state, linear=linear, shapes=self._steps.state())
         self._clock_offset = clock_offset(self._group)
 
     def _train_epoch(self) -> None:
         self._seconds = dict.fromkeys((*STAGES, "evaluating"), 0.0)
         begun = time.monotonic()
-        with closing(self._received()) as batches:
-            for batch in batches:
-                if stopped_by := self._update(batch):
+        with closing(self._computed()) as steps:
+            for step in steps:
+                if stopped_by := self._update(step):
+                    self.state = self._log.settled(self.state)
                     self._output.save(self.state, LAST)
                     raise Terminated if stopped_by == signal.SIGTERM else KeyboardInterrupt
+        self.state = self._log.settled(self.state)
         evaluating = time.perf_counter()
         scores = epoch_scores(
             self.evaluate, self.model, self.state, self.settings, self._output.folder / LAST
@@ -226,43 +235,28 @@ class Trainer:
         self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
 
-    def _received(self) -> Generator[Batch]:
-        """Yield the remaining batches of the epoch."""
+    def _computed(self) -> Generator[ComputedStep]:
+        """Yield the remaining steps of the epoch."""
         state = self.state
         self.model.train()
         if state.step == len(self.loader):
             return
+        assert self._steps is not None, "_begin comes first"
         self._group.at("waiting for its batch", state.epoch, state.step)
         self._clock.start()
-        for batch in self.loader.epoch(state.epoch):
-            self._clock.received(batch)
-            yield batch
-            self._group.at("waiting for its batch", state.epoch, batch.step + 1)
+        for step in self._steps.epoch(state.epoch, self._clock):
+            yield step
+            self._group.at("waiting for its batch", state.epoch, step.batch.step + 1)
 
-    def _update(self, batch: Batch) -> int:
+    def _update(self, computed: ComputedStep) -> int:
         """Do one update on all ranks; return the signal that one of them has recorded, or 0."""
-        before, settings, group, clock = self.state, self.settings, self._group, self._clock
-        torch.manual_seed(_dropout_seed(settings.seed, before, group.rank))
-        with (
-            group.exchanging("computing the loss", before.epoch, before.step),
-            torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
-        ):
-            losses = self.task.losses(self._parallel(in_dtype_of(self.model, batch)), batch)
-        loss_sum = float(batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum())
-        check_loss(loss_sum, before, self._output.folder / LAST)
-        num_seeds = losses.numel() if batch.sample.num_groups is None else batch.sample.num_groups
-        clock.lap("computing", "forward")
-        self.optimizer.zero_grad()
-        with group.exchanging("exchanging gradients", before.epoch, before.step):
-            torch.autograd.backward(batch.global_mean(losses))
-            self.optimizer.exchange()
-            self.optimizer.clip(group)
-        clock.lap("computing", "backward", until=self._gradients.ready_at)
-        clock.lap("communicating", "gradients")
+        before, group, clock, batch = self.state, self._group, self._clock, computed.batch
+        loss = computed.loss_sum
         # Before the update, so that no rank makes the update if this exchange fails.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            ready_at = (self._gradients.ready_at or 0.0) - self._clock_offset
-            own = RankStep(loss_sum, num_seeds, max(self._interrupts, default=0), ready_at)
+            ready_at = (computed.ready_at or 0.0) - self._clock_offset
+            known = 0.0 if isinstance(loss, DeviceLoss) else loss
+            own = RankStep(known, computed.seeds, max(self._interrupts, default=0), ready_at)
             step = own.gathered(group, clock.unreported(), batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():
@@ -270,7 +264,7 @@ class Trainer:
             for schedule in self._schedules:
                 schedule.step()
             clock.lap("computing", "update")
-            self._advance(step)
+            self._advance(step, loss if isinstance(loss, DeviceLoss) else None)
         clock.lap("saving")
         spans = clock.finish()
         for stage, seconds in seconds_by_stage(spans).items():
@@ -279,25 +273,22 @@ class Trainer:
         clock.start()
         return step.signal_number
 
-    def _advance(self, step: GatheredStep) -> None:
-        """Advance the state by one update."""
-        before, loss_sum, seeds, counted = self.state, step.loss_sum, step.seeds, step.traffic
-        self.state = replace(
+    def _advance(self, step: GatheredStep, loss: DeviceLoss | None) -> None:
+        """Advance the state by one update; without `loss` it is in `step`."""
+        before = self.state
+        ended = replace(
             before,
             step=before.step + 1,
-            loss_sum=before.loss_sum + loss_sum,
-            seeds=before.seeds + seeds,
-            traffic=traffic.summed(before.traffic, counted),
+            seeds=before.seeds + step.seeds,
+            traffic=traffic.summed(before.traffic, step.traffic),
             loader=self.loader.state_dict(),
             schedule=self._schedules[0].state_dict(),
         )
-        loss = loss_sum / max(seeds, 1)
-        if self._output.writer is not None:
-            record = {"epoch": before.epoch, "step": before.step, "loss": loss, "seeds": seeds}
-            self._output.writer.log_step({**record, **traffic.step_record(step.seconds, counted)})
+        self.state = ended  # the update is made, whatever the log says
+        self.state = self._log.add(ended, step, loss)
         if self._output.is_due():
+            self.state = self._log.settled(self.state)
             self._output.save(self.state, LAST)
-        self.observer.stepped(before.epoch, before.step, loss)
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
         ended, settings, metric = self.state, self.settings, self.task.metric
@@ -358,8 +349,3 @@ def _own_generator(device: str) -> AbstractContextManager[None]:
     """Restore torch's global generator after the block."""
     place = torch.device(device)
     return torch.random.fork_rng([] if place.type == "cpu" else [place])
-
-
-def _dropout_seed(seed: int, state: TrainerState, rank: int) -> int:
-    key = DrawKey.of(seed, Purpose.DROPOUT, state.epoch, state.step)
-    return mix64(key.value ^ mix64(rank))

@@ -30,6 +30,7 @@ class TrainerState:
     linear: Mapping[str, Any] = field(default_factory=dict)  # way to compute layers, by machine
     plateau_scale: float = 1.0  # factor of the learning rate, reduced at plateaus
     plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
+    shapes: Mapping[str, Any] = field(default_factory=dict)  # capacities of recorded steps' batches
 
     def ended(self, score: float | None, metric: str = "", plateau: Plateau | None = None) -> TrainerState:
         """Return the state at the start of the next epoch, with this epoch's score if it was evaluated.
@@ -66,7 +67,7 @@ class TrainerState:
                 isinstance(number, int | float)
                 for number in (self.loss_sum, self.best_score or 0.0, self.plateau_scale)
             )
-            and all(isinstance(entries, Mapping) for entries in (self.schedule, self.linear))
+            and all(isinstance(entries, Mapping) for entries in (self.schedule, self.linear, self.shapes))
             and self.step <= steps
             and (self.epoch == 0 or self.best_epoch <= self.epoch)
             and self._position() in (None, divmod(self.epoch * steps + self.step, steps))
@@ -95,7 +96,7 @@ def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder:
     """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
     # Earlier checkpoints lack these fields.
-    optional = {"linear", "plateau_scale", "plateau_stale"}
+    optional = {"linear", "plateau_scale", "plateau_stale", "shapes"}
     match saved:
         case {"facts": Mapping() as saved_facts} if saved.keys() | optional == expected:
             check_facts(saved_facts, facts, folder)

@@ -1,0 +1,34 @@
+"""Batches with static shapes of a loader, if kernels of a GPU make its batches."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from khop.errors import Unsupported
+from khop.loading.source import LoopProgress, State
+from khop.sampling.seeds import SeedOrder
+from khop.schema import Schema
+
+if TYPE_CHECKING:
+    from khop.loading.device_source import DeviceSource
+    from khop.loading.static_batches import StaticBatches
+
+SLOTS = 2  # batches in memory: one is made while the step computes with the other
+
+
+def static_batches_of(
+    source: DeviceSource | None, order: SeedOrder, progress: LoopProgress, schema: Schema, saved: State
+) -> StaticBatches:
+    """Return the batches of a loader with static shapes; Unsupported, with the reason, if there are none.
+
+    `source` draws on a GPU; None: the CPU draws. `saved` is the state of the capacities in a checkpoint.
+    """
+    if source is None:
+        raise Unsupported(
+            "the CPU draws the neighbors; place the edges where the GPU reads them: topology device or pinned"
+        )
+    module = import_module("khop.loading.static_batches")  # imports Triton
+    room = source.static(SLOTS, module.saved_capacities(saved, order.world_size, schema.edge_types))
+    batches: StaticBatches = module.StaticBatches(room, order, progress)
+    return batches

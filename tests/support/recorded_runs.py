@@ -1,0 +1,77 @@
+"""The small run with recorded steps, on the CPU in place of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import torch
+
+import khop
+from khop.api import loader as loaders
+from khop.loading.device_placement import DevicePlacement
+from khop.loading.placed_stores import Conditions, placed_stores
+from khop.training.trainer import Trainer
+from support.host_as_device import HostAsDevice
+from support.recorders import NoStreams
+from support.small_graphs import SmallGraph, one_type
+from support.small_runs import SETTINGS as SMALL
+from support.small_runs import SmallRun
+from support.triton_segments import by_triton
+
+SETTINGS = replace(SMALL, epochs=2, precision="float64", launches="recorded")
+
+
+def placed(graph: SmallGraph, topology: str = "device", columns: str = "device") -> khop.Graph:
+    """The graph with its stores where kernels read them."""
+    request = DevicePlacement.of("cuda", topology, columns)
+    stores = placed_stores(graph.store, graph.features.columns, request, HostAsDevice(), Conditions())
+    return khop.Graph(graph.store, graph.features, stores=stores)
+
+
+@contextmanager
+def as_device() -> Iterator[None]:
+    """Take the CPU for a device with streams while the block runs."""
+    with patch.object(loaders, "streams_of", lambda device: NoStreams()), by_triton():
+        yield
+
+
+@dataclass(frozen=True)
+class RecordedRun(SmallRun):
+    """14 seeds in steps of 4, in float64 on a placed graph. Its scores do not depend on the model."""
+
+    settings: khop.TrainerSettings = SETTINGS
+    graph: SmallGraph = one_type(torch.float64)  # noqa: RUF009
+    dropout: float = 0.0
+    topology: str = "device"
+    columns: str = "device"
+
+    def trainer(self) -> Trainer:
+        """The trainer, to be used within `as_device`."""
+        return self.on(placed(self.graph, self.topology, self.columns))
+
+    def on_cpu(self) -> Trainer:
+        """The trainer of the same run without a device."""
+        run = self.with_(launches="single")
+        return run.on(khop.Graph(self.graph.store, self.graph.features))
+
+    def on(self, graph: khop.Graph) -> Trainer:
+        """The trainer with batches of this graph."""
+        made = super().trainer()
+        made.loader = khop.Loader(
+            khop.NeighborSampler(graph, [2, 2]),
+            torch.arange(14),
+            4,
+            shuffle=True,
+            seed=1,
+            columns=["x"],
+            seed_columns=["y"],
+        )
+        made.evaluate = _scores
+        return made
+
+
+def _scores() -> Mapping[str, float]:
+    return {"train": 0.5, "val": 0.5}

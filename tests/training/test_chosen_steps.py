@@ -1,0 +1,92 @@
+"""Steps are recorded where that is possible; else a warning says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from khop.batch import Batch
+from khop.loading.batch_slot import BatchSlot
+from khop.training.captured_steps import CapturedSteps
+from khop.training.observer import Unwatched
+from khop.training.steps import EagerSteps
+from support.recorded_runs import RecordedRun, as_device
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU has no kernels beside a GPU")
+
+
+class Warned(Unwatched):
+    """An observer that keeps warnings."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def warned(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+@pytest.mark.parametrize(
+    ("topology", "columns", "reason"),
+    [
+        ("host", "device", "the CPU draws the neighbors; place the edges"),
+        ("device", "host", "the CPU reads the columns ['x', 'y']; place them"),
+    ],
+)
+def test_a_run_that_cannot_be_recorded_says_why(
+    tmp_path: Path, topology: str, columns: str, reason: str
+) -> None:
+    watched = Warned()
+    run = RecordedRun(tmp_path, topology=topology, columns=columns, observer=watched)
+    with as_device():
+        trainer = run.trainer()
+        trainer._begin("recorded")
+    assert isinstance(trainer._steps, EagerSteps)
+    (sentence,) = watched.sentences
+    assert sentence.startswith(f"steps are launched one by one, not recorded: {reason}")
+
+
+def test_a_step_that_waits_for_the_device_is_not_recorded(tmp_path: Path) -> None:
+    watched = Warned()
+
+    run = RecordedRun(tmp_path, observer=watched)
+    with as_device(), patch.object(CapturedSteps, "_of_slot", _waits):
+        trainer = run.trainer()
+        trainer._begin("recorded")
+    assert isinstance(trainer._steps, EagerSteps)
+    assert (
+        "recording the step failed: operation not permitted when stream is capturing" in watched.sentences[0]
+    )
+    assert "and more" not in watched.sentences[0]
+
+
+def _waits(steps: CapturedSteps, slot: BatchSlot) -> None:
+    raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+class OwnLoader:
+    """A loader from outside."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        yield from ()
+
+    def state_dict(self) -> dict[str, object]:
+        return {}
+
+    def load_state_dict(self, state: object) -> None:
+        pass
+
+
+def test_other_loaders_have_no_static_shapes(tmp_path: Path) -> None:
+    watched = Warned()
+    trainer = RecordedRun(tmp_path, observer=watched).on_cpu()
+    trainer.loader = OwnLoader()
+    trainer._begin("recorded")
+    (sentence,) = watched.sentences
+    assert "OwnLoader has no batches with static shapes; use khop.Loader" in sentence

@@ -1,0 +1,177 @@
+"""A trainer with recorded steps takes the course of one without, also over overflows, stops and ranks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import khop
+from khop.features.table import FeatureTable
+from khop.loading.batch_slot import StepInput
+from khop.models.node_embedding import NodeEmbedding
+from khop.training.captured_steps import CapturedSteps
+from khop.training.recorded_steps import RecordedSteps, why_not_recorded
+from khop.training.trainer import Trainer
+from support.covered import covered
+from support.recorded_runs import RecordedRun, as_device
+from support.small_runs import Interrupting
+from support.started_ranks import StartedRanks
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu trains on a GPU")
+
+
+def losses(folder: Path) -> dict[tuple[int, int], float]:
+    lines = (folder / "steps.jsonl").read_text().splitlines()
+    return {(r["epoch"], r["step"]): r["loss"] for r in map(json.loads, lines)}
+
+
+def weights(trainer: Trainer) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+def fitted(run: RecordedRun) -> Trainer:
+    with as_device():
+        trainer = run.trainer()
+        trainer.fit()
+    return trainer
+
+
+def fitted_on_cpu(run: RecordedRun) -> Trainer:
+    trainer = run.on_cpu()
+    trainer.fit()
+    return trainer
+
+
+def assert_close(found: Trainer, wanted: Trainer, out: Path, wanted_out: Path) -> None:
+    assert losses(out) == pytest.approx(losses(wanted_out), abs=1e-9)
+    for a, b in zip(weights(found), weights(wanted), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.05])
+def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_norm: float | None) -> None:
+    run = RecordedRun(tmp_path / "recorded").with_(
+        optimizer=khop.OptimizerSettings(clip_norm=clip_norm), epochs=1
+    )
+    on_cpu = replace(run, out=tmp_path / "cpu")
+    recorded, wanted = fitted(run), fitted_on_cpu(on_cpu)
+    assert isinstance(recorded._steps, RecordedSteps)
+    assert recorded._steps.overflows < 4
+    assert_close(recorded, wanted, run.out, on_cpu.out)
+    assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
+
+
+@pytest.mark.long
+def test_a_stopped_run_goes_on_with_the_same_shapes(tmp_path: Path) -> None:
+    whole = RecordedRun(tmp_path / "whole", dropout=0.5)
+    wanted = fitted(whole)
+    run = replace(whole, out=tmp_path / "stopped", observer=Interrupting(0, 2))
+    with as_device():
+        with pytest.raises(KeyboardInterrupt):
+            run.trainer().fit()
+        resumed = replace(run, observer=whole.observer).trainer()
+        resumed.resume()
+        shapes = resumed.state.shapes
+        resumed.fit()
+    assert shapes["world_size"] == 1
+    assert resumed.state.shapes == shapes == wanted.state.shapes
+    assert losses(run.out) == losses(whole.out)  # the same bits: dropout has a key for each step
+    for a, b in zip(weights(resumed), weights(wanted), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_loss_of_a_step_is_read_two_steps_later_and_before_a_checkpoint(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path)
+    seen: list[tuple[int, float]] = []
+    with as_device():
+        trainer = run.trainer()
+        advance = trainer._advance
+
+        def noting(*arguments: object) -> None:
+            advance(*arguments)  # type: ignore[arg-type]
+            known = losses(tmp_path) if (tmp_path / "steps.jsonl").exists() else {}
+            seen.append((trainer.state.step, trainer.state.loss_sum))
+            assert len(known) <= len(seen)
+
+        trainer._advance = noting  # type: ignore[method-assign]
+        trainer.fit()
+    assert [step for step, _ in seen] == [1, 2, 3, 4] * 2
+    assert [loss > 0 for _, loss in seen[:3]] == [False, False, True]
+    per_seed = [record["loss"] for record in trainer._output.records]
+    assert per_seed[0] > seen[3][1] / 14  # the record of the epoch has the losses of all steps
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path)
+    columns = {"node": {**run.graph.features.columns["node"], "y": torch.full((60,), 99)}}  # no class
+    wrong = replace(run, graph=replace(run.graph, features=FeatureTable(columns)))
+    with as_device(), pytest.raises(ValueError, match=r"loss is nan in epoch 0, step 0"):
+        wrong.trainer().fit()
+    assert not (tmp_path / "checkpoints" / "last").exists()
+
+
+def model_with(module: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), module)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.BatchNorm1d(2), "1 (BatchNorm1d) takes statistics over the rows of a batch"),
+        (nn.BatchNorm1d(2, track_running_stats=False), "1 (BatchNorm1d) takes statistics"),
+        (nn.Embedding(3, 2, sparse=True), "1 (Embedding) has sparse gradients"),
+        (NodeEmbedding(3, 2), "1 (NodeEmbedding) has sparse gradients"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_models_that_cannot_be_recorded_are_named(module: nn.Module, reason: str) -> None:
+    found = why_not_recorded(model_with(module))
+    assert found is not None
+    assert reason in found
+
+
+def test_other_models_may_be_recorded() -> None:
+    assert why_not_recorded(model_with(nn.LayerNorm(2))) is None
+    assert why_not_recorded(model_with(nn.Embedding(3, 2))) is None
+
+
+@covered
+def _train_on_rank(rank: int, device: str, out: Path, small_rank: int | None) -> None:
+    """Train on ranks; the batches of `small_rank` all exceed their capacities."""
+    with as_device():
+        trainer = RecordedRun(out).with_(optimizer=khop.OptimizerSettings(clip_norm=0.5)).trainer()
+        make = CapturedSteps._issue
+
+        def too_large(steps: CapturedSteps, number: int, given: StepInput) -> object:
+            return replace(make(steps, number, given), made=None)
+
+        with patch.object(CapturedSteps, "_issue", too_large if rank == small_rank else make):
+            trainer.fit()
+        steps = trainer._steps
+        assert isinstance(steps, RecordedSteps)
+        (out / f"overflows-{rank}").write_text(str(steps.overflows))
+        torch.save(weights(trainer), out / f"weights-{rank}.pt")
+
+
+@pytest.mark.long
+def test_one_of_two_ranks_may_exceed_its_shapes_while_the_other_replays(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    alone = RecordedRun(tmp_path / "alone").with_(optimizer=khop.OptimizerSettings(clip_norm=0.5))
+    wanted = fitted_on_cpu(alone)
+    out = tmp_path / "two"
+    out.mkdir()
+    ranks.launch(_train_on_rank, 2, (out, 1))
+    assert int((out / "overflows-1").read_text()) == 8
+    assert int((out / "overflows-0").read_text()) < 8
+    assert losses(out) == pytest.approx(losses(alone.out), abs=1e-9)
+    of_ranks = [torch.load(out / f"weights-{rank}.pt") for rank in range(2)]
+    for first, second, other in zip(*of_ranks, weights(wanted), strict=True):
+        assert torch.equal(first, second)
+        torch.testing.assert_close(first, other, rtol=0, atol=1e-9)
