@@ -464,6 +464,10 @@ REFUSED: dict[str, Cases] = {
         ("column 5 of 'n': not in the graph; there are ['t', 'x', 'y']", lambda: GRAPH.schema.column('n', 5)),
         ('edge type []: give source type, relation and destination type,', lambda: GRAPH.schema.column([], 'x')),
     ],
+    "relation_count": [
+        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.relation_count(5, EDGE, "t")),
+        ("column 'z' of ('n', 'to', 'n'): not in the graph; there are ['t',", lambda: khop.relation_count(GRAPH, EDGE, "z")),
+    ],
     "split_links": [
         ('edge type 5: must be a list, as ["user buys item"]', lambda: khop.split_links(GRAPH, 5)),
         ("val 'a': must be a share from 0 to below 1, or a number of links", lambda: khop.split_links(GRAPH, EDGE, 'a')),

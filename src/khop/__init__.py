@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from khop.api.partition import partition_graph as partition_graph
     from khop.api.recommend import Recommendations as Recommendations
     from khop.api.recommend import recommend as recommend
+    from khop.api.relation_count import relation_count as relation_count
     from khop.api.split_links import LinkSplit as LinkSplit
     from khop.api.split_links import split_links as split_links
     from khop.batch import Adjacency as Adjacency
@@ -234,6 +235,7 @@ _PUBLIC = {
     "restore_model": "khop.training.checkpoint",
     "sampled_inference": "khop.inference.node_outputs",
     "with_negatives": "khop.inference.link_evaluation",
+    "relation_count": "khop.api.relation_count",
     "split_links": "khop.api.split_links",
     "tune_memory": "khop.process_memory",
     "write_graph": "khop.graph.build",

@@ -163,7 +163,8 @@ class LinkRows:
     """The links of one edge type in a batch, as rows of the model's output (one row per seed).
 
     A pair gets one score. With binary negatives the links come first, then the negatives of the first link,
-    of the second, and so on. Otherwise the pairs are the links.
+    of the second, and so on; among the negatives of a link, destinations come before sources. Otherwise the
+    pairs are the links.
     """
 
     source: Tensor  # int64 (pairs), rows of the source type
@@ -172,6 +173,9 @@ class LinkRows:
     labels: Tensor | None = None  # (pairs, ...): the labels of the links, else 1; 0 for binary negatives
     negatives: Tensor | None = None  # int64 (links, k), rows of the destination type, for triplets
     pairs_per_link: int = 1
+    source_negatives: Tensor | None = None  # int64 (links, k), rows of the source type, for triplets
+    relations: Tensor | None = None  # int64 (pairs), of links with a relation column
+    times: Tensor | None = None  # int64 (links), the time limits of the links
 
     @property
     def num_links(self) -> int:
@@ -187,6 +191,9 @@ class LinkRows:
             None if self.labels is None else change(self.labels),
             None if self.negatives is None else change(self.negatives),
             self.pairs_per_link,
+            None if self.source_negatives is None else change(self.source_negatives),
+            None if self.relations is None else change(self.relations),
+            None if self.times is None else change(self.times),
         )
 
 

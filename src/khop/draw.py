@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from khop.arguments import column_name, truth, whole_number
+from khop.arguments import check_word, column_name, truth, whole_number
 from khop.schema import EdgeType, NodeType
 
 RANDOMNESS = 1  # the version of docs/randomness.md
@@ -141,12 +142,16 @@ class UniformNegatives:
     With `group` above 1, that many links next to each other in the epoch's global order share their
     negatives, on any number of ranks: fewer nodes to compute. Time limits still apply to each link. `exact`
     needs negatives of each source, so it excludes groups.
+
+    `corrupt` names the ends to replace: the destination, the source, or "both", with `per_positive` negatives
+    for each end. Sources are drawn as destinations of the reverse edge type.
     """
 
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
     group: int = 1
+    corrupt: Corrupt = "destination"
 
     def __post_init__(self) -> None:
         _check_negatives(self)
@@ -165,6 +170,7 @@ class DegreeNegatives:
     exact: bool = False
     power: float = 0.75  # a multiple of 1/4: the weights are then exact integers
     group: int = 1
+    corrupt: Corrupt = "destination"
 
     def __post_init__(self) -> None:
         _check_negatives(self)
@@ -183,6 +189,7 @@ class WeightedNegatives:
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
     group: int = 1
+    corrupt: Corrupt = "destination"
 
     def __post_init__(self) -> None:
         column_name(self.column)
@@ -199,6 +206,7 @@ class GivenNegatives:
         object.__setattr__(self, "mode", _mode(self.mode))
 
 
+Corrupt = Literal["destination", "source", "both"]  # the ends of a link that negatives replace
 DrawnNegatives = UniformNegatives | DegreeNegatives | WeightedNegatives
 Negatives = DrawnNegatives | GivenNegatives
 
@@ -230,6 +238,7 @@ def _mode(given: NegativeMode | str) -> NegativeMode:
 def _check_negatives(negatives: DrawnNegatives) -> None:
     object.__setattr__(negatives, "mode", _mode(negatives.mode))
     truth("exact", negatives.exact)
+    check_word("corrupt", negatives.corrupt, Corrupt)
     most = MOST_PER_POSITIVE
     if whole_number("per_positive", negatives.per_positive, 1) > most:
         raise ValueError(f"per_positive {negatives.per_positive}: must be at most {most:,} for each link")
@@ -248,3 +257,6 @@ class Positives:
     positions: Tensor  # int64 (n), in the epoch's global order; draws are keyed by it
     until: Tensor | None = None  # int64 (n), no destination later than this, by its column `time_column`
     time_column: str | None = None
+    # int64 (n): exact negatives exclude the edges of this relation alone, by the column `relation_column`
+    relations: Tensor | None = None
+    relation_column: str | None = None

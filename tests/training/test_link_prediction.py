@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop.batch import Batch
 from khop.draw import NegativeMode
-from khop.models.link_predictor import LinkScores
+from khop.models.link_scores import LinkScores
 from khop.schema import EdgeType
 from khop.training.link_prediction import LinkPrediction
 from support.small_links import BUYS, ON, LinkBatches

@@ -23,7 +23,8 @@ from khop.sampling.link_seeds import Links
 from khop.schema import EdgeType
 
 PARTS = ("train", "val", "test")
-_FACTS = {"label": "labels", "time": "times", "negatives": "negatives"}  # column -> field of Links
+# column -> field of Links
+_FACTS = {"label": "labels", "time": "times", "negatives": "negatives", "relation": "relations"}
 _POSITION = "position"  # the column of input positions, for links that are not sorted by destination
 
 

@@ -108,6 +108,10 @@ class Graph:
         """Return the number of in-edges of some destinations, int64 (nodes), by the topology."""
         return self.topology.in_degrees(edge_type_of(edge_type), nodes)
 
+    def edge_values(self, edge_type: EdgeTypeName, column: str, edges: Tensor) -> Tensor:
+        """Return the numbers of some edges by their positions, by the topology."""
+        return self.topology.edge_values(edge_type_of(edge_type), column, edges)
+
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered."""
         return self.topology.original_ids(node_type)

@@ -80,6 +80,7 @@ def split_links(
     negatives: int = 1,
     label: str | None = None,
     time: str | None = None,
+    relation: str | None = None,
     seed: int = 0,
 ) -> LinkSplit:
     """Split the edges of one or several types into training, validation and test at random, without leaks.
@@ -89,16 +90,16 @@ def split_links(
     over training and validation edges. For an edge type that is its own reverse, a link appears in one
     direction. With `disjoint_share`, this share of the training links is to be predicted and carries no
     message. Without it, all training links are predicted and carry messages. Validation and test links have
-    `negatives` each, which are no edges of the whole graph. `label` and `time` are edge columns to use as
-    the links' labels and times. The split is a function of the graph, the arguments and `seed`;
-    partitions and ranks do not change it.
+    `negatives` each, which are no edges of the whole graph. `label`, `time` and `relation` are edge columns
+    to use as the links' labels, times and relations; negatives are then no edges of the same relation. The
+    split is a function of the graph, the arguments and `seed`; partitions and ranks do not change it.
 
     The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks hold
     partitions of the edges, each rank gets its own edges and a share of the links, and the call is
     collective. The links of a graph on servers are split there, and stay there.
     """
     graph_of("graph", graph)
-    edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time)
+    edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time, relation)
     _check(graph, edge_types, facts)
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
     if graph.servers is not None:
@@ -155,12 +156,16 @@ def links_at(
 
     labels = None if facts.label is None else column(facts.label)
     times = None if facts.time is None else {t: of_type.long() for t, of_type in column(facts.time).items()}
+    relations = None
+    if facts.relation is not None:
+        relations = {t: of_type.long() for t, of_type in column(facts.relation).items()}
     negatives = {}
     for edge_type, (sources, _) in edges.items() if facts.negatives else ():
         until = None if times is None else times[edge_type]
-        wanted = Positives(sources, torch.arange(sources.numel()), until, facts.time)
+        of_relations = (None if relations is None else relations[edge_type], facts.relation)
+        wanted = Positives(sources, torch.arange(sources.numel()), until, facts.time, *of_relations)
         negatives[edge_type] = topology.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
-    return Links(edges, labels, times, negatives or None)
+    return Links(edges, labels, times, negatives or None, relations)
 
 
 def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
@@ -189,11 +194,13 @@ def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> 
             )
         if facts.label is not None:
             graph.schema.column(edge_type, facts.label)
-        dtype = "int64" if facts.time is None else graph.schema.column(edge_type, facts.time).dtype
-        if "int" not in dtype:
-            raise ValueError(
-                f"time {facts.time!r} of {edge_type} is {dtype}: times are whole numbers, convert the column"
-            )
+        for what, name in (("time", facts.time), ("relation", facts.relation)):
+            dtype = "int64" if name is None else graph.schema.column(edge_type, name).dtype
+            if "int" not in dtype:
+                raise ValueError(
+                    f"{what} {name!r} of {edge_type} is {dtype}: {what}s are whole numbers, convert the "
+                    "column"
+                )
 
 
 def with_edges_of(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:

@@ -20,8 +20,16 @@ def neighbor(options: SamplerTable, context: SamplerContext) -> NeighborSampler 
     graph, fanouts, rule, expansion = context.graph, context.fanouts, context.rule, context.expansion
     if context.links is None:
         return NeighborSampler(graph, fanouts, rule=rule, expansion=expansion)
-    negatives, exclude = context.links.negatives, context.links.exclude
-    return LinkSampler(graph, fanouts, negatives=negatives, exclude=exclude, rule=rule, expansion=expansion)
+    links = context.links
+    return LinkSampler(
+        graph,
+        fanouts,
+        negatives=links.negatives,
+        exclude=links.exclude,
+        relation=links.relation,
+        rule=rule,
+        expansion=expansion,
+    )
 
 
 def uniform(options: UniformOptions, context: RuleContext) -> Uniform:

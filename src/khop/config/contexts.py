@@ -64,6 +64,7 @@ class LinkSettings:
 
     negatives: Negatives
     exclude: Exclude | None  # links that carry no message in the batch
+    relation: str | None = None  # the edge column with the links' relations
 
 
 @dataclass(frozen=True, eq=False)

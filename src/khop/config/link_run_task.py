@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from khop.api.in_degrees import in_degrees
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.api.relation_count import relation_count
 from khop.api.split_links import LinkSplit, split_links
 from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
 from khop.config.contexts import LinkSettings, TaskContext, rule_of
@@ -31,7 +32,7 @@ from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout, fanouts_by_type, followed_types
 from khop.sampling.link_seeds import LinkList
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, EdgeTypeName, NodeType
 from khop.training.baselines import POPULARITY
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
 from khop.training.metrics import known_metric
@@ -68,6 +69,7 @@ class LinkTask:
         kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
         graph = graph.only(kept)
         split = _split(context, graph, edge_type, seed)
+        relations = _relations(context, edge_type)
         targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
         hidden, table = config.model.hidden, config.model
         embeddings = (table.embedding, table.embedding_update, table.embedded_types, table.unknown)
@@ -76,7 +78,7 @@ class LinkTask:
         sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
 
         def around(encoder: nn.Module) -> LinkPredictor:
-            return LinkPredictor.of(encoder, [edge_type], links.decoder, hidden)
+            return LinkPredictor.of(encoder, [edge_type], links.decoder, hidden, relations)
 
         model = replace(context, graph=split.train).model(sizes, around)
         assert isinstance(model, LinkPredictor)
@@ -113,7 +115,9 @@ class LinkTask:
         context = replace(self.context, graph=self.split.train)
         has_reverse = self.split.train.schema.reverse(self.edge_type) is not None
         exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
-        sampler = context.sampler(self.fanouts, LinkSettings(self.negatives(), exclude))
+        sampler = context.sampler(
+            self.fanouts, LinkSettings(self.negatives(), exclude, self.context.config.links.relation)
+        )
         return context.links_loader(sampler, self.split.train_links, self.model.encoder)
 
     def scores(
@@ -186,8 +190,8 @@ class LinkTask:
         mode = NegativeMode.BINARY if links.loss == "bce" else NegativeMode.TRIPLET
         given = (links.negatives_per_positive, mode, links.exact)
         if links.negatives == "degree":
-            return DegreeNegatives(*given, group=links.negatives_group)
-        return UniformNegatives(*given, links.negatives_group)
+            return DegreeNegatives(*given, group=links.negatives_group, corrupt=links.corrupt)
+        return UniformNegatives(*given, links.negatives_group, links.corrupt)
 
 
 def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> _Hops:
@@ -211,13 +215,31 @@ def _split(context: TaskContext, graph: Graph, edge_type: EdgeType, seed: int) -
     links, time = context.config.links, context.config.sampler.time
     cut_offs = time_cut_offs(context.graph)
     chosen = link_split(links.split, graph.schema.columns.get(edge_type, {}), cut_offs)
+    count, relation = links.eval_negatives, links.relation
     if chosen == "column":
-        return split_links_by_column(graph, edge_type, negatives=links.eval_negatives, time=time, seed=seed)
+        return split_links_by_column(
+            graph, edge_type, negatives=count, time=time, relation=relation, seed=seed
+        )
     if chosen == "time":
         assert cut_offs is not None
         return split_links_by_time(
-            graph, edge_type, cut_offs, negatives=links.eval_negatives, time=time, seed=seed
+            graph, edge_type, cut_offs, negatives=count, time=time, relation=relation, seed=seed
         )
     return split_links(
-        graph, edge_type, links.val, links.test, negatives=links.eval_negatives, time=time, seed=seed
+        graph,
+        edge_type,
+        links.val,
+        links.test,
+        negatives=count,
+        time=time,
+        relation=relation,
+        seed=seed,
     )
+
+
+def _relations(context: TaskContext, edge_type: EdgeType) -> dict[EdgeTypeName, int]:
+    """Return the number of relations of the edge type, if its links have a column of them."""
+    links = context.config.links
+    if links.relation is None:
+        return {}
+    return {edge_type: links.relations or relation_count(context.graph, edge_type, links.relation)}

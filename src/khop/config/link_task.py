@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import get_args
 
 from khop.config.on_servers import cut_offs_of
@@ -12,6 +12,7 @@ from khop.config.resolve_task import ResolveContext
 from khop.config.tables import BuiltinTask
 from khop.graph.import_record import TimeCutOffs
 from khop.sampling.time_split import SPLIT, TIME
+from khop.schema import ColumnSpec
 from khop.training.link_prediction import LinkMetric
 
 
@@ -31,6 +32,7 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
             f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
             f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
         )
+    _check_relation(context, target, columns)
     if link_split(links.split, columns, cut_offs_of(graph)) == "random":
         _check_shares(context, graph.num_edges(there[target]), target)
     return task.model_copy(update={"target": target, "metric": metric})
@@ -48,6 +50,19 @@ def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | Non
             '"random"'
         )
     return asked
+
+
+def _check_relation(context: ResolveContext, target: str, columns: Mapping[str, ColumnSpec]) -> None:
+    """Raise ValueError unless the column of relations has a whole number per link."""
+    name, raw = context.config.links.relation, context.raw
+    if name is None:
+        return
+    whole = [column for column, spec in columns.items() if "int" in spec.dtype and not spec.shape]
+    if name not in whole:
+        raise ValueError(
+            f"links.relation is {name!r}: the columns of {target} with a whole number per link are "
+            f"{', '.join(whole) or 'none'} ({raw.where('links.relation')})"
+        )
 
 
 def _check_shares(context: ResolveContext, count: int, target: str) -> None:

@@ -35,8 +35,13 @@ class Links(Section):
 
     option_prefix = "link-"
 
-    decoder: Literal["dot", "mlp", "distmult"] = "dot"
-    """Function that scores a pair of nodes from their embeddings; only mlp is direction-aware"""
+    decoder: Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"] = "dot"
+    """Function that scores a pair of nodes from their embeddings; dot and distmult ignore the direction, all
+    but dot and mlp have a row of weights per relation"""
+    relation: Annotated[str | None, Field(min_length=1), Default("each edge type is one relation")] = None
+    """Edge column with the links' relations, whole numbers from 0 on"""
+    relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
+    """Number of relations of the column"""
     loss: Literal["bce", "bpr", "margin", "infonce"] = "bce"
     """Loss of link prediction: cross-entropy of each pair (bce), ranking of links above negatives (bpr), the
     same by a margin (margin), or cross-entropy of a link among its negatives (infonce)"""
@@ -50,6 +55,8 @@ class Links(Section):
     """Negatives per training link"""
     negatives_group: Count = 1
     """Links, next to each other in an epoch, that share their training negatives"""
+    corrupt: Literal["destination", "source", "both"] = "destination"
+    """Ends that training negatives replace; both: negatives_per_positive for each end"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
     split: Literal["auto", "random", "time", "column"] = "auto"
@@ -61,6 +68,15 @@ class Links(Section):
     """Share of the links held out for test"""
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
     """Negatives per held-out link; drawn once, and never edges of the graph"""
+
+    @model_validator(mode="after")
+    def _counts_what_it_names(self) -> Links:
+        if self.relations and self.relation is None:
+            raise ValueError(
+                f"links.relations is {self.relations}, links.relation is not set: name the edge column, or "
+                "leave the number out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _shares_what_can_be_shared(self) -> Links:

@@ -94,6 +94,8 @@ def _facts(
         found["labels"] = column(facts.label)
     if facts.time is not None:
         found["times"] = column(facts.time).long()
+    if facts.relation is not None:
+        found["relations"] = column(facts.relation).long()
     return found
 
 
@@ -168,6 +170,8 @@ def _eval_negatives(
         some = slice(own * turn // turns, own * (turn + 1) // turns)
         numbers = torch.arange(first + some.start, first + some.stop)
         until = held["times"][some] if facts.time is not None else None
-        wanted = Positives(held[ENDS][some, 0].contiguous(), numbers, until, facts.time)
+        relations = held["relations"][some] if facts.relation is not None else None
+        sources = held[ENDS][some, 0].contiguous()
+        wanted = Positives(sources, numbers, until, facts.time, relations, facts.relation)
         drawn[some] = graph.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
     return drawn

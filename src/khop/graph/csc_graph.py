@@ -16,7 +16,7 @@ from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
 from khop.graph.needs import Need, rule_needs
-from khop.graph.negatives import NegativeTables, WholeLinks
+from khop.graph.negatives import NegativeTables, WholeLinks, number_column
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns
@@ -65,7 +65,7 @@ class CscGraph(NumberedGraph):
         made = RuleArrays(self.edges, self.columns, self.originals, sorted_by, derived)
         arrays = made if self.stored is None else self.stored
         object.__setattr__(self, "draws", EdgeDraws(self.schema, arrays))
-        links = WholeLinks(self.edges, self.counts, derived)
+        links = WholeLinks(self.edges, self.counts, derived, self.columns)
         tables = NegativeTables(self.counts, self.originals, self.columns, links, self.candidates)
         object.__setattr__(self, "_negatives", tables)
         for edge_type in self.schema.edge_types:
@@ -86,6 +86,11 @@ class CscGraph(NumberedGraph):
         if edge_type not in self.edges:
             raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
         return self.edges[edge_type]
+
+    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
+        """Return the numbers of some edges; see GraphStore."""
+        values = number_column(edge_type, column, self.columns.get(edge_type, {}))
+        return values[edges]
 
     @property
     def frontier_device(self) -> torch.device:

@@ -17,6 +17,7 @@ class NegativeNeed:
     edge_type: EdgeType
     negatives: DrawnNegatives
     time_column: str | None = None  # of the nodes, if links have times
+    relation_column: str | None = None  # of the edges, if links have relations
 
 
 Need = RuleNeed | NegativeNeed

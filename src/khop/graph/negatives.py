@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
 from types import MappingProxyType
@@ -39,6 +39,7 @@ class _Table:
     partners: Partners | None  # None unless draws are exact
     nodes: Tensor | None  # int64 (candidates), the node of each rank; None: ranks are nodes
     times: Tensor | None  # times of the candidates, ascending
+    related: RelatedPartners | None = None  # of exact draws by relation: the rows of `partners`
 
 
 class Links(Protocol):
@@ -58,6 +59,32 @@ class Links(Protocol):
         `nodes` gives the node of each rank. `order` names the column that `nodes` are ordered by.
         """
         ...
+
+    def related(self, edge_type: EdgeType, column: str, nodes: Tensor | None) -> RelatedPartners:
+        """Return the partner ranks of each source and relation, by a column of the edges."""
+        ...
+
+
+@dataclass(frozen=True)
+class RelatedPartners:
+    """The partner ranks of each pair of a source and a relation.
+
+    Row i has those of the i-th pair; further rows, one per source, have those of sources without edges of the
+    relation.
+    """
+
+    ranks: Csc
+    keys: Tensor  # int64 (pairs), ascending: source * relations + relation
+    relations: int  # number of relations
+
+    def rows(self, sources: Tensor, relations: Tensor) -> Tensor:
+        """Return the row of each source and relation, int64 (n)."""
+        keys = sources * self.relations + relations
+        at = torch.searchsorted(self.keys, keys)
+        found = torch.zeros_like(at, dtype=torch.bool)
+        inside = (at < self.keys.numel()) & (relations < self.relations)
+        found[inside] = self.keys[at[inside]] == keys[inside]
+        return torch.where(found, at, self.keys.numel() + sources)
 
 
 class NegativeTables:
@@ -100,7 +127,7 @@ class NegativeTables:
             NegativeDraw(
                 table.candidates,
                 table.partners,
-                positives.sources - (self._links.first_source(edge_type) if negatives.exact else 0),
+                self._rows(edge_type, negatives, positives, table),
                 positives.positions,
                 negatives.per_positive,
                 key,
@@ -112,6 +139,15 @@ class NegativeTables:
             return ranks
         return ranks if table.nodes is None else gather(table.nodes, ranks.flatten()).view(ranks.shape)
 
+    def _rows(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, table: _Table
+    ) -> Tensor:
+        """Return the row of each link in the table of partners."""
+        if table.related is not None:
+            assert positives.relations is not None
+            return table.related.rows(positives.sources, positives.relations)
+        return positives.sources - (self._links.first_source(edge_type) if negatives.exact else 0)
+
     def prepare(self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives) -> None:
         """Make the tables for a draw with these arguments, if they do not exist yet."""
         self._table_of(edge_type, negatives, positives)
@@ -120,17 +156,33 @@ class NegativeTables:
         column = positives.time_column if positives.until is not None else None
         if column is not None and column not in self._columns.get(edge_type[2], {}):
             column = None
+        relation = positives.relation_column if positives.relations is not None else None
         with self._lock:
-            return self._table(edge_type, negatives, column)
+            return self._table(edge_type, negatives, column, relation)
 
-    def _table(self, edge_type: EdgeType, negatives: DrawnNegatives, column: str | None) -> _Table:
+    def _table(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, column: str | None, relation: str | None
+    ) -> _Table:
         nodes, times = self._order_once(edge_type[2], column)
         weigher = _weigher(negatives)
         candidates = self._once(
             lambda: self._candidates(edge_type, weigher, nodes), "candidates", edge_type, weigher, column
         )
-        partners = None
-        if negatives.exact:
+        partners, related = None, None
+        if negatives.exact and relation is not None:
+            related = self._once(
+                lambda: self._links.related(edge_type, relation, nodes),
+                "related",
+                edge_type,
+                column,
+                relation,
+            )
+            ranks = related.ranks
+            partners = self._once(
+                lambda: self._partners(edge_type, ranks, candidates, column),
+                "related partners", edge_type, weigher, column, relation,
+            )  # fmt: skip
+        elif negatives.exact:
             ranks = self._once(
                 lambda: self._links.partners(edge_type, column, nodes), "ranks", edge_type, column
             )
@@ -144,7 +196,7 @@ class NegativeTables:
         if drawable is not None:
             nodes = drawable if nodes is None else nodes[drawable]
             times = None if times is None else times[drawable]
-        return _Table(candidates, partners, nodes, times)
+        return _Table(candidates, partners, nodes, times, related)
 
     def _partners(
         self, edge_type: EdgeType, ranks: Csc, candidates: Candidates, column: str | None
@@ -202,6 +254,7 @@ class WholeLinks:
     edges: Mapping[EdgeType, Csc]
     counts: Mapping[NodeType, int]
     derived: Derived
+    columns: Columns = field(default_factory=dict)
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
         """Return the in-degree of every destination."""
@@ -221,6 +274,26 @@ class WholeLinks:
 
         sources = partner_sources(edge_type, order)
         return kept_partners(self.derived, edge_type, by_column(order), counts, make, sources)
+
+    def related(self, edge_type: EdgeType, column: str, nodes: Tensor | None) -> RelatedPartners:
+        """Return the partner ranks of each source and relation, made anew."""
+        source, _, destination = edge_type
+        values = number_column(edge_type, column, self.columns.get(edge_type, {})).long()
+        counts = self.counts[source], self.counts[destination]
+        return related_ranks(self.edges[edge_type], values, counts, nodes, source == destination)
+
+
+def number_column(edge_type: EdgeType, name: str, columns: Mapping[str, Tensor]) -> Tensor:
+    """Return a column of whole numbers of edges; ValueError if there is no such column."""
+    if name not in columns:
+        raise ValueError(f"column {name!r} of {edge_type}: not in the graph; there are {sorted(columns)}")
+    values = columns[name]
+    if values.dim() != 1 or values.is_floating_point() or values.dtype == torch.bool:
+        found = f"{str(values.dtype).removeprefix('torch.')} of shape {tuple(values.shape)}"
+        raise ValueError(
+            f"column {name!r} of {edge_type} is {found}: relations are whole numbers, one per edge"
+        )
+    return values
 
 
 def by_column(order: str | None) -> str:
@@ -314,6 +387,27 @@ def partner_ranks(csc: Csc, num_sources: int, nodes: Tensor | None, are_of_one_t
     if nodes is None and not are_of_one_type:  # destinations ascend and are ranks already
         return _rows_by_source(sources, destinations, num_sources, csc.num_rows)
     return ranks_by_source(sources, destinations, num_sources, csc.num_rows, nodes)
+
+
+def related_ranks(
+    csc: Csc, relations: Tensor, counts: tuple[int, int], nodes: Tensor | None, are_of_one_type: bool
+) -> RelatedPartners:
+    """Return the partner ranks of each source and relation; `counts` are of sources and destinations.
+
+    If both ends have the same node type, a node counts as its own partner by every relation.
+    """
+    csc.check()
+    if relations.numel() and int(relations.min()) < 0:
+        raise ValueError(f"relations: {int(relations.min())} is below 0; give relations from 0 on")
+    count = 1 + (int(relations.max()) if relations.numel() else 0)
+    keys, rows = torch.unique(csc.indices.long() * count + relations, return_inverse=True)
+    destinations = csc.destinations().long()
+    num_rows = keys.numel() + counts[0]
+    if are_of_one_type:
+        every = torch.arange(counts[0])
+        rows = torch.cat([rows, torch.arange(keys.numel()), keys.numel() + every])
+        destinations = torch.cat([destinations, keys // count, every])
+    return RelatedPartners(ranks_by_source(rows, destinations, num_rows, counts[1], nodes), keys, count)
 
 
 def ranks_by_source(

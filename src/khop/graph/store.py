@@ -95,6 +95,13 @@ class GraphStore(Protocol):
         """
         ...
 
+    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
+        """Return the numbers of some edges, (edges): a column of numbers at int64 positions in CSC order.
+
+        Unsupported if this process does not have the column of all edges. Not collective.
+        """
+        ...
+
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return int64 (nodes): the ids before renumbering, which key all draws; None if never renumbered."""
         ...
@@ -194,6 +201,11 @@ class GraphStoreBase(ABC):
         """Return the number of in-edges of some destinations, int64 (nodes): by default from `local_csc`."""
         return degrees_of(self.local_csc(edge_type), nodes)
 
+    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
+        """Return the numbers of some edges, from `in_one_piece`."""
+        what = f"column {column!r} of {edge_type}"
+        return self.in_one_piece(what).edge_values(edge_type, column, edges)
+
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return None: the nodes were never renumbered."""
         return None
@@ -210,7 +222,8 @@ class GraphStoreBase(ABC):
         none = torch.empty(0, dtype=torch.int64)
         for need in negative_needs(needs):
             until = None if need.time_column is None else none
-            nothing = Positives(none, none, until, need.time_column)
+            of_relation = (None if need.relation_column is None else none, need.relation_column)
+            nothing = Positives(none, none, until, need.time_column, *of_relation)
             self.sample_negatives(need.edge_type, need.negatives, nothing, DrawKey(0))
 
     @abstractmethod

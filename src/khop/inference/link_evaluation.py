@@ -23,6 +23,7 @@ from khop.inference.node_outputs import Layers
 from khop.inference.stages import VALUES, Stage
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import LinkPredictor
+from khop.models.relation_rows import scored
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group
@@ -183,21 +184,23 @@ def _scores(
 ) -> tuple[Tensor, Tensor]:
     decoder, move = model.decoder(edge_type), mover(model)
 
-    def pairs(numbers: slice) -> tuple[Tensor, Tensor]:
+    def pairs(numbers: slice) -> tuple[Tensor, ...]:
         asked = links.rows(edge_type, torch.arange(numbers.start, numbers.stop))
         assert asked.negatives is not None
         candidates = torch.cat([asked.edges[1].unsqueeze(1), asked.negatives], dim=1)  # own first
-        return _rows_of_pairs(rows, edge_type, asked.edges[0], candidates)
+        ends = _rows_of_pairs(rows, edge_type, asked.edges[0], candidates)
+        return ends if asked.relations is None else (*ends, asked.relations.unsqueeze(1))
 
-    source, destination = pairs(slice(0, 0))
+    source, destination, *_ = pairs(slice(0, 0))
     _, candidates, width = destination.shape
     like, at_once = source.new_empty(0, candidates), _CHUNK_NUMBERS // ((candidates + 1) * width)
     stage = Stage(0, edge_type[2], links.counts[edge_type], max(1, at_once), like)
     with closing(Memory(sharing.group).open(stage)) as place:
         with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
             for each in taken:
-                source, destination = map(move, each.made)
-                place.put(each.chunk, decoder(source, destination).to("cpu", like.dtype))
+                source, destination, *relations = map(move, each.made)
+                scores = scored(decoder, source, destination, relations[0] if relations else None)
+                place.put(each.chunk, scores.to("cpu", like.dtype))
         scores = place.finished()
     return scores[:, 0], scores[:, 1:]
 
@@ -216,5 +219,5 @@ def _rows_of_pairs(
     )
 
 
-def _num_bytes(pairs: tuple[Tensor, Tensor]) -> int:
+def _num_bytes(pairs: tuple[Tensor, ...]) -> int:
     return sum(rows.nbytes for rows in pairs)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from khop.models.decoders import MLP as MLP
-    from khop.models.decoders import DistMult as DistMult
     from khop.models.decoders import Dot as Dot
     from khop.models.gat import GAT as GAT
     from khop.models.gcn import GCN as GCN
@@ -16,8 +15,13 @@ if TYPE_CHECKING:
     from khop.models.layered import Layered as Layered
     from khop.models.light_gcn import LightGCN as LightGCN
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
+    from khop.models.link_predictor import SharedDecoder as SharedDecoder
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
     from khop.models.node_embedding import gathered as gathered
+    from khop.models.relation_decoders import ComplEx as ComplEx
+    from khop.models.relation_decoders import DistMult as DistMult
+    from khop.models.relation_decoders import RotatE as RotatE
+    from khop.models.relation_decoders import TransE as TransE
     from khop.models.rgcn import RGCN as RGCN
     from khop.models.sage import SAGE as SAGE
     from khop.models.sequential import Sequential as Sequential
@@ -30,9 +34,13 @@ _PUBLIC = {
     "HGT": "khop.models.hgt",
     "LightGCN": "khop.models.light_gcn",
     "RGCN": "khop.models.rgcn",
-    "DistMult": "khop.models.decoders",
+    "ComplEx": "khop.models.relation_decoders",
+    "DistMult": "khop.models.relation_decoders",
     "Dot": "khop.models.decoders",
     "MLP": "khop.models.decoders",
+    "RotatE": "khop.models.relation_decoders",
+    "SharedDecoder": "khop.models.link_predictor",
+    "TransE": "khop.models.relation_decoders",
     "SAGE": "khop.models.sage",
     "Sequential": "khop.models.sequential",
     "NodeEmbedding": "khop.models.node_embedding",

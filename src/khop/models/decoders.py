@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from khop.arguments import check_word
+from khop.models.relation_decoders import ComplEx, DistMult, RelationDecoder, RotatE, TransE
 
-DecoderKind = Literal["dot", "mlp", "distmult"]
+DecoderKind = Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"]
 _GRID_BYTES = 1 << 26  # memory limit of a grid's hidden values
 
 
 class Decoder(Protocol):
     """Scores pairs of rows; higher is more likely a link. Leading dimensions are broadcast."""
 
-    def __call__(self, source: Tensor, destination: Tensor) -> Tensor:
-        """Return (...): a score per pair, from (..., width) of its source and of its destination."""
+    def __call__(self, source: Tensor, destination: Tensor, /) -> Tensor:
+        """Return (...): a score per pair, from (..., width) of its source and of its destination.
+
+        Decoders of relations also take the relation of each pair, int64 (...).
+        """
         ...
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
@@ -35,23 +40,6 @@ class Dot(nn.Module):
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
         """Return (sources, destinations), computed by one matrix product."""
         return sources @ destinations.T
-
-
-class DistMult(nn.Module):
-    """Inner product with a learned weight per dimension (Yang et al. 2015), initialized to 1."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        _check_width("DistMult", width)
-        self.relation = nn.Parameter(torch.ones(width))
-
-    def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """Return (...): a score per pair."""
-        return (source * self.relation * destination).sum(-1)
-
-    def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """Return (sources, destinations), computed by one matrix product."""
-        return (sources * self.relation) @ destinations.T
 
 
 class MLP(nn.Module):
@@ -88,13 +76,26 @@ class MLP(nn.Module):
         return scores
 
 
-def decoder_of(kind: DecoderKind, width: int) -> nn.Module:
-    """Make a decoder for rows of `width` numbers."""
+RELATION_DECODERS: Mapping[DecoderKind, type[RelationDecoder]] = {
+    "distmult": DistMult,
+    "transe": TransE,
+    "complex": ComplEx,
+    "rotate": RotatE,
+}
+
+
+def decoder_of(kind: DecoderKind, width: int, relations: int = 1) -> nn.Module:
+    """Make a decoder for rows of `width` numbers; Dot and MLP have no relations."""
     check_word("decoder", kind, DecoderKind)
     _check_width(repr(kind), width)
-    if kind == "dot":
-        return Dot()
-    return DistMult(width) if kind == "distmult" else MLP(width)
+    if kind in RELATION_DECODERS:
+        return RELATION_DECODERS[kind](width, relations)
+    if relations > 1:
+        raise ValueError(
+            f"decoder {kind!r}: has no relations, and the links have {relations}; use one of "
+            f"{list(RELATION_DECODERS)}"
+        )
+    return Dot() if kind == "dot" else MLP(width)
 
 
 def _check_width(decoder: str, *widths: int) -> None:

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.derived import Derived
-from khop.graph.negatives import by_column, kept_partners, partner_sources, ranks_by_source
+from khop.graph.negatives import (
+    RelatedPartners,
+    by_column,
+    kept_partners,
+    partner_sources,
+    ranks_by_source,
+)
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
 from khop.partition.book import DEGREES
@@ -85,6 +91,13 @@ class PartsLinks:
         ]
         sources += partner_sources(edge_type, order)
         return kept_partners(derived, edge_type, name, (end - first, count), make, sources)
+
+    def related(self, edge_type: EdgeType, column: str, nodes: Tensor | None) -> RelatedPartners:
+        """Raise ValueError: partners by relation need all edges in one process."""
+        raise ValueError(
+            f"exact negatives of {edge_type} by relation {column!r}: this process holds edges in parts; open "
+            'the graph with placement="features", or use exact=False'
+        )
 
     def _asks_others(self, edge_type: EdgeType) -> bool:
         is_whole = len(self.held.folder.held) == self.held.folder.book.num_parts

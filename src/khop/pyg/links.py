@@ -13,7 +13,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from khop.draw import DrawKey
 from khop.pyg.negatives import DrawnEnd
 from khop.pyg.typed_data import EDGE
-from khop.sampling.link_ends import EndRows, Planted, plant_apart, plant_merged
+from khop.sampling.link_ends import DrawnEnds, EndRows, Planted, plant_apart, plant_merged
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -85,7 +85,7 @@ class Links:
     def planted(self, key: DrawKey, *, disjoint: bool) -> Planted:
         """Return the seeds: every node once, in ascending order; with `disjoint`, every end separately."""
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: self.seeds}, key))
-        negatives = {self.edge_type: self.seeds.negatives}
+        negatives = {self.edge_type: DrawnEnds(self.seeds.negatives)}
         return plant_apart(seeds, negatives) if disjoint else plant_merged(seeds, negatives, _ascending)
 
     def metadata(self, input_id: Tensor, rows: EndRows) -> tuple[Tensor | None, ...]:

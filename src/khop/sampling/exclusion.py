@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.draw import DrawKey, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.kernels.exclude_edges import exclude_edges
 from khop.rules.rule import Hop
@@ -44,6 +44,8 @@ class WithoutEdges(GraphStoreBase):
 
     graph: GraphStore
     excluded: Mapping[EdgeType, Tensor]  # int64 (2, pairs), global ids: sources over destinations
+    # By relation: the column of relations by edge type, and then int64 (3, pairs), relations below the ends.
+    relations: Mapping[EdgeType, str] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
@@ -70,13 +72,28 @@ class WithoutEdges(GraphStoreBase):
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw from the graph and leave out the excluded edges; see `GraphStore.sample_hop`."""
-        drawn = self.graph.sample_hop(frontier, hop, key)
-        return {
-            edge_type: exclude_edges(found, frontier[edge_type[2]].nodes, self.excluded[edge_type])
-            if edge_type in self.excluded
-            else found
-            for edge_type, found in drawn.items()
-        }
+        by_relation = any(edge_type in self.relations for edge_type in self.excluded)
+        asked = replace(hop, edge_ids=hop.edge_ids or by_relation)
+        drawn = dict(self.graph.sample_hop(frontier, asked, key))
+        for edge_type in self.excluded:
+            if edge_type in drawn:
+                rows = frontier[edge_type[2]].nodes
+                drawn[edge_type] = self._without(edge_type, drawn[edge_type], rows)
+        if hop.edge_ids:
+            return drawn
+        return {edge_type: replace(found, edges=None) for edge_type, found in drawn.items()}
+
+    def _without(self, edge_type: EdgeType, found: Neighbors, rows: Tensor) -> Neighbors:
+        excluded = self.excluded[edge_type]
+        if edge_type not in self.relations or not (found.nodes.numel() and excluded.numel()):
+            return exclude_edges(found, rows, excluded[:2])
+        assert found.edges is not None
+        relations = self.graph.edge_values(edge_type, self.relations[edge_type], found.edges).long()
+        # One number for source and relation, so that edges of one relation are removed like those of a type.
+        count = 1 + int(torch.maximum(relations.max(), excluded[2].max()))
+        both = replace(found, nodes=found.nodes.long() * count + relations)
+        kept = exclude_edges(both, rows, torch.stack([excluded[0] * count + excluded[2], excluded[1]]))
+        return replace(kept, nodes=(kept.nodes // count).to(found.nodes.dtype))
 
 
 def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, EdgeType]:
@@ -90,12 +107,16 @@ def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, Edg
 def excluded_edges(
     links: LinkSeeds, exclude: Exclude | None, reverses: Mapping[EdgeType, EdgeType]
 ) -> dict[EdgeType, Tensor]:
-    """Return the ends of the edges to leave out, by type, for the links of all ranks in the step."""
+    """Return the ends of the edges to leave out, by type, for the links of all ranks in the step.
+
+    Links with relations give int64 (3, pairs), the relations below the ends.
+    """
     pairs: dict[EdgeType, list[Tensor]] = {}
     for edge_type, of_type in links.by_type.items():
         if exclude is None or not of_type.batch_edges.numel():
             continue
-        pairs.setdefault(edge_type, []).append(of_type.batch_edges)
+        relations = () if of_type.batch_relations is None else (of_type.batch_relations,)
+        pairs.setdefault(edge_type, []).append(torch.stack([*of_type.batch_edges, *relations]))
         if exclude is not Exclude.EDGE_AND_REVERSE:
             continue
         if edge_type not in reverses:
@@ -103,5 +124,6 @@ def excluded_edges(
                 f'exclude="edge+reverse": the schema names no reverse of {edge_type}; write the graph with '
                 'EdgeTable(reverse_of=...), or take exclude="edge"'
             )
-        pairs.setdefault(reverses[edge_type], []).append(of_type.batch_edges.flip(0))
+        back = torch.stack([*of_type.batch_edges.flip(0), *relations])
+        pairs.setdefault(reverses[edge_type], []).append(back)
     return {edge_type: torch.cat(of_type, dim=1) for edge_type, of_type in pairs.items()}

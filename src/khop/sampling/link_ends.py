@@ -12,7 +12,7 @@ from khop.sampling.node_set import NodeSet
 from khop.sampling.sampler import LinkSeeds, Seeds
 from khop.schema import EdgeType, NodeType
 
-NegativesByType = Mapping[EdgeType, Tensor | None]  # int64 (links, k), global ids
+NegativesByType = Mapping[EdgeType, "DrawnEnds"]
 # From ids of a node type, duplicates allowed: the distinct nodes in some order, and each id's index in it.
 Numbering = Callable[[NodeType, Tensor], tuple[Tensor, Tensor]]
 
@@ -24,6 +24,15 @@ class EndRows:
     source: Tensor  # int64 (links)
     destination: Tensor  # int64 (links)
     negatives: Tensor | None  # int64 (links, k)
+    source_negatives: Tensor | None = None  # int64 (links, k)
+
+
+@dataclass(frozen=True)
+class DrawnEnds:
+    """Negatives of the links of one edge type: int64 (links, k), global ids."""
+
+    destinations: Tensor | None = None
+    sources: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -88,14 +97,22 @@ def _ends(links: LinkSeeds | None, negatives: NegativesByType) -> Iterator[_End]
     for edge_type, of_type in links.by_type.items():
         source, _, destination = edge_type
         drawn = negatives[edge_type]
-        per_positive = 2 if drawn is None else 2 + drawn.shape[1]
+        of_ends = {
+            "negatives": (destination, drawn.destinations),
+            "source_negatives": (source, drawn.sources),
+        }
+        per_positive = 2 + sum(0 if ids is None else ids.shape[1] for _, ids in of_ends.values())
         first = of_type.positions * per_positive
         yield _End(edge_type, "source", source, of_type.edges[0], first, of_type.times)
         yield _End(edge_type, "destination", destination, of_type.edges[1], first + 1, of_type.times)
-        if drawn is not None:
-            positions = torch.arange(2, per_positive)[:, None] + first
-            times = None if of_type.times is None else of_type.times.repeat(drawn.shape[1])
-            yield _End(edge_type, "negatives", destination, drawn.t(), positions, times)
+        slot = 2
+        for field, (node_type, ids) in of_ends.items():
+            if ids is not None:
+                count = ids.shape[1]
+                positions = torch.arange(slot, slot + count)[:, None] + first
+                times = None if of_type.times is None else of_type.times.repeat(count)
+                yield _End(edge_type, field, node_type, ids.t(), positions, times)
+                slot += count
 
 
 def _joined(ends: list[_End], name: str) -> dict[NodeType, Tensor]:
@@ -117,5 +134,14 @@ def _rows_by_edge_type(ends: list[_End], rows: Mapping[NodeType, Tensor]) -> dic
         taken[end.node_type] = start + end.ids.numel()
         own = rows[end.node_type][start : taken[end.node_type]].view(end.ids.shape)
         found.setdefault(end.edge_type, {})[end.field] = own
-    negatives = {t: by["negatives"].t().contiguous() for t, by in found.items() if "negatives" in by}
-    return {t: EndRows(by["source"], by["destination"], negatives.get(t)) for t, by in found.items()}
+    return {
+        t: EndRows(
+            by["source"],
+            by["destination"],
+            *(
+                by[name].t().contiguous() if name in by else None
+                for name in ("negatives", "source_negatives")
+            ),
+        )
+        for t, by in found.items()
+    }

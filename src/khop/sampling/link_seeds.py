@@ -33,7 +33,7 @@ class LinkList(SeedList, Protocol):
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Names of the given columns of links: a subset of "labels", "times" and "negatives"."""
+        """Names of the given columns of links, of "labels", "times", "negatives" and "relations"."""
         ...
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
@@ -57,6 +57,7 @@ class Links:
     labels: ByEdgeType | None = None  # (links, ...)
     times: ByEdgeType | None = None  # int64 (links), a time limit per link
     negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are not linked to the source
+    relations: ByEdgeType | None = None  # int64 (links), the relation of each link, 0 or more
 
     def __init__(
         self,
@@ -64,8 +65,10 @@ class Links:
         labels: GivenByEdgeType | None = None,
         times: GivenByEdgeType | None = None,
         negatives: GivenByEdgeType | None = None,
+        relations: GivenByEdgeType | None = None,
     ) -> None:
         given = {"edges": edges, "labels": labels, "times": times, "negatives": negatives}
+        given["relations"] = relations
         for what, values in given.items():
             found = None if values is None and what != "edges" else _by_edge_type(what, values)
             object.__setattr__(self, what, found)
@@ -87,15 +90,14 @@ class Links:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Names of the given columns of links: a subset of "labels", "times" and "negatives"."""
+        """Names of the given columns of links, of "labels", "times", "negatives" and "relations"."""
         return tuple(what for what, _ in self._facts())
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
         """Return the links of a type with these numbers as a batch."""
         edges = self.edges[edge_type][:, numbers]
-        return SeedLinks(
-            edges, numbers, edges, **{what: of_type[edge_type][numbers] for what, of_type in self._facts()}
-        )
+        facts = {what: of_type[edge_type][numbers] for what, of_type in self._facts()}
+        return SeedLinks(edges, numbers, edges, **facts, batch_relations=facts.get("relations"))
 
     def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
         """Return this list and `step` unchanged: every process has all links."""
@@ -111,6 +113,9 @@ class Links:
                 positions,
                 self.edges[edge_type][:, whole[edge_type]],
                 **{name: of_type[edge_type][numbers] for name, of_type in self._facts()},
+                batch_relations=None
+                if self.relations is None
+                else self.relations[edge_type][whole[edge_type]],
             )
             for edge_type, numbers, positions in numbers_by_type(self.counts, share)
         }
@@ -135,7 +140,12 @@ class Links:
         return digest_of(hash_into)
 
     def _facts(self) -> Iterator[tuple[str, ByEdgeType]]:
-        facts = (("labels", self.labels), ("times", self.times), ("negatives", self.negatives))
+        facts = (
+            ("labels", self.labels),
+            ("times", self.times),
+            ("negatives", self.negatives),
+            ("relations", self.relations),
+        )
         yield from ((what, by_type) for what, by_type in facts if by_type is not None)
 
 
@@ -195,11 +205,13 @@ def _check_columns(edges: ByEdgeType, columns: Mapping[str, ByEdgeType]) -> None
 
 
 def _check_column(name: str, what: str, values: Tensor, count: int) -> None:
-    wanted = {"labels": "one row per link", "times": "int64 (links)", "negatives": "int64 (links, k)"}[what]
-    dimensions = {"times": 1, "negatives": 2}.get(what, max(1, values.dim()))
+    wanted = {"labels": "one row per link", "negatives": "int64 (links, k)"}.get(what, "int64 (links)")
+    dimensions = {"times": 1, "negatives": 2, "relations": 1}.get(what, max(1, values.dim()))
     fits = values.dim() == dimensions and values.shape[0] == count
     if not fits or (what != "labels" and values.dtype != torch.int64):
         raise ValueError(f"{name}: {_described(values)} for {count} links; give {wanted}")
+    if what == "relations" and count and int(values.min()) < 0:
+        raise ValueError(f"{name}: {int(values.min())} is below 0; give relations from 0 on")
 
 
 def _described(tensor: Tensor) -> str:

@@ -60,6 +60,7 @@ class LinkColumns:
     negatives: int = 1  # per link of validation and test
     label: str | None = None  # the edge column with the links' labels
     time: str | None = None  # the edge column with the links' times
+    relation: str | None = None  # the edge column with the links' relations, whole numbers from 0 on
 
     def __post_init__(self) -> None:
         count = self.negatives

@@ -10,22 +10,26 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from khop.arguments import column_name
 from khop.batch import LinkRows, Sample
 from khop.draw import (
     DrawKey,
+    DrawnNegatives,
     GivenNegatives,
     NegativeMode,
     Negatives,
     Positives,
+    UniformNegatives,
     check_negatives,
 )
+from khop.errors import Unsupported
 from khop.graph.needs import Need, NegativeNeed
 from khop.graph.store import GraphStore
 from khop.rules.rule import Rule, reads_times, time_column
 from khop.rules.uniform import Uniform
 from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude, excluded_edges, reverse_types
 from khop.sampling.fanouts import Fanout
-from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
+from khop.sampling.link_ends import DrawnEnds, EndRows, first_seen, plant_apart, plant_merged
 from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler, Trees
 from khop.sampling.node_set import CPU, NodeSet, NodeSetPool, check_ids
@@ -41,6 +45,8 @@ from khop.sampling.sampler import (
 )
 from khop.schema import EdgeType, NodeType
 
+SOURCE_DRAWS = 1 << 62  # added to the key of negatives, for those that replace sources
+
 
 class LinkSampler(SamplerBase):
     """Sampler of the neighborhoods of links, as `NeighborSampler` is for nodes; it also draws negatives.
@@ -48,7 +54,9 @@ class LinkSampler(SamplerBase):
     The ends of links and negatives become seeds: one seed per node, or with disjoint trees one per end.
     `sample.links` gives the row of each end in the model's output. With `exclude`, the edges that
     correspond to links of the step, on all ranks, carry no message; see `WithoutEdges` for the effect on the
-    draw. A pure function of (graph, settings, seeds, key). Any number of threads may share one sampler.
+    draw. `relation` names the edge column with the links' relations: then an edge corresponds to a link, and
+    an exact negative is none of the graph, by the same relation alone. A pure function of (graph, settings,
+    seeds, key). Any number of threads may share one sampler.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class LinkSampler(SamplerBase):
         *,
         negatives: Negatives | None = None,
         exclude: Exclude | str | None = None,
+        relation: str | None = None,
         rule: Rule = Uniform(),
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
@@ -69,6 +78,9 @@ class LinkSampler(SamplerBase):
         if negatives is not None:
             check_negatives(negatives)
         self.exclude = None if exclude is None else checked_exclude(exclude)
+        if relation is not None:
+            column_name(relation)
+        self.relation = relation
         self.rule = rule
         self.neighbors = NeighborSampler(  # of the neighborhoods of all ends
             graph,
@@ -94,10 +106,20 @@ class LinkSampler(SamplerBase):
 
     def settings(self) -> Mapping[str, object]:
         """Return the arguments beside the graph."""
-        return {**self.neighbors.settings(), "negatives": self.negatives, "exclude": self.exclude}
+        return {
+            **self.neighbors.settings(),
+            "negatives": self.negatives,
+            "exclude": self.exclude,
+            "relation": self.relation,
+        }
 
     def for_kernels(self) -> KernelSampler:
         """Return this sampler: the links become nodes on the CPU."""
+        if self.relation is not None and self.exclude is not None:
+            raise Unsupported(
+                f"exclude={str(self.exclude)!r} by relation {self.relation!r}: a GPU leaves out edges by "
+                'their ends alone; leave the topology to the CPU, topology="host", or give exclude=None'
+            )
         return KernelSampler(self.neighbors, self.planted)
 
     def with_threads(self, threads: int) -> Self:
@@ -115,14 +137,20 @@ class LinkSampler(SamplerBase):
         if negatives is None or isinstance(negatives, GivenNegatives):
             return of_rule
         links = [t for t in seed_types if isinstance(t, tuple)]
-        return (*of_rule, *(NegativeNeed(t, negatives, time_column(self.rule, t)) for t in links))
+        drawn = [
+            NegativeNeed(of_end, negatives, time_column(self.rule, of_end), self.relation)
+            for edge_type in links
+            for of_end in self._drawn_by(edge_type, negatives)
+            if of_end is not None
+        ]
+        return (*of_rule, *drawn)
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
         if seeds.links is None:
             return self.neighbors.sample(seeds, key)
         planted = self.planted(seeds)
-        view = WithoutEdges(self.graph, planted.excluded) if planted.excluded else self.graph
+        view = self._without(planted.excluded) if planted.excluded else self.graph
         return replace(self.neighbors.sample(planted.seeds, key, view=view), links=planted.links)
 
     def planted(self, seeds: Seeds) -> PlantedSeeds:
@@ -132,6 +160,7 @@ class LinkSampler(SamplerBase):
             return PlantedSeeds(seeds)
         check_links(self.graph, links)
         check_link_times(links, self.rule)
+        check_link_relations(links, self.relation)
         negatives = {t: self._negatives_of(t, links) for t in links.by_type}
         if self.neighbors.is_disjoint:
             planted = plant_apart(seeds, negatives)
@@ -144,8 +173,31 @@ class LinkSampler(SamplerBase):
         }
         return PlantedSeeds(planted.seeds, rows, excluded)
 
-    def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> Tensor | None:
-        """Return int64 (links, k), global ids."""
+    def _without(self, excluded: Mapping[EdgeType, Tensor]) -> WithoutEdges:
+        """Return the graph without the edges; by relation if they have relations."""
+        relation = self.relation
+        columns = {} if relation is None else dict.fromkeys(excluded, relation)
+        return WithoutEdges(self.graph, excluded, columns)
+
+    def _drawn_by(
+        self, edge_type: EdgeType, negatives: DrawnNegatives
+    ) -> tuple[EdgeType | None, EdgeType | None]:
+        """Return the edge types that draw the negative destinations and the negative sources of links."""
+        of_destinations = None if negatives.corrupt == "source" else edge_type
+        if negatives.corrupt == "destination":
+            return of_destinations, None
+        reverse = self.graph.schema.reverse(edge_type)
+        if reverse is None and edge_type[0] == edge_type[2] and isinstance(negatives, UniformNegatives):
+            reverse = None if negatives.exact else edge_type
+        if reverse is None:
+            raise ValueError(
+                f"negatives of {edge_type} with corrupt={negatives.corrupt!r}: sources are drawn by the "
+                "reverse edge type, and the schema names none; write the graph with "
+                'EdgeTable(reverse_of=...), or use corrupt="destination"'
+            )
+        return of_destinations, reverse
+
+    def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> DrawnEnds:
         of_type, negatives = links.by_type[edge_type], self.negatives
         if isinstance(negatives, GivenNegatives):
             if of_type.negatives is None:
@@ -155,39 +207,75 @@ class LinkSampler(SamplerBase):
                 )
             count = self.graph.num_nodes(edge_type[2])
             check_ids(f"negatives of {edge_type}", of_type.negatives.flatten(), count)
-            return of_type.negatives
+            return DrawnEnds(of_type.negatives)
         if of_type.negatives is not None:
             raise ValueError(
                 f"links of {edge_type} have negatives, which negatives={negatives} would not "
                 "use: use negatives=khop.GivenNegatives(), or leave them out of the links"
             )
         if negatives is None:
-            return None
-        column = time_column(self.rule, edge_type)
+            return DrawnEnds()
         # Links with the same position get the same draw.
         positions = of_type.positions // negatives.group if negatives.group > 1 else of_type.positions
-        wanted = Positives(of_type.edges[0], positions, of_type.times, column)
-        return self.graph.sample_negatives(edge_type, negatives, wanted, links.negative_key)
+        relations = None if self.relation is None else of_type.relations
+        found: list[Tensor | None] = []
+        for number, drawing in enumerate(self._drawn_by(edge_type, negatives)):
+            if drawing is None:
+                found.append(None)
+                continue
+            column = time_column(self.rule, drawing)
+            given = of_type.edges[number].contiguous()
+            wanted = Positives(given, positions, of_type.times, column, relations, self.relation)
+            key = links.negative_key if number == 0 else links.negative_key.plus(SOURCE_DRAWS)
+            found.append(self.graph.sample_negatives(drawing, negatives, wanted, key))
+        return DrawnEnds(*found)
 
 
 def _link_rows(edge_type: EdgeType, links: SeedLinks, rows: EndRows, drawn: Negatives | None) -> LinkRows:
-    negatives = rows.negatives
-    if negatives is None or drawn is None or drawn.mode is NegativeMode.TRIPLET:
-        return LinkRows(rows.source, rows.destination, links.positions, links.labels, negatives)
-    count = negatives.shape[1]
+    """Return the rows of links and negatives, as pairs or as triplets."""
+    of_ends = [of_end for of_end in (rows.negatives, rows.source_negatives) if of_end is not None]
+    own = (rows.source, rows.destination, links.positions)
+    if not of_ends or drawn is None or drawn.mode is NegativeMode.TRIPLET:
+        further = (rows.source_negatives, links.relations, links.times)
+        return LinkRows(*own, links.labels, rows.negatives, 1, *further)
+    count = sum(of_end.shape[1] for of_end in of_ends)
     labels = torch.ones(rows.source.numel()) if links.labels is None else links.labels
     if bool((labels == 0).any()):
         raise ValueError(
             f"labels of {edge_type} hold 0, which is what negatives are labeled: use labels from "
             "1 on, or no binary negatives"
         )
+    relations = links.relations
     return LinkRows(
-        torch.cat([rows.source, rows.source.repeat_interleave(count)]),
-        torch.cat([rows.destination, negatives.flatten()]),
+        _paired(rows.source, [_kept(rows.source, rows.negatives), rows.source_negatives]),
+        _paired(rows.destination, [rows.negatives, _kept(rows.destination, rows.source_negatives)]),
         links.positions,
-        torch.cat([labels, labels.new_zeros(negatives.numel(), *labels.shape[1:])]),
+        torch.cat([labels, labels.new_zeros(count * labels.shape[0], *labels.shape[1:])]),
         pairs_per_link=1 + count,
+        relations=None if relations is None else torch.cat([relations, relations.repeat_interleave(count)]),
+        times=links.times,
     )
+
+
+def _kept(own: Tensor, replaced: Tensor | None) -> Tensor | None:
+    """Return the row of each link for each negative that replaces its other end: (links, k)."""
+    return None if replaced is None else own.unsqueeze(1).expand_as(replaced)
+
+
+def _paired(own: Tensor, of_negatives: Sequence[Tensor | None]) -> Tensor:
+    """Return the rows of one end of all pairs: of the links, then of the negatives of each link."""
+    given = [of_end for of_end in of_negatives if of_end is not None]
+    return torch.cat([own, torch.cat(given, dim=1).flatten()])
+
+
+def check_link_relations(links: LinkSeeds, relation: str | None) -> None:
+    """Raise ValueError for links without relations where the sampler goes by relation."""
+    for edge_type, of_type in links.by_type.items():
+        if relation is not None and of_type.relations is None:
+            raise ValueError(
+                f"links of {edge_type} have no relations, which relation={relation!r} needs: give "
+                "khop.Links(relations=...)"
+            )
 
 
 def check_link_times(links: LinkSeeds, rule: Rule) -> None:

@@ -42,6 +42,8 @@ class SeedLinks:
     labels: Tensor | None = None  # (n, ...)
     times: Tensor | None = None  # int64 (n), a time limit per link
     negatives: Tensor | None = None  # int64 (n, k), global ids of the destination type
+    relations: Tensor | None = None  # int64 (n), the relation of each link
+    batch_relations: Tensor | None = None  # int64 (m), the relations of `batch_edges`
 
 
 @dataclass(frozen=True)

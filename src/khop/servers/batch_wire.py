@@ -133,6 +133,9 @@ def _written_links(rows: LinkRows, tensors: Tensors) -> Plain:
         "labels": tensors.given(rows.labels),
         "negatives": tensors.given(rows.negatives),
         "pairs_per_link": rows.pairs_per_link,
+        "source_negatives": tensors.given(rows.source_negatives),
+        "relations": tensors.given(rows.relations),
+        "times": tensors.given(rows.times),
     }
 
 
@@ -239,14 +242,25 @@ class _Reader:
         if destination.numel() != pairs or positions.numel() * per_link != pairs:
             raise ValueError(f"{given.where}: {pairs} pairs of {positions.numel()} links")
         labels = None if given.given("labels") is None else self.frame.tensor(given["labels"])
-        negatives = None if given.given("negatives") is None else self.frame.tensor(given["negatives"])
+        negatives = self.negatives(given, "negatives", positions.numel(), destinations)
+        of_sources = self.negatives(given, "source_negatives", positions.numel(), sources)
+        relations, times = (
+            None if given.given(name) is None else self.vector(given[name], torch.int64, count)
+            for name, count in (("relations", pairs), ("times", positions.numel()))
+        )
         if labels is not None and labels.shape[:1] != source.shape:
             raise ValueError(f"{given.where}: labels of shape {tuple(labels.shape)} of {pairs} pairs")
-        if negatives is not None:
-            if negatives.dim() != 2 or negatives.shape[0] != positions.numel():
-                raise ValueError(f"{given.where}: negatives of shape {tuple(negatives.shape)}")
-            check_ids(negatives.flatten(), destinations, f"{given.where}: negative")
-        return LinkRows(source, destination, positions, labels, negatives, per_link)
+        ends = (source, destination, positions, labels, negatives)
+        return LinkRows(*ends, per_link, of_sources, relations, times)
+
+    def negatives(self, given: Document, name: str, links: int, rows: int) -> Tensor | None:
+        if given.given(name) is None:
+            return None
+        negatives = self.frame.tensor(given[name])
+        if negatives.dim() != 2 or negatives.shape[0] != links:
+            raise ValueError(f"{given.where}: {name} of shape {tuple(negatives.shape)}")
+        check_ids(negatives.flatten(), rows, f"{given.where}: {name}")
+        return negatives
 
     def columns(
         self, given: Document, wanted: Mapping[NodeType, Sequence[str]], rows: Mapping[NodeType, Tensor]

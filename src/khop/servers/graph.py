@@ -312,6 +312,6 @@ def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numb
         edges = frame.tensor(frame.document["edges"])
         if edges.shape != (2, numbers.numel()) or edges.dtype != torch.int64:
             raise ValueError(f"answer: {numbers.numel()} links of shape {tuple(edges.shape)}")
-        return SeedLinks(edges, numbers, edges, **facts)
+        return SeedLinks(edges, numbers, edges, **facts, batch_relations=facts.get("relations"))
 
     return view.ask(LINKS, fields, tensors, read)

@@ -24,7 +24,7 @@ LIST, IDS, LINKS, ROWS = "list", "ids", "links", "rows"  # kinds of requests bes
 IN_DEGREES = "in-degrees"
 MOST_NODES = 1 << 20  # whose in-degrees are requested at once
 MOST_ROWS_BYTES = 1 << 29  # of one answer; clients request an eighth of it at a time
-FACTS = ("labels", "times", "negatives")
+FACTS = ("labels", "times", "negatives", "relations")
 
 
 class _Answer(Protocol):

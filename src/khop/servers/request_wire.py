@@ -17,7 +17,7 @@ from khop.servers.json_fields import Document, Plain, Type, by_type
 from khop.servers.settings import Settings
 
 BATCH = "batch"
-_FACTS = ("labels", "times", "negatives")
+_FACTS = ("labels", "times", "negatives", "relations")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def _written_seeds(seeds: Seeds, tensors: Tensors) -> Plain:
 def _written_links(links: SeedLinks, tensors: Tensors) -> Plain:
     facts = {name: tensors.given(getattr(links, name)) for name in _FACTS}
     ends = {"edges": links.edges, "positions": links.positions, "batch_edges": links.batch_edges}
-    return {**{name: tensors(value) for name, value in ends.items()}, **facts}
+    of_all = {"batch_relations": tensors.given(links.batch_relations)}
+    return {**{name: tensors(value) for name, value in ends.items()}, **facts, **of_all}
 
 
 def _seeds(frame: Frame, given: Document) -> Seeds:
@@ -149,13 +150,19 @@ def _links(frame: Frame, given: Document) -> SeedLinks:
         if number is None:
             continue
         fact = facts[name] = frame.tensor(number)
-        dimensions = {"times": 1, "negatives": 2}.get(name, max(1, fact.dim()))
+        dimensions = {"times": 1, "negatives": 2, "relations": 1}.get(name, max(1, fact.dim()))
         is_whole = name == "labels" or fact.dtype == torch.int64
         if fact.dim() != dimensions or fact.shape[0] != positions.numel() or not is_whole:
             raise ValueError(
                 f"{number.where}: is {fact.dtype} {tuple(fact.shape)}, of {positions.numel()} links"
             )
-    return SeedLinks(edges, positions, batch_edges, **facts)
+    number = given.given("batch_relations")
+    of_all = None if number is None else _ids(frame, given["batch_relations"])
+    if (of_all is None) != ("relations" not in facts) or (
+        of_all is not None and of_all.numel() != batch_edges.shape[1]
+    ):
+        raise ValueError(f"{given.where}.batch_relations: are not one for each of the links of the step")
+    return SeedLinks(edges, positions, batch_edges, **facts, batch_relations=of_all)
 
 
 def _by_node_type(frame: Frame, given: Document) -> dict[str, Tensor]:

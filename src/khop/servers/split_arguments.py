@@ -51,15 +51,13 @@ class SplitArguments:
     @classmethod
     def read(cls, given: Document, schema: Schema) -> SplitArguments:
         """Read the arguments of a split of a graph; ValueError names what is wrong."""
-        label, time = given.given("label"), given.given("time")
+        names = (given.given(name) for name in ("label", "time", "relation"))
         columns = LinkColumns(
-            given["negatives"].whole(),
-            None if label is None else label.text(),
-            None if time is None else time.text(),
+            given["negatives"].whole(), *(None if name is None else name.text() for name in names)
         )
         edge_types = tuple(edge_type_of(each.type_(), schema) for each in given["edge_types"].each())
         for edge_type in edge_types:
-            for name in (columns.label, columns.time):
+            for name in (columns.label, columns.time, columns.relation):
                 if name is not None:
                     schema.column(edge_type, name)
         method = _method(given)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.arguments import check_word, real_number
-from khop.batch import Batch, LinkRows
-from khop.models.link_predictor import LinkScores
+from khop.batch import Batch
+from khop.models.link_scores import LinkScores, joined
 from khop.schema import EdgeType
 from khop.training.ranking import Places, average_precision, binary_roc_auc
 
@@ -72,13 +72,22 @@ class LinkPrediction:
 
     def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
         """Return (pairs): one loss per pair of all edge types, as input of `batch.global_mean`."""
-        return torch.cat([self._losses(t, scores, batch.links[t]) for t, scores in output.items()])
+        labels = [batch.links[t].labels for t in output]
+        together = joined(output)
+        given = [each for each in labels if each is not None]
+        is_plain = len(given) in (0, len(labels)) and all(each.dim() == 1 for each in given)
+        if together is not None and is_plain:
+            # One operation for all edge types, however many there are.
+            return self._losses(next(iter(output)), together, torch.cat(given) if given else None)
+        return torch.cat(
+            [self._losses(t, output[t], of_type) for t, of_type in zip(output, labels, strict=True)]
+        )
 
     def score(self, links: Tensor, negatives: Tensor) -> float:
         """Compute the metric of links (n), each compared with its own negatives (n, k)."""
         return LINK_METRICS[self.metric](links, negatives)
 
-    def _losses(self, edge_type: EdgeType, scores: LinkScores, rows: LinkRows) -> Tensor:
+    def _losses(self, edge_type: EdgeType, scores: LinkScores, labels: Tensor | None) -> Tensor:
         match self.loss:
             case "bpr":
                 return -F.logsigmoid(self._differences(edge_type, scores)).mean(1)
@@ -92,18 +101,18 @@ class LinkPrediction:
             # softplus(s) is the cross-entropy of "no link", softplus(-s) that of "link".
             right = F.softplus(-scores.pairs).unsqueeze(1)
             return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
-        if rows.labels is None:
+        if labels is None:
             raise ValueError(
                 f"links of {edge_type}: have neither labels nor negatives to learn "
                 "from; give the LinkSampler negatives=khop.UniformNegatives()"
             )
-        if rows.labels.shape != scores.pairs.shape:
+        if labels.shape != scores.pairs.shape:
             raise ValueError(
-                f"labels of {edge_type} are of shape {tuple(rows.labels.shape)} for {scores.pairs.numel()} "
+                f"labels of {edge_type} are of shape {tuple(labels.shape)} for {scores.pairs.numel()} "
                 "pairs: bce takes one number for each"
             )
         return F.binary_cross_entropy_with_logits(
-            scores.pairs, rows.labels.to(scores.pairs.dtype), reduction="none"
+            scores.pairs, labels.to(scores.pairs.dtype), reduction="none"
         )
 
     def _differences(self, edge_type: EdgeType, scores: LinkScores) -> Tensor:

@@ -124,7 +124,8 @@ class SharedLinkTable(FeatureStoreBase):
     def _negatives(self, edge_type: EdgeType, numbers: Tensor, columns: Mapping[str, Tensor]) -> Tensor:
         facts, key = self._facts, self._split.arguments.key.plus(PARTS.index(self._name))
         sources = columns[ENDS][:, 0].contiguous()
-        positives = Positives(sources, numbers, columns.get("times"), facts.time)
+        of_relations = (columns.get("relations"), facts.relation)
+        positives = Positives(sources, numbers, columns.get("times"), facts.time, *of_relations)
         return self._drawn.sample_negatives(edge_type, facts.eval_negatives, positives, key)
 
     def _specs(self, edge_type: EdgeType) -> dict[str, ColumnSpec]:
@@ -134,6 +135,8 @@ class SharedLinkTable(FeatureStoreBase):
             found["labels"] = ColumnSpec(spec.dtype, spec.shape)
         if facts.time is not None:
             found["times"] = ColumnSpec("int64", ())
+        if facts.relation is not None:
+            found["relations"] = ColumnSpec("int64", ())
         if facts.negatives:
             found["negatives"] = ColumnSpec("int64", (facts.negatives,))
         return found

@@ -104,6 +104,8 @@ class SharedSplit:
             found["labels"] = held.column(edge_type, facts.label, [at])[0]
         if facts.time is not None:
             found["times"] = held.column(edge_type, facts.time, [at])[0].long()
+        if facts.relation is not None:
+            found["relations"] = held.column(edge_type, facts.relation, [at])[0].long()
         return found
 
     def ask_link_counts(self, name: str, edge_type: EdgeType) -> Tensor:
