@@ -40,7 +40,7 @@ class PartitionedLinks:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Names of the given columns besides the ends: of those of `Links`."""
+        """Names of the given columns besides the ends, as in `Links`."""
         return tuple(name for name in next(iter(self.table.specs.values())) if name != ENDS)
 
     @property

@@ -69,8 +69,7 @@ class Links(Protocol):
 class RelatedPartners:
     """The partner ranks of each pair of a source and a relation.
 
-    Row i has those of the i-th pair; further rows, one per source, have those of sources without edges of the
-    relation.
+    Row i belongs to the i-th pair. Further rows, one per source, are for sources without edges of the relation.
     """
 
     ranks: Csc

@@ -92,7 +92,7 @@ def joined_scores(
     links: Mapping[EdgeType, LinkRows],
     rows: Mapping[NodeType, Tensor],
 ) -> ScoresByType:
-    """Score the links of all edge types; `rows` are those of the seeds by node type."""
+    """Score the links of all edge types; `rows` are the rows of the seeds by node type."""
     ends, first = _one_tensor(links, rows)
     of_types = list(links.items())
     source = ends.index_select(0, _joined([of.source + first[t[0]] for t, of in of_types]))

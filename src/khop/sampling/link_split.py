@@ -94,7 +94,7 @@ class EdgeRange:
 
 @dataclass(frozen=True)
 class Counted:
-    """Links that a split counts: those whose random number begins with `prefix`, by the digit after it.
+    """Links that a split counts: their random number begins with `prefix`; counted by the digit after it.
 
     A shift of 64 counts all links.
     """
