@@ -69,7 +69,7 @@ class Links(Protocol):
 class RelatedPartners:
     """The partner ranks of each pair of a source and a relation.
 
-    Row i belongs to the i-th pair. Further rows, one per source, are for sources without edges of the relation.
+    Row i belongs to the i-th pair. Further rows, one per source, are for sources without such an edge.
     """
 
     ranks: Csc
