@@ -565,6 +565,27 @@ REFUSED: dict[str, Cases] = {
         ("column 'cluster': 'n' nodes lack it", lambda: khop.clusters_of(GRAPH)),
         ("column 'x' of 'n': float32", lambda: khop.clusters_of(GRAPH, 'x')),
     ],
+    "Node2Vec": [
+        ('p 0: must be from 1/1024 to 1024', lambda: khop.Node2Vec(p=0)),
+        ("q 'a'", lambda: khop.Node2Vec(q='a')),
+    ],
+    "random_walks": [
+        ('graph 5: must be a graph', lambda: khop.random_walks(5, tensor([0]), [EDGE])),
+        ('starts: there is no node 9', lambda: khop.random_walks(GRAPH, tensor([9]), [EDGE])),
+        ('path []: has no edge type', lambda: khop.random_walks(GRAPH, tensor([0]), [])),
+        ("path: no edge type ('n', 'zz', 'n')", lambda: khop.random_walks(GRAPH, tensor([0]), [('n', 'zz', 'n')])),
+        ('bias 5: must be khop.Node2Vec(p, q)', lambda: khop.random_walks(GRAPH, tensor([0]), [EDGE], bias=5)),
+        ('first -1: must be', lambda: khop.random_walks(GRAPH, tensor([0]), [EDGE], first=-1)),
+    ],
+    "WalkCounts": [
+        ('walks 0: must be a whole number from 1 to', lambda: khop.WalkCounts(walks=0)),
+        ('stop 2: must be a probability', lambda: khop.WalkCounts(stop=2)),
+    ],
+    "walk_neighbors": [
+        ('graph 5: must be a graph', lambda: khop.walk_neighbors(5, [EDGE])),
+        ('counts 5: must be khop.WalkCounts(...)', lambda: khop.walk_neighbors(GRAPH, [EDGE], 5)),
+        ('path []: has no edge type', lambda: khop.walk_neighbors(GRAPH, [])),
+    ],
     "Labor": [
         ("kappa 0: must be a whole number from 1 to", lambda: khop.Labor(kappa=0)),
         ("layer_dependent 5: must be True or False", lambda: khop.Labor(layer_dependent=5)),

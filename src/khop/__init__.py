@@ -93,7 +93,9 @@ if TYPE_CHECKING:
     from khop.sampling.links import LinkSampler as LinkSampler
     from khop.sampling.neighbor import Expansion as Expansion
     from khop.sampling.neighbor import NeighborSampler as NeighborSampler
+    from khop.sampling.node2vec import Node2Vec as Node2Vec
     from khop.sampling.outputs import Output as Output
+    from khop.sampling.random_walks import random_walks as random_walks
     from khop.sampling.saint import SaintSampler as SaintSampler
     from khop.sampling.saint_draws import SaintEdges as SaintEdges
     from khop.sampling.saint_draws import SaintNodes as SaintNodes
@@ -102,6 +104,8 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import SamplerBase as SamplerBase
     from khop.sampling.sampler import Seeds as Seeds
     from khop.sampling.shadow import ShadowSampler as ShadowSampler
+    from khop.sampling.walk_neighbors import WalkCounts as WalkCounts
+    from khop.sampling.walk_neighbors import walk_neighbors as walk_neighbors
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
     from khop.training.baselines import Constant as Constant
@@ -175,6 +179,10 @@ _PUBLIC = {
     "Rule": "khop.rules.rule",
     "RuleBase": "khop.rules.rule",
     "Sample": "khop.batch",
+    "walk_neighbors": "khop.sampling.walk_neighbors",
+    "WalkCounts": "khop.sampling.walk_neighbors",
+    "random_walks": "khop.sampling.random_walks",
+    "Node2Vec": "khop.sampling.node2vec",
     "ShadowSampler": "khop.sampling.shadow",
     "SaintWalks": "khop.sampling.saint_draws",
     "SaintEdges": "khop.sampling.saint_draws",

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     DROPOUT = 5
     EVALUATION = 6
     PRESAMPLE = 7
+    WALK = 8
 
 
 def mix64(value: int) -> int:
