@@ -53,6 +53,7 @@ with torch.random.fork_rng():
     GRAPH = khop.open_graph(written(sort_by="t"))
     MODEL = khop.models.SAGE.for_graph(GRAPH, 4, 1)
     PREDICTOR = khop.models.LinkPredictor.of(MODEL, [EDGE], "dot", 4)
+    EDGE_PREDICTOR = khop.models.EdgePredictor.of(MODEL, [EDGE], 4, 2)
 LINK_SAMPLER = khop.LinkSampler(GRAPH, [1], negatives=khop.UniformNegatives())
 
 
@@ -144,6 +145,21 @@ REFUSED: dict[str, Cases] = {
         ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.evaluate(MODEL, 5, split='val')),
         ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
         ("fanouts 5: must be a list, as [10,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
+    ],
+    "EdgeClassification": [
+        ("metric 'x': must be one of accuracy", lambda: khop.EdgeClassification('n to n', 'y', 'x')),
+        ('loss 5: must be a khop.ClassLoss', lambda: khop.EdgeClassification('n to n', 'y', loss=5)),
+        ("'n to'", lambda: khop.EdgeClassification('n to', 'y')),
+    ],
+    "EdgeRegression": [
+        ("metric 'x': must be one of rmse", lambda: khop.EdgeRegression('n to n', 'y', metric='x')),
+        ("loss 'x': must be one of mse", lambda: khop.EdgeRegression('n to n', 'y', 'x')),
+        ('scale 5: must be a khop.LabelScale', lambda: khop.EdgeRegression('n to n', 'y', scale=5)),
+    ],
+    "evaluate_edges": [
+        ('evaluate_edges of a SAGE: it takes a khop.models.EdgePredictor,', lambda: khop.evaluate_edges(MODEL, GRAPH, khop.Links(ENDS), khop.EdgeClassification('n to n', 'y'))),
+        ('task 5: must be a khop.EdgeClassification', lambda: khop.evaluate_edges(EDGE_PREDICTOR, GRAPH, khop.Links(ENDS), 5)),
+        ('links without labels cannot be evaluated', lambda: khop.evaluate_edges(EDGE_PREDICTOR, GRAPH, khop.Links(ENDS), khop.EdgeClassification('n to n', 'y'))),
     ],
     "evaluate_links": [
         ('evaluate_links of a SAGE: it takes a khop.models.LinkPredictor,', lambda: khop.evaluate_links(MODEL, GRAPH, khop.Links(ENDS))),

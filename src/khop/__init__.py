@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from khop.api.cluster_graph import clusters_of as clusters_of
     from khop.api.connect import connect as connect
     from khop.api.evaluate import evaluate as evaluate
+    from khop.api.evaluate import evaluate_edges as evaluate_edges
     from khop.api.evaluate import evaluate_links as evaluate_links
     from khop.api.graph_from_dgl import graph_from_dgl as graph_from_dgl
     from khop.api.graph_from_networkx import graph_from_networkx as graph_from_networkx
@@ -113,6 +114,8 @@ if TYPE_CHECKING:
     from khop.training.checkpoint import restore_model as restore_model
     from khop.training.class_loss import ClassLoss as ClassLoss
     from khop.training.class_loss import class_weights as class_weights
+    from khop.training.edge_tasks import EdgeClassification as EdgeClassification
+    from khop.training.edge_tasks import EdgeRegression as EdgeRegression
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.multi_label import MultiLabelClassification as MultiLabelClassification
     from khop.training.observer import Observer as Observer
@@ -156,6 +159,8 @@ _PUBLIC = {
     "LabelScale": "khop.training.regression",
     "LinkRows": "khop.batch",
     "LinkSampler": "khop.sampling.links",
+    "EdgeClassification": "khop.training.edge_tasks",
+    "EdgeRegression": "khop.training.edge_tasks",
     "LinkPrediction": "khop.training.link_prediction",
     "LinkSplit": "khop.api.split_links",
     "Links": "khop.sampling.link_seeds",
@@ -215,6 +220,7 @@ _PUBLIC = {
     "compact": "khop.graph.compact",
     "connect": "khop.api.connect",
     "evaluate": "khop.api.evaluate",
+    "evaluate_edges": "khop.api.evaluate",
     "evaluate_links": "khop.api.evaluate",
     "import_tables": "khop.importing.import_tables",
     "infer": "khop.api.infer",

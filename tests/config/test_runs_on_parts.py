@@ -14,6 +14,7 @@ from khop.config.read import RawRun
 from khop.training.observer import Unwatched
 from khop.training.run_log import Record
 from support.small_folders import write_learnable_graph
+from support.small_labeled import write_labeled_graph
 from support.small_link_folders import write_diary, write_shop
 from support.small_runs import without_seconds
 
@@ -84,6 +85,18 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
             "links": {"eval_negatives": 6, "exact": True, "negatives": "degree"},
             "sampler": {"fanouts": [{"user sees shop": 0, "*": 5}] * 2},
             "evaluation": {"fanouts": []},
+        },
+    ),
+    "classes of edges": (
+        write_labeled_graph,
+        {"task": {"kind": "edge-classification", "label": "stars"}, "sampler": {"fanouts": [4, 3]}},
+    ),
+    "numbers of edges in time": (
+        write_diary,
+        {
+            "task": {"kind": "edge-regression", "target": "user buys item", "label": "price"},
+            "sampler": IN_TIME,
+            "evaluation": {"fanouts": [4, 3]},
         },
     ),
     "links in time": (

@@ -22,6 +22,10 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "focal": {
         "task": {"label": "kind", "loss": "focal", "class_weights": "balanced", "label_smoothing": 0.1}
     },
+    "classes of edges": {
+        "task": {"kind": "edge-classification", "label": "stars", "class_weights": "balanced"},
+    },
+    "numbers of edges": {"task": {"kind": "edge-regression", "label": "weight", "metric": "mae"}},
     "infonce": {
         "task": LINKS,
         "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},

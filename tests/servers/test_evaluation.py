@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +11,14 @@ import torch
 import khop
 from khop.api.connect import graph_on
 from khop.api.serve import ServedGraph
-from khop.models import SAGE, LinkPredictor
+from khop.models import SAGE, EdgePredictor, LinkPredictor
 from khop.sampling.listed import ids_here
 from khop.servers.errors import TooLarge
 from khop.servers.service import Service
 from support.in_process import InProcess, connected, exchange_with
 from support.small_folders import write_hub_graph
+from support.small_labeled import LIKE as LABELED
+from support.small_labeled import write_labeled_graph
 from support.small_typed_folders import BUYS, LIKE
 
 
@@ -125,3 +128,22 @@ def test_scores_of_links_are_the_local_ones(typed_graph: khop.Graph, fanouts: li
 
     found, expected = scores(connected(typed_graph)), scores(typed_graph)
     assert found == expected
+
+
+@pytest.mark.parametrize("fanouts", [None, [3, 2]])
+def test_scores_of_labels_of_edges_are_the_local_ones(tmp_path: Path, fanouts: list[int] | None) -> None:
+    graph = khop.open_graph(write_labeled_graph(tmp_path / "labeled"))
+
+    def score(graph: khop.Graph) -> tuple[float, list[float]]:
+        split = khop.split_links(graph, LABELED, label="stars", negatives=0, seed=2)
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            encoder = SAGE.for_graph(split.train, hidden=8, layers=2, target=["item"], outputs=5)
+            model = EdgePredictor.of(encoder, [LABELED], 5, 3)
+        sampler = khop.LinkSampler(split.train, [3, 2], exclude="edge")
+        task = khop.EdgeClassification(LABELED, "stars")
+        batch = khop.Loader(sampler, split.train_links, 100, shuffle=True, columns=["x"]).batch(0, 1)
+        losses = task.losses(model(batch), batch).tolist()
+        return khop.evaluate_edges(model, split.val, split.val_links, task, fanouts=fanouts), losses
+
+    assert score(connected(graph)) == score(graph)

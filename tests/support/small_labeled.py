@@ -1,4 +1,4 @@
-"""A small graph with every kind of label: classes, numbers with a unit of their own, and label sets."""
+"""A small graph with every kind of label, of nodes and of edges: classes, numbers with a unit, label sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def write_labeled_graph(path: Path, nodes: int = 240) -> Path:
     """Items of one type whose labels follow from their features and neighbors.
 
     `price` is a number around 5,000, `kind` one of three classes of unequal size, `tags` a set of three
-    labels with unknown entries (255), `size` two numbers.
+    labels with unknown entries (255), `size` two numbers. Edges have `stars`, one of three classes or -1, and
+    `weight`, a number, which follow from the features of both ends.
     """
     generator = torch.Generator().manual_seed(11)
     x = torch.randn(nodes, 4, generator=generator)
@@ -36,4 +37,8 @@ def write_labeled_graph(path: Path, nodes: int = 240) -> Path:
     items = NodeTable(
         columns=columns, splits={"train": train, "val": val, "test": test}, num_classes={"kind": 3}
     )
-    return write_graph(path, {"item": items}, {LIKE: EdgeTable(sources, destinations)})
+    felt = x[sources, 0] - x[destinations, 1]
+    stars, weight = torch.bucketize(felt, torch.tensor([-0.5, 0.8])), 70 + 9 * felt
+    unknown = torch.rand(felt.numel(), generator=generator) < 0.1
+    of_edges = {"stars": stars.masked_fill(unknown, -1), "weight": weight}
+    return write_graph(path, {"item": items}, {LIKE: EdgeTable(sources, destinations, of_edges)})

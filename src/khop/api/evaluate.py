@@ -11,9 +11,15 @@ from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.time_split import edges_of_split
 from khop.arguments import graph_of, instance_of
-from khop.draw import GivenNegatives, NegativeMode
+from khop.draw import GivenNegatives, NegativeMode, Negatives
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import InferenceWork
+from khop.inference.edge_outputs import (
+    check_labeled,
+    exact_edge_outputs,
+    labeled_outputs,
+    sampled_edge_outputs,
+)
 from khop.inference.evaluation import scores
 from khop.inference.forward_inputs import all_neighbors, columns_read, evaluation_sampler
 from khop.inference.link_evaluation import (
@@ -25,16 +31,18 @@ from khop.inference.link_evaluation import (
 )
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.inference.sampled_links import sampled_link_scores
-from khop.loading.columns import NamesByType
+from khop.loading.columns import ColumnChoice, NamesByType
+from khop.models.edge_predictor import EdgePredictor
 from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import Group, this_group, unwrapped
 from khop.sampling.fanouts import Fanout
-from khop.sampling.link_seeds import LinkList, Links
+from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.links import LinkSampler
 from khop.sampling.listed import ids_here
+from khop.training.edge_tasks import EdgeObjective
 from khop.training.link_prediction import LinkMetric
 from khop.training.tasks import NodeClassification, NodeObjective
 
@@ -147,15 +155,70 @@ def evaluate_links(
             work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
             exact = exact_link_scores(predictor, graph, graph.features, links, work, rule)
             return mean_metrics(exact, metrics)
+        chosen = columns_read(encoder, graph.schema, columns, of_loader)
         scores_of_links = sampled_link_scores(
             predictor,
-            LinkSampler(graph, hops, negatives=GivenNegatives(NegativeMode.TRIPLET), rule=rule),
+            _link_sampler(graph, hops, chosen, GivenNegatives(NegativeMode.TRIPLET), rule),
             graph.features,
             links,
-            columns_read(encoder, graph.schema, columns, of_loader),
+            chosen,
             InferenceWork(1024, progress, group=group, lanes=graph.lanes),
         )
         return mean_metrics(scores_of_links, metrics)
+
+
+def evaluate_edges(
+    model: nn.Module,
+    graph: Graph,
+    links: LinkList,
+    task: EdgeObjective,
+    *,
+    fanouts: Sequence[Fanout] | None = None,
+    rule: Rule = Uniform(),
+    columns: Sequence[str] | NamesByType | None = None,
+    loader: Loader | None = None,
+    progress: Progress = unwatched,
+) -> float:
+    """Compute the score of a task over labels of edges, such as `khop.EdgeClassification`.
+
+    `links` have labels, as those of `khop.split_links(label=...)`. `model` is a `khop.models.EdgePredictor`.
+    The other arguments, and the ways to compute, are those of `evaluate_links`. Collective.
+    """
+    graph_of("graph", graph)
+    predictor, group = unwrapped(model), this_group()
+    if not isinstance(predictor, EdgePredictor):
+        raise ValueError(
+            f"evaluate_edges of a {type(predictor).__name__}: it takes a khop.models.EdgePredictor, "
+            "an encoder with a head per edge type"
+        )
+    instance_of("task", task, EdgeObjective, "must be a khop.EdgeClassification or EdgeRegression")
+    if isinstance(links, Links):
+        links = links.of_schema(graph.schema)
+        check_links(graph, links)
+    check_labeled(links, task.edge_type)
+    encoder = predictor.encoder
+    if fanouts is None:
+        check_untimed(links)
+    hops = _hops(encoder, fanouts, loader, group)
+    of_loader = None if loader is None else loader.columns
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        work = InferenceWork(8192 if hops is None else 1024, progress, group=group, lanes=graph.lanes)
+        if hops is None:
+            found = exact_edge_outputs(predictor, graph, graph.features, links, work, rule)
+        else:
+            chosen = columns_read(encoder, graph.schema, columns, of_loader)
+            sampler = _link_sampler(graph, hops, chosen, None, rule)
+            found = sampled_edge_outputs(predictor, sampler, graph.features, links, chosen, work)
+        outputs = labeled_outputs(links, task.edge_type, found[task.edge_type])
+        return task.score(outputs.outputs, outputs.labels, outputs.edges)
+
+
+def _link_sampler(
+    graph: Graph, hops: Sequence[Fanout], columns: ColumnChoice, negatives: Negatives | None, rule: Rule
+) -> LinkSampler:
+    """Return a sampler that gives edge ids if the model reads edge columns."""
+    return LinkSampler(graph, hops, negatives=negatives, rule=rule, edge_ids=bool(columns.of_edges))
 
 
 def _hops(

@@ -28,6 +28,7 @@ from khop.inference.rank_folder import is_seen_by_all, own_stage, rank_folder
 from khop.inference.row_output import RowOutput
 from khop.inference.work_folder import remove, work_folder
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
+from khop.models.edge_predictor import EdgePredictor
 from khop.models.link_predictor import LinkPredictor
 from khop.models.node_embedding import gathered
 from khop.models.stack import Stack
@@ -241,7 +242,7 @@ def _rows_of(
     model: nn.Module, node_types: Sequence[NodeType], values: Values
 ) -> tuple[nn.Module, int | None]:
     """Return the model that computes the rows, and the number of layers to apply; None: the whole model."""
-    if isinstance(model, LinkPredictor):
+    if isinstance(model, LinkPredictor | EdgePredictor):
         model = model.encoder
         if isinstance(model, Stack) and set(node_types) <= set(model.sizes.target_types):
             return model, None  # the decoder's input is the embedding

@@ -76,6 +76,7 @@ def split_links_by_time(
     cut_offs: TimeCutOffs,
     *,
     negatives: int = 1,
+    label: str | None = None,
     time: str | None = None,
     relation: str | None = None,
     seed: int = 0,
@@ -86,7 +87,7 @@ def split_links_by_time(
     `test`; reverses have the times of their edges. Negatives are nodes that exist before these times, as in
     `edges_before`, and no edges of the whole graph. The other arguments are those of `khop.split_links`.
     """
-    columns = LinkColumns(negatives, None, time, relation)
+    columns = LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:
         return split_on_servers(graph, SplitArguments((edge_type,), cut_offs, columns, seed_number(seed)))
     edges = _edges(graph)
@@ -98,6 +99,7 @@ def split_links_by_column(
     edge_type: EdgeType,
     *,
     negatives: int = 1,
+    label: str | None = None,
     time: str | None = None,
     relation: str | None = None,
     seed: int = 0,
@@ -105,9 +107,10 @@ def split_links_by_column(
     """Split the edges of a type by their column `split`: 0 training, 1 validation, 2 test, -1 none.
 
     Training and validation pass messages over training edges, test over those of training and validation.
-    The same holds for other edge types with such a column; edge types without one are kept.
+    The same holds for other edge types with such a column; edge types without one are kept. The other
+    arguments are those of `khop.split_links`.
     """
-    columns = LinkColumns(negatives, None, time, relation)
+    columns = LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:
         return split_on_servers(graph, SplitArguments((edge_type,), ByColumn(), columns, seed_number(seed)))
     edges = _edges(graph)

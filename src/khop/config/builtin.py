@@ -12,6 +12,7 @@ from khop.config.tables import (
     BuiltinTask,
     ClassificationTable,
     ClusterTable,
+    EdgeClassificationTable,
     GatTable,
     HgtTable,
     ModelTable,
@@ -97,6 +98,22 @@ class MultiLabel:
     Options = MultiLabelTable
     build = ImportedLater("khop.config.node_task:multi_label")
     resolve = ImportedLater("khop.config.resolve_task:resolved_multi_label")
+
+
+class EdgeClassification:
+    """One class per edge of a type."""
+
+    Options = EdgeClassificationTable
+    build = ImportedLater("khop.config.edge_run_task:edge_classification")
+    resolve = ImportedLater("khop.config.edge_task:resolved_edge_classification")
+
+
+class EdgeRegression:
+    """Numbers per edge of a type."""
+
+    Options = RegressionTable
+    build = ImportedLater("khop.config.edge_run_task:edge_regression")
+    resolve = ImportedLater("khop.config.edge_task:resolved_edge_regression")
 
 
 class LinkPrediction:

@@ -62,7 +62,7 @@ class RuleContext:
 class LinkSettings:
     """Settings of a sampler of links."""
 
-    negatives: Negatives
+    negatives: Negatives | None  # None: the links have labels
     exclude: Exclude | None  # links that carry no message in the batch
     relation: str | None = None  # the edge column with the links' relations
 

@@ -19,6 +19,7 @@ from khop.graph.folder import Folder, GraphFolder, open_folder
 from khop.graph.later_nodes import joined_nodes
 from khop.graph.row_order import INPUT
 from khop.inference.later_graph import JoinedGraph, Neighborhood
+from khop.models.edge_predictor import EdgePredictor
 from khop.models.link_predictor import LinkPredictor
 from khop.models.renumbered import renumbered
 from khop.partition.parts_folder import PartsFolder
@@ -85,7 +86,7 @@ def _reach(run: Run, graph: Graph) -> tuple[int, tuple[EdgeType, ...]]:
     """
     config: RunConfig = run.config
     hops, schema = [config.sampler.fanouts, config.evaluation.fanouts], graph.schema
-    model = run.model.encoder if isinstance(run.model, LinkPredictor) else run.model
+    model = run.model.encoder if isinstance(run.model, LinkPredictor | EdgePredictor) else run.model
     layers = getattr(model, "num_layers", 0)
     followed = {t for fanouts in hops if fanouts for t in followed_types(run.graph.schema, fanouts)}
     depth = max([*map(len, hops), layers if isinstance(layers, int) else 0])

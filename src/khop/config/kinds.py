@@ -23,6 +23,8 @@ TASKS = Family(
         "node-classification": "khop.config.builtin:NodeClassification",
         "node-regression": "khop.config.builtin:NodeRegression",
         "multi-label": "khop.config.builtin:MultiLabel",
+        "edge-classification": "khop.config.builtin:EdgeClassification",
+        "edge-regression": "khop.config.builtin:EdgeRegression",
         LINK_PREDICTION: "khop.config.builtin:LinkPrediction",
     },
 )

@@ -11,36 +11,29 @@ from khop.api.in_degrees import in_degrees
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.relation_count import relation_count
-from khop.api.split_links import LinkSplit, split_links
-from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
+from khop.api.split_links import LinkSplit
 from khop.config.contexts import LinkSettings, TaskContext, rule_of
-from khop.config.link_task import link_split
-from khop.config.parts import in_flight_of, words_of
 from khop.config.run_task import Evaluation
+from khop.config.split_edges import Hops, SplitEdges, work_of
 from khop.config.tables import BuiltinTask
 from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
 from khop.inference.chunks import Progress, unwatched
-from khop.inference.collective_chunks import InferenceWork
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.inference.popularity import popularity_scores
 from khop.inference.predictions import LinkPredictions
 from khop.inference.sampled_links import sampled_link_scores
 from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
-from khop.models.sizes import ModelSizes
-from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
-from khop.sampling.fanouts import Fanout, fanouts_by_type, followed_types
+from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList
+from khop.sampling.link_split import LinkColumns
 from khop.schema import EdgeType, EdgeTypeName, NodeType
 from khop.training.baselines import POPULARITY
 from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
 from khop.training.metrics import known_metric
 
 BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
-
-
-_Hops = tuple[dict[EdgeType, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +43,8 @@ class LinkTask:
     context: TaskContext
     whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out links
     edge_type: EdgeType
-    fanouts: _Hops  # of training: for the edge types that any hop follows, and for the target type
-    measured: _Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
+    fanouts: Hops  # of training: for the edge types that any hop follows, and for the target type
+    measured: Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
@@ -60,39 +53,20 @@ class LinkTask:
     @classmethod
     def of(cls, context: TaskContext) -> LinkTask:
         """Split links, draw pairs and make a new model; equal runs get equal results."""
-        config, graph = context.config, context.graph
-        links, seed = config.links, config.training.seed
-        (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
-        hops, measured = (_hops(graph, of) for of in (config.sampler.fanouts, config.evaluation.fanouts))
-        followed = followed_types(graph.schema, hops)
-        ends = {edge_type, graph.schema.reverse(edge_type)}
-        kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
-        graph = graph.only(kept)
-        split = _split(context, graph, edge_type, seed)
-        relations = _relations(context, edge_type)
-        targets = tuple(dict.fromkeys((edge_type[0], edge_type[2])))
-        hidden, table = config.model.hidden, config.model
-        embeddings = (table.embedding, table.embedding_update, table.embedded_types, table.unknown)
-        sizes = ModelSizes.of(split.train, targets, table.column, None, hidden, *embeddings)
-        # Evaluation follows the edge types that the model has learned: only the ones of a training hop.
-        sizes = replace(sizes, edge_types=tuple(t for t in kept if t in followed))
+        config, links, hidden = context.config, context.config.links, context.config.model.hidden
+        columns = LinkColumns(links.eval_negatives, None, config.sampler.time, links.relation)
+        parts = SplitEdges.of(context, columns)
+        relations = _relations(context, parts.edge_type)
 
         def around(encoder: nn.Module) -> LinkPredictor:
-            return LinkPredictor.of(encoder, [edge_type], links.decoder, hidden, relations)
+            return LinkPredictor.of(encoder, [parts.edge_type], links.decoder, hidden, relations)
 
-        model = replace(context, graph=split.train).model(sizes, around)
+        model = parts.model(context, around)
         assert isinstance(model, LinkPredictor)
         metric = known_metric(config.task.metric, LINK_METRICS)
-        return cls(
-            context,
-            graph,
-            edge_type,
-            tuple({t: hop[t] for t in kept} for hop in hops),
-            tuple({t: hop[t] if t in followed else 0 for t in kept} for hop in measured),
-            split,
-            model,
-            LinkPrediction(links.loss, metric, links.margin, links.temperature),
-        )
+        task = LinkPrediction(links.loss, metric, links.margin, links.temperature)
+        ends = (parts.whole, parts.edge_type, parts.fanouts, parts.measured)
+        return cls(context, *ends, parts.split, model, task)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -156,7 +130,7 @@ class LinkTask:
             graph, links = self._held_out[split]
             before = [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
             degrees = in_degrees(graph, self.edge_type, before)
-            sharing = _work(self.context, graph, unwatched).sharing(graph, graph.features)
+            sharing = work_of(self.context, graph, unwatched).sharing(graph, graph.features)
             count = graph.num_nodes(self.edge_type[0])
             scores = popularity_scores(self.edge_type, degrees, count, links, sharing)
             of_metrics = mean_metrics(scores, metrics)
@@ -169,7 +143,7 @@ class LinkTask:
         measured: Sequence[Fanout] = self.measured
         if not measured and not isinstance(encoder, Layered):
             measured = context.all_neighbors(encoder, self.fanouts)
-        work = _work(context, graph, progress)
+        work = work_of(context, graph, progress)
         if measured:
             given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
             return sampled_link_scores(
@@ -194,47 +168,9 @@ class LinkTask:
         return UniformNegatives(*given, links.negatives_group, links.corrupt)
 
 
-def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> _Hops:
-    return fanouts_by_type(graph.schema, fanouts)
-
-
 def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
     """Make the task of scoring the links of an edge type."""
     return LinkTask.of(context)
-
-
-def _work(context: TaskContext, graph: Graph, progress: Progress) -> InferenceWork:
-    config = context.config
-    in_flight, size = in_flight_of(config), config.evaluation.batch_size
-    edges = config.evaluation.batch_edges
-    return InferenceWork(size, progress, in_flight, this_group(), graph.lanes, edges)
-
-
-def _split(context: TaskContext, graph: Graph, edge_type: EdgeType, seed: int) -> LinkSplit:
-    """Split the links as `links.split` says; `auto` takes what the graph's import has prepared."""
-    links, time = context.config.links, context.config.sampler.time
-    cut_offs = time_cut_offs(context.graph)
-    chosen = link_split(links.split, graph.schema.columns.get(edge_type, {}), cut_offs)
-    count, relation = links.eval_negatives, links.relation
-    if chosen == "column":
-        return split_links_by_column(
-            graph, edge_type, negatives=count, time=time, relation=relation, seed=seed
-        )
-    if chosen == "time":
-        assert cut_offs is not None
-        return split_links_by_time(
-            graph, edge_type, cut_offs, negatives=count, time=time, relation=relation, seed=seed
-        )
-    return split_links(
-        graph,
-        edge_type,
-        links.val,
-        links.test,
-        negatives=count,
-        time=time,
-        relation=relation,
-        seed=seed,
-    )
 
 
 def _relations(context: TaskContext, edge_type: EdgeType) -> dict[EdgeTypeName, int]:

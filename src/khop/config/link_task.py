@@ -12,30 +12,35 @@ from khop.config.resolve_task import ResolveContext
 from khop.config.tables import BuiltinTask
 from khop.graph.import_record import TimeCutOffs
 from khop.sampling.time_split import SPLIT, TIME
-from khop.schema import ColumnSpec
+from khop.schema import ColumnSpec, EdgeType
 from khop.training.link_prediction import LinkMetric
 
 
 def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
     """Fill in the edge type and the metric. Raises ValueError if the graph lacks a requested item."""
-    config, graph, raw = context.config, context.graph, context.raw
-    links = config.links
+    graph, raw = context.graph, context.raw
     if task.label is not None:
         where = raw.where("task.label")
         raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
     there = {words_of(edge_type): edge_type for edge_type in graph.schema.edge_types}
     target = chosen("task.target", task.target, there, "edge types", raw)
     metric = chosen("task.metric", task.metric or "mrr", get_args(LinkMetric), "metrics of links", raw)
-    time, columns = config.sampler.time, graph.schema.columns.get(there[target], {})
+    check_links(context, target, there[target])
+    return task.model_copy(update={"target": target, "metric": metric})
+
+
+def check_links(context: ResolveContext, target: str, edge_type: EdgeType) -> None:
+    """Raise ValueError unless the run can split the links of an edge type, and knows their times."""
+    config, graph, raw = context.config, context.graph, context.raw
+    time, columns = config.sampler.time, graph.schema.columns.get(edge_type, {})
     if time is not None and time not in columns:
         raise ValueError(
             f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
             f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
         )
     _check_relation(context, target, columns)
-    if link_split(links.split, columns, cut_offs_of(graph)) == "random":
-        _check_shares(context, graph.num_edges(there[target]), target)
-    return task.model_copy(update={"target": target, "metric": metric})
+    if link_split(config.links.split, columns, cut_offs_of(graph)) == "random":
+        _check_shares(context, graph.num_edges(edge_type), target)
 
 
 def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | None) -> str:

@@ -28,12 +28,12 @@ class TaskTable(Section):
     """The prediction task of the model."""
 
     kind: Annotated[str, KindOf(TASKS)] = "node-classification"
-    """Prediction task: node-classification, node-regression, multi-label, link-prediction, or
-    package.module:Class"""
+    """Prediction task: node-classification, node-regression, multi-label, edge-classification,
+    edge-regression, link-prediction, or package.module:Class"""
     target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
     """Node type to classify, or edge type to predict, such as "user buys item" (three words)"""
     label: Annotated[str | None, Field(min_length=1), Default("its only column that fits the task")] = None
-    """Label column of the target node type"""
+    """Label column of the target node type or edge type"""
     metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None
     """Metric of evaluation"""
     train_split: Text = "train"
@@ -74,13 +74,20 @@ class ClassificationTable(BuiltinTask):
     """The prediction task of the model."""
 
     loss: Literal["cross-entropy", "focal"] = "cross-entropy"
-    """Loss of a node: cross-entropy, or focal loss, which weighs nodes with a certain class less"""
+    """Loss of a node or edge: cross-entropy, or focal loss, which weighs those with a certain class less"""
     gamma: Annotated[float, Field(ge=0, lt=1000)] = 2.0
     """Exponent of focal loss"""
     class_weights: Annotated[Literal["none", "balanced"], Default("none")] = "none"
     """Weights of the classes in the loss: none, or inverse to their counts in training (balanced)"""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the target that is spread over all classes"""
+
+
+class EdgeClassificationTable(ClassificationTable):
+    """The prediction task of the model."""
+
+    classes: Annotated[Count | None, Default("one more than the largest label")] = None
+    """Number of classes of the edges' labels"""
 
 
 class RegressionTable(TaskTable):

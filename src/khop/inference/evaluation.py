@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,15 @@ class SplitOutputs:
     nodes: Tensor  # int64 (nodes)
     labels: Tensor  # (nodes, ...), as stored
     outputs: Tensor  # (nodes, outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeOutputs:
+    """Outputs of a model for links of one type, beside their labels."""
+
+    edges: Tensor  # int64 (2, links), global ids
+    labels: Tensor  # (links, ...), as stored
+    outputs: Tensor  # (links, outputs)
 
 
 def labels_of(task: NodeObjective, features: FeatureStore, nodes: Tensor) -> Tensor:
@@ -62,11 +72,15 @@ def scores_of(
     found: dict[str, float] = {}
     for split, of_split in splits.items():
         given = of_split.outputs, of_split.labels, of_split.nodes
-        found[split] = task.score(*given)
-        for metric in beside:
-            if metric != task.metric:
-                found[f"{split}/{metric}"] = task.score(*given, metric)
+        found |= split_scores(split, task.metric, beside, partial(task.score, *given))
     return found
+
+
+def split_scores(
+    split: str, metric: str, beside: Sequence[str], score: Callable[[str], float]
+) -> dict[str, float]:
+    """Return the score of a split by the metric of a task, and those of metrics in `beside`."""
+    return {split: score(metric), **{f"{split}/{name}": score(name) for name in beside if name != metric}}
 
 
 def scores(

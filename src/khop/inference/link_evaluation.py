@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.move import mover
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
-_CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time
+CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time
 
 
 def node_rows(
@@ -75,13 +75,29 @@ def exact_link_scores(
     The encoder first computes a row for every node; then the pairs are scored. The ranks of a group share the
     work.
     """
+    rows, sharing = end_rows(model.encoder, graph, features, links, work, rule)
+    return link_scores(model, rows, links, sharing)
+
+
+def end_rows(
+    encoder: nn.Module,
+    graph: GraphStore,
+    features: FeatureStore,
+    links: LinkList,
+    work: InferenceWork,
+    rule: Rule,
+) -> tuple[FeatureStore, Sharing]:
+    """Compute the rows of all nodes of the types at the ends of links; return their store and the sharing.
+
+    Exact: over all neighbors by the `rule` of training.
+    """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     chunks = ChunkLimits(work.chunk_size, work.chunk_edges)
-    layers = Layers.of(model.encoder, graph, features, ends, chunks, rule=rule)
+    layers = Layers.of(encoder, graph, features, ends, chunks, rule=rule)
     sharing = work.sharing(graph, features)
     layer_store = sharing.layer_store()
     rows = layers.computed(sharing, layer_store, work.progress)
-    return link_scores(model, layer_store.store(layers.stages[-1], rows), links, sharing)
+    return layer_store.store(layers.stages[-1], rows), sharing
 
 
 def link_scores(
@@ -188,24 +204,37 @@ def _scores(
         asked = links.rows(edge_type, torch.arange(numbers.start, numbers.stop))
         assert asked.negatives is not None
         candidates = torch.cat([asked.edges[1].unsqueeze(1), asked.negatives], dim=1)  # own first
-        ends = _rows_of_pairs(rows, edge_type, asked.edges[0], candidates)
+        ends = rows_of_pairs(rows, edge_type, asked.edges[0], candidates)
         return ends if asked.relations is None else (*ends, asked.relations.unsqueeze(1))
 
     source, destination, *_ = pairs(slice(0, 0))
     _, candidates, width = destination.shape
-    like, at_once = source.new_empty(0, candidates), _CHUNK_NUMBERS // ((candidates + 1) * width)
+    like, at_once = source.new_empty(0, candidates), CHUNK_NUMBERS // ((candidates + 1) * width)
     stage = Stage(0, edge_type[2], links.counts[edge_type], max(1, at_once), like)
-    with closing(Memory(sharing.group).open(stage)) as place:
-        with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
-            for each in taken:
-                source, destination, *relations = map(move, each.made)
-                scores = scored(decoder, source, destination, relations[0] if relations else None)
-                place.put(each.chunk, scores.to("cpu", like.dtype))
-        scores = place.finished()
+
+    def scores_of(ends: tuple[Tensor, ...]) -> Tensor:
+        source, destination, *relations = map(move, ends)
+        return scored(decoder, source, destination, relations[0] if relations else None)
+
+    scores = decoded_rows(stage, pairs, scores_of, sharing)
     return scores[:, 0], scores[:, 1:]
 
 
-def _rows_of_pairs(
+def decoded_rows(
+    stage: Stage,
+    pairs: Callable[[slice], tuple[Tensor, ...]],
+    decode: Callable[[tuple[Tensor, ...]], Tensor],
+    sharing: Sharing,
+) -> Tensor:
+    """Return the rows of a stage, decoded from the rows of its pairs. The ranks share the work."""
+    with closing(Memory(sharing.group).open(stage)) as place:
+        with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
+            for each in taken:
+                place.put(each.chunk, decode(each.made).to("cpu", stage.like.dtype))
+        return place.finished()
+
+
+def rows_of_pairs(
     rows: FeatureStore, edge_type: EdgeType, sources: Tensor, candidates: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gather rows once: (n, 1, width) of the sources and (n, k, width) of their candidates."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from khop.graph.names import LABEL, Names
-from khop.inference.evaluation import SplitOutputs
+from khop.inference.evaluation import EdgeOutputs, SplitOutputs
 from khop.inference.parquet_file import id_columns, parquet
 from khop.sampling.link_seeds import LinkList
 from khop.schema import EdgeType, NodeType
@@ -75,6 +75,30 @@ class LinkPredictions:
                     "split": pyarrow.array([split] * at.numel()),
                     "score": pyarrow.array(scores[at].float().numpy()),
                     "rank": pyarrow.array(ranks[at].double().numpy()),
+                }
+
+
+@dataclass(frozen=True, eq=False)
+class EdgePredictions:
+    """Outputs for edges of one type: a row per edge, split by split."""
+
+    edge_type: EdgeType
+    splits: Mapping[str, EdgeOutputs]
+    kind: LabelKind = "by dtype"
+
+    def pieces(self, names: Names) -> Iterator[Columns]:
+        """Yield ids and nodes of both ends, `split`, then labels and predictions (see `predicted`)."""
+        source, _, destination = self.edge_type
+        for split, stored in self.splits.items():
+            of_split = SplitOutputs(stored.edges.T, of_kind(stored.labels, self.kind), stored.outputs)
+            for at in torch.arange(of_split.labels.shape[0]).split(_ROWS):
+                sources, destinations = stored.edges[:, at]
+                yield {
+                    **id_columns(names.ids.get(source), sources, "source_id", "source"),
+                    **id_columns(names.ids.get(destination), destinations, "destination_id", "destination"),
+                    "split": parquet().array([split] * at.numel()),
+                    **labels_of(of_split.labels[at], {}),
+                    **predicted(of_split, at, {}),
                 }
 
 

@@ -47,7 +47,7 @@ def sampled_link_scores(
     first = 0
     with evaluating(model), gathered(model):
         for edge_type, count in links.counts.items():
-            chunks = _LinkChunks(sampler, features, columns, key, mover(model), links, edge_type, first)
+            chunks = LinkChunks(sampler, features, columns, key, mover(model), links, edge_type, first)
 
             def scores_of(batch: Batch, of: EdgeType = edge_type) -> Tensor:
                 scores = model(batch)[of]
@@ -63,7 +63,7 @@ def sampled_link_scores(
 
 
 @dataclass(frozen=True)
-class _LinkChunks:
+class LinkChunks:
     """Maker of batches for links of one edge type."""
 
     sampler: Sampler
@@ -75,7 +75,7 @@ class _LinkChunks:
     edge_type: EdgeType
     first: int  # position of the type's first link among the links of all types
 
-    def with_threads(self, threads: int) -> _LinkChunks:
+    def with_threads(self, threads: int) -> LinkChunks:
         """Return a source that draws the same batches with several threads each."""
         return replace(self, sampler=self.sampler.with_threads(threads)) if threads > 1 else self
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from khop.models.decoders import MLP as MLP
     from khop.models.decoders import Dot as Dot
+    from khop.models.edge_predictor import EdgeHead as EdgeHead
+    from khop.models.edge_predictor import EdgePredictor as EdgePredictor
     from khop.models.gat import GAT as GAT
     from khop.models.gcn import GCN as GCN
     from khop.models.gin import GIN as GIN
@@ -41,6 +43,8 @@ _PUBLIC = {
     "RotatE": "khop.models.relation_decoders",
     "SharedDecoder": "khop.models.link_predictor",
     "TransE": "khop.models.relation_decoders",
+    "EdgeHead": "khop.models.edge_predictor",
+    "EdgePredictor": "khop.models.edge_predictor",
     "SAGE": "khop.models.sage",
     "Sequential": "khop.models.sequential",
     "NodeEmbedding": "khop.models.node_embedding",

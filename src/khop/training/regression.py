@@ -51,6 +51,9 @@ class LabelScale:
         return cls(mean, tuple(float(column.std()) or 1.0 for column in known))
 
 
+UNSCALED = LabelScale()
+
+
 @dataclass(frozen=True)
 class NodeRegression:
     """Task: predict the numbers of a label for nodes of one type, by squared ("mse") or absolute error.
@@ -80,13 +83,8 @@ class NodeRegression:
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
         """Return (seeds): the error of each seed in units of the deviation."""
-        rows = output.to(torch.promote_types(output.dtype, torch.float32))
-        labels = self._rows(batch.seed_column(self.label, self.node_type), rows)
-        known = ~labels.isnan()
-        deviation = constant(self.scale.deviation, rows.dtype, rows.device)
-        errors = (rows - torch.where(known, labels.to(rows.dtype), rows.detach())) / deviation
-        of_numbers = errors.square() if self.loss == "mse" else errors.abs()
-        return of_numbers.sum(1) / known.sum(1).clamp(min=1)
+        labels = batch.seed_column(self.label, self.node_type)
+        return number_losses(output, labels, self.loss, self.scale, self._column)
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
         """Compute a metric, by default the task's, over the nodes with known labels.
@@ -95,7 +93,7 @@ class NodeRegression:
         """
         name = known_metric(metric or self.metric, REGRESSION_METRICS)
         check_outputs(output, nodes, self.node_type, name)
-        rows = self._rows(labels, output).double()
+        rows = number_rows(labels, output, self._column).double()
         if bool(rows.isnan().all()):
             raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, it needs one")
         return REGRESSION_METRICS[name](output, rows)
@@ -104,14 +102,35 @@ class NodeRegression:
         """Return the mean of the labels; None if no label is known."""
         return Constant.mean(labels)
 
-    def _rows(self, labels: Tensor, output: Tensor) -> Tensor:
-        """Return labels as (n, numbers); ValueError if the model gives another number of outputs."""
-        rows = labels.reshape(labels.shape[0], -1)
-        if not rows.is_floating_point():
-            rows = rows.double()
-        if rows.shape != output.shape:
-            raise ValueError(
-                f"{self.label} of {self.node_type!r} has {rows.shape[1]} numbers, the model's output is of "
-                f"shape {tuple(output.shape)}: give the model outputs={rows.shape[1]}"
-            )
-        return rows
+    @property
+    def _column(self) -> str:
+        return f"{self.label} of {self.node_type!r}"
+
+
+def number_losses(
+    output: Tensor, labels: Tensor, loss: RegressionLoss, scale: LabelScale, column: str
+) -> Tensor:
+    """Return (rows): the error of each row in units of the deviation, over its known numbers.
+
+    `column` names the labels in errors.
+    """
+    rows = output.to(torch.promote_types(output.dtype, torch.float32))
+    labels = number_rows(labels, rows, column)
+    known = ~labels.isnan()
+    deviation = constant(scale.deviation, rows.dtype, rows.device)
+    errors = (rows - torch.where(known, labels.to(rows.dtype), rows.detach())) / deviation
+    of_numbers = errors.square() if loss == "mse" else errors.abs()
+    return of_numbers.sum(1) / known.sum(1).clamp(min=1)
+
+
+def number_rows(labels: Tensor, output: Tensor, column: str) -> Tensor:
+    """Return labels as (n, numbers); ValueError if the model gives another number of outputs."""
+    rows = labels.reshape(labels.shape[0], -1)
+    if not rows.is_floating_point():
+        rows = rows.double()
+    if rows.shape != output.shape:
+        raise ValueError(
+            f"{column} has {rows.shape[1]} numbers, the model's output is of "
+            f"shape {tuple(output.shape)}: give the model outputs={rows.shape[1]}"
+        )
+    return rows
