@@ -181,8 +181,8 @@ def evaluate_edges(
 ) -> float:
     """Compute the score of a task over labels of edges, such as `khop.EdgeClassification`.
 
-    `links` have labels, as those of `khop.split_links(label=...)`. `model` is a `khop.models.EdgePredictor`.
-    The other arguments, and the ways to compute, are those of `evaluate_links`. Collective.
+    `links` have labels, as by `khop.split_links(label=...)`. `model` is a `khop.models.EdgePredictor`.
+    The other arguments, and the ways to compute, are as for `evaluate_links`. Collective.
     """
     graph_of("graph", graph)
     predictor, group = unwrapped(model), this_group()

@@ -1,4 +1,4 @@
-"""The inputs of the components of a run: what `build(options, context)` gets beside its own options."""
+"""The inputs of the components of a run, for `build(options, context)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose seeds are edges with labels: classes or numbers of the edges of one type."""
+"""Runs over edges with labels: classes or numbers of the edges of one type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose seeds are nodes of one type: classes, numbers, label sets, and other objectives."""
+"""Runs over nodes of one type: classes, numbers, label sets, and other objectives."""
 
 from __future__ import annotations
 

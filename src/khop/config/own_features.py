@@ -1,4 +1,4 @@
-"""The baseline of own features: a run with the same task, whose model does not see the graph."""
+"""The baseline of own features: a run with the same task, and a model that does not see the graph."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> Hops:
 
 
 def _split(context: TaskContext, graph: Graph, edge_type: EdgeType, columns: LinkColumns) -> LinkSplit:
-    """Split the links as `links.split` says; `auto` takes what the graph's import has prepared."""
+    """Split the links as `links.split` says; `auto` takes the split that the graph's import has prepared."""
     links, seed = context.config.links, context.config.training.seed
     negatives, label, time, relation = columns.negatives, columns.label, columns.time, columns.relation
     cut_offs = time_cut_offs(context.graph)

@@ -1,4 +1,4 @@
-"""Baselines: scores of predictions that need no graph, to compare those of a model with."""
+"""Baselines: scores of predictions that need no graph, to compare with the scores of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks over edges of one type, whose labels come with the links: classification and regression."""
+"""Tasks over edges of one type with labels that come with the links: classification and regression."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from khop.training.tasks import Task
 
 @runtime_checkable
 class EdgeObjective(Task, Protocol):
-    """Loss and metrics of a task over edges of one type, whose labels are an edge column."""
+    """Loss and metrics of a task over edges of one type with a column of labels."""
 
     @property
     def edge_type(self) -> EdgeType:

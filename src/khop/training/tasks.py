@@ -39,7 +39,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class NodeObjective(Task, Protocol):
-    """Loss and metrics of a task over nodes of one type, whose labels are a column."""
+    """Loss and metrics of a task over nodes of one type with a column of labels."""
 
     @property
     def node_type(self) -> NodeType:
