@@ -15,6 +15,7 @@ TCP of as many bytes are interleaved.
 `ratio` is over the peer. The load of the machine is among the figures. Takes about 15 minutes on two cores.
 
 usage: python benchmarks/servers.py [--batches 8] [--rounds 3] [--clients 8] [--memory-batches 1000]
+       [--parts costs,kill,memory]
 """
 
 from __future__ import annotations
@@ -344,14 +345,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--memory-batches", type=int, default=1000)
+    parser.add_argument("--parts", default="costs,kill,memory", help="figures, separated by commas")
     parser.add_argument("--graph", default="medium", help="graph of benchmarks/graphs.py")
     given = parser.parse_args()
     before = os.getloadavg()[0]
     khop.tune_memory()  # as the command does; servers are commands
     graph = make(given.graph) / "graph"
-    figures = costs(graph, given.batches, given.rounds)
-    figures += after_a_kill(graph, given.batches)
-    figures += memory(graph, given.clients, given.memory_batches)
+    ways: dict[str, Callable[[], list[Figure]]] = {
+        "costs": lambda: costs(graph, given.batches, given.rounds),
+        "kill": lambda: after_a_kill(graph, given.batches),
+        "memory": lambda: memory(graph, given.clients, given.memory_batches),
+    }
+    figures = [figure for part in given.parts.split(",") for figure in ways[part]()]
     load = os.getloadavg()[1]  # with the benchmark's own processes
     figures.insert(0, Figure("load of the machine before, one minute", before, "1"))
     report("servers", [*figures, Figure("load of the machine, five minutes", load, "1")])
