@@ -23,6 +23,7 @@ class HostAsDevice:
     said: FreeMemory = FreeMemory(1 << 40, 1 << 40)  # noqa: RUF009
     device: torch.device = torch.device("cpu")  # noqa: RUF009
     taken: Counter[StorePlace] = field(default_factory=Counter)
+    registered: list[int] = field(default_factory=list)  # bytes of tensors that were pinned in place
 
     def free(self) -> FreeMemory:
         return self.said
@@ -35,6 +36,11 @@ class HostAsDevice:
         rows = empty_rows(column.shape[0], tuple(column.shape[1:]), column.dtype, self.device)
         self._check(rows.untyped_storage().nbytes(), place)
         return self._counted(rows, place).copy_(column)
+
+    def pinned(self, host: Tensor) -> Tensor:
+        self._check(host.nbytes, StorePlace.PINNED)
+        self.registered.append(host.nbytes)
+        return host
 
     def _check(self, size: int, place: StorePlace) -> None:
         if self.taken[place] + size > self.most.get(place, 1 << 40):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from khop.arguments import graph_of, instance_of, one_of, path_of, shown
 from khop.datasets.builtin import named_folder
+from khop.distributed.machine_ranks import MachineRanks
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.placement import PartitionOptions, placed_features, stores_of
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
@@ -150,7 +151,8 @@ class Graph:
         says what was chosen and why. The device "cpu" takes columns as "host", "mapped" or "disk".
         `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
 
-        The placed graph pickles as this graph and the request. docs/gpu.md says what is tested.
+        The placed graph pickles as this graph and the request. On several ranks of a machine the call is
+        collective, and they share pinned stores. docs/gpu.md says what is tested.
         """
         check_fork()
         request = DevicePlacement.of(device, topology, columns, cache)
@@ -394,4 +396,6 @@ def _placed_on_gpu(
         on_disk=frozenset(name for of_type in large.values() for name in of_type),
     )
     edges = graph.in_one_piece("stores on a device")
-    return placed_stores(edges, graph.columns, request, memory, conditions)
+    group = this_group()
+    machine = MachineRanks(group) if group.local_world_size > 1 else None
+    return placed_stores(edges, graph.columns, request, memory, conditions, machine)

@@ -48,6 +48,13 @@ class DeviceMemory(Protocol):
         """Return a copy as `stored` does, with rows at a distance of a multiple of 16 bytes."""
         ...
 
+    def pinned(self, host: Tensor) -> Tensor:
+        """Pin a tensor's storage, which has pages of its own; return the tensor as the device reads it.
+
+        Raises PinningRefused.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class CudaMemory:
@@ -65,19 +72,19 @@ class CudaMemory:
         """Return a copy on the GPU, or a pinned copy; see DeviceMemory."""
         if place is StorePlace.DEVICE:
             return tensor.to(self.device, copy=True)
-        return self._pinned(own_pages(tensor.numel(), tensor.dtype).view(tensor.shape).copy_(tensor))
+        return self.pinned(own_pages(tensor.numel(), tensor.dtype).view(tensor.shape).copy_(tensor))
 
     def stored_rows(self, column: Tensor, place: StorePlace) -> Tensor:
         """Return a copy of a column with padded rows; see DeviceMemory."""
         shape = tuple(column.shape[1:])
         if place is StorePlace.DEVICE:
             return empty_rows(column.shape[0], shape, column.dtype, self.device).copy_(column)
-        return self._pinned(
+        return self.pinned(
             empty_rows(column.shape[0], shape, column.dtype, torch.device("cpu")).copy_(column)
         )
 
-    def _pinned(self, host: Tensor) -> Tensor:
-        """Pin a tensor's storage; return a tensor of the GPU with the same memory."""
+    def pinned(self, host: Tensor) -> Tensor:
+        """Pin a tensor's storage; return a tensor of the GPU with the same memory; see DeviceMemory."""
         storage = host.untyped_storage()
         if storage.nbytes() == 0:
             return host.to(self.device)

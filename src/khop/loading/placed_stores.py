@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from khop.graph.csc_graph import CscGraph, stored_graph
 from khop.kernels.pitch import padded_pitch
 from khop.loading.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
 from khop.loading.device_placement import DevicePlacement, StorePlace
+from khop.loading.machine_segment import Machine, SharedPins, shared_pins
 from khop.loading.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
 from khop.schema import EdgeType, NodeType
 
@@ -79,10 +80,12 @@ def placed_stores(
     request: DevicePlacement,
     memory: DeviceMemory,
     conditions: Conditions,
+    machine: Machine | None = None,
 ) -> PlacedStores:
     """Copy stores to where a request or its plan keeps them, and say in one line what was chosen and why.
 
-    If an allocation fails, the next plan is tried. ValueError if a requested store fits nowhere, if kernels
+    With `machine`, its ranks share pinned copies, and the call is collective. If an allocation fails, the
+    next plan is tried. ValueError if a requested store fits nowhere, if kernels
     cannot run on the device, or if an array is damaged.
     """
     of_nodes: Columns = {t: columns[t] for t in edges.schema.node_types if t in columns}
@@ -91,10 +94,15 @@ def placed_stores(
     why = _reason(request, conditions)
     proven = conditions.proven and conditions.no_kernels is None
     for plan in plans(request, sizes, conditions.work, free, proven=proven):
+        stored = None
         try:
-            return _stored(plan, edges, of_nodes, memory, plan.line(free, why))
+            stored = _stored(plan, edges, of_nodes, _sharing(plan, edges, of_nodes, memory, machine))
         except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
             why = f"a larger placement failed: {str(error).splitlines()[0]}"
+        if machine is not None and not machine.all_say(int(stored is not None)) and stored is not None:
+            stored, why = None, "a larger placement failed on another rank of this machine"
+        if stored is not None:
+            return replace(stored, line=plan.line(free, why))
     raise ValueError(
         f"{request.device}: the requested stores could not be allocated; {why}. Give topology or columns a "
         'smaller placement: "pinned", "host", or "mapped" for a column'
@@ -118,9 +126,17 @@ def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> St
     return StoreSizes(topology, num_bytes, rows, sum(edges.counts.values()), unread, conditions.on_disk)
 
 
-def _stored(
-    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, line: str
-) -> PlacedStores:
+def _sharing(
+    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: Machine | None
+) -> DeviceMemory:
+    """Return the memory for a plan's copies: with pinned copies shared by the ranks of a machine, if any."""
+    if machine is None:
+        return memory
+    num_stores = 2 * len(edges.edges) + len(edges.originals) + sum(map(len, columns.values()))
+    return shared_pins(memory, plan.pinned_bytes, num_stores, machine) or memory
+
+
+def _stored(plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory) -> PlacedStores:
     on_device = None
     if plan.topology.is_read_by_gpu:
         on_device = stored_graph(edges, partial(memory.stored, place=plan.topology))
@@ -132,7 +148,9 @@ def _stored(
         }
         for node_type, of_type in columns.items()
     }
-    return PlacedStores(plan, memory.device, on_device, copies, line)
+    if isinstance(memory, SharedPins):
+        memory.close()  # arrays of rules are stored when a rank first needs them
+    return PlacedStores(plan, memory.device, on_device, copies, line="")
 
 
 def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -> None:
