@@ -285,6 +285,8 @@ class Batch:
     step: int
     num_global_seeds: int  # seeds (nodes, links or groups) of this step over all ranks
     world_size: int = 1
+    micro_batch: int = 0  # of the step on this rank
+    micro_batches: int = 1  # of each step on each rank: their gradients are added
     spans: tuple[Span, ...] = ()  # the time spent making it
     traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it
 
@@ -307,6 +309,11 @@ class Batch:
         return self.sample.links
 
     @property
+    def ends_step(self) -> bool:
+        """True if it is the last micro-batch of its step, after which parameters are updated."""
+        return self.micro_batch + 1 == self.micro_batches
+
+    @property
     def input_nodes(self) -> Tensor:
         """int64 (rows), global ids, for a graph with one node type."""
         return only(self.sample.nodes, "batch.input_nodes")
@@ -325,7 +332,7 @@ class Batch:
         """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.
 
         `losses` has one entry per seed or, for links, per pair (see `LinkRows`). If the sampler gave loss
-        weights, the mean is weighted.
+        weights, the mean is weighted. The sum over the micro-batches of a step is the mean over the step.
         """
         per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
         weighted = self.sample.weighted(losses, self.num_global_seeds)

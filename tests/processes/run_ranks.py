@@ -19,6 +19,10 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "regression": {"task": {"kind": "node-regression", "label": "price"}},
     "absolute error": {"task": {"kind": "node-regression", "label": "size", "loss": "mae", "metric": "r2"}},
     "multi-label": {"task": {"kind": "multi-label", "label": "tags"}},
+    "multi-label, micro-batches": {
+        "task": {"kind": "multi-label", "label": "tags"},
+        "training": {"micro_batches": 4},
+    },
     "focal": {
         "task": {"label": "kind", "loss": "focal", "class_weights": "balanced", "label_smoothing": 0.1}
     },
@@ -29,6 +33,11 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "infonce": {
         "task": LINKS,
         "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},
+    },
+    "infonce, micro-batches": {
+        "task": LINKS,
+        "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},
+        "training": {"micro_batches": 3},
     },
     "margin": {"task": LINKS | {"metric": "ndcg@10"}, "links": {"loss": "margin", "negatives": "degree"}},
 }

@@ -53,3 +53,11 @@ def test_losses_and_scores_are_those_of_one_process(home: Path, name: str) -> No
             for log, expected in alone.items():
                 found = lines(folder / f"{log}.jsonl")
                 assert found == [pytest.approx(record, rel=1e-9) for record in expected], (procs, course)
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name.endswith(", micro-batches")])
+def test_micro_batches_do_not_change_the_course(home: Path, name: str) -> None:
+    whole, split = (home / "1" / of / "whole" for of in (name.removesuffix(", micro-batches"), name))
+    for log in ("steps", "metrics"):
+        expected = lines(whole / f"{log}.jsonl")
+        assert lines(split / f"{log}.jsonl") == [pytest.approx(record, rel=1e-9) for record in expected]

@@ -80,7 +80,7 @@ def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder) -> BatchSo
 
 def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
     """Return seeds and keys of the first batches."""
-    requests = StepRequests(order, 0, range(min(_WARM_UP, order.num_steps)))
+    requests = StepRequests(order, 0, range(min(_WARM_UP, order.num_batches)))
     return [(request.seeds(), request.key) for request in requests]
 
 

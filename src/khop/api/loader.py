@@ -19,6 +19,7 @@ from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import affinity_of
+from khop.errors import Unsupported
 from khop.features.table import NO_COLUMNS
 from khop.forks import check_fork
 from khop.loading.byte_size import byte_size
@@ -75,6 +76,11 @@ class Loader:
     Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`.
     Threads, prefetch and device never change it.
 
+    `micro_batches` splits each step's batch, on each rank, into this number of batches, to need less memory:
+    the sum of their gradients is that of the step (gradient accumulation), if the sampler expands
+    layer by layer. A loop then gives `micro_batches` batches per step; update parameters after those with
+    `batch.ends_step`.
+
     `seeds` are `khop.Links` or nodes. Nodes are ids or a boolean mask, as a tensor, a NumPy array or a list;
     "all" means all nodes. For several node types, give a mapping from type to nodes. `batch_size` is the
     number of seeds per step over all ranks. Each seed, node or link, is used once per epoch. Samplers of
@@ -108,6 +114,7 @@ class Loader:
         graph: Graph | None = None,
         shuffle: bool = False,
         drop_last: bool = False,
+        micro_batches: int = 1,
         seed: int = 0,
         columns: Sequence[str] | NamesByType = (),
         seed_columns: Sequence[str] | NamesByType = (),
@@ -137,7 +144,7 @@ class Loader:
             batch_size = whole_number("batch_size", batch_size, 1) * groups.size
         per_item = 1 if groups is None else groups.size
         self._order = SeedOrder(
-            seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last, group=per_item
+            seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last, per_item, micro_batches
         )
         choice = ColumnChoice.of(
             self._graph.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
@@ -203,13 +210,14 @@ class Loader:
     def batch(self, epoch: int, step: int) -> Batch:
         """Make one batch now, with the same bits as in an iteration. The position does not change.
 
-        The work is shared by torch's number of threads.
+        It has the seeds of all micro-batches of the step on this rank. The work is shared by torch's number
+        of threads.
         """
-        return self._batches.one(self._order, epoch, step)
+        return self._batches.one(replace(self._order, micro_batches=1), epoch, step)
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
         """Make one batch of the seeds of all ranks, the same on each rank."""
-        return self._batches.one(replace(self._order, rank=0, world_size=1), epoch, step)
+        return self._batches.one(replace(self._order, rank=0, world_size=1, micro_batches=1), epoch, step)
 
     def epoch(self, epoch: int) -> Batches:
         """Iterate over all batches of an epoch, in order.
@@ -236,6 +244,8 @@ class Loader:
         `saved` is the state of their capacities in a checkpoint. Unsupported, with the reason, unless kernels
         of a GPU make the whole batch.
         """
+        if self._order.micro_batches > 1:
+            raise Unsupported("steps of several micro-batches are not recorded; leave micro_batches out")
         made = (self._on_device, self._order, self._progress, self._graph.schema)
         return static_batches_of(*made, saved or {})
 
@@ -269,11 +279,12 @@ class _OrderedBatches:
     def loop(self, epoch: int | None) -> Batches:
         """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
         loop, start = self.progress.begin(epoch)
-        steps = range(start.step, self.order.num_steps)
-        requests = StepRequests(self.order, start.epoch, steps)
+        micro_batches = self.order.micro_batches
+        batches = range(start.step * micro_batches, self.order.num_batches)
+        requests = StepRequests(self.order, start.epoch, batches)
         with closing(self.source.stream(requests, self.in_flight)) as drawn:
-            for step in steps:
-                yield self._received(drawn, Position(start.epoch, step), loop)
+            for number in batches:
+                yield self._received(drawn, Position(start.epoch, *divmod(number, micro_batches)), loop)
 
     def _received(self, stream: Generator[Drawn], position: Position, loop: int) -> Batch:
         # A separate function, so that the suspended generator does not hold the batch.

@@ -40,6 +40,7 @@ def seeds_loader(
         table.groups_per_step if isinstance(table, GroupsTable) else config.training.batch_size,
         shuffle=True,
         drop_last=config.training.drop_last,
+        micro_batches=config.training.micro_batches,
         seed=config.training.seed,
         columns=columns,
         seed_columns=seed_columns,

@@ -26,6 +26,7 @@ NEUTRAL = (
     | TOGETHER
     | {
         "tensorboard",
+        "training.micro_batches",
         "checkpoint.steps",
         "checkpoint.minutes",
         "checkpoint.keep",

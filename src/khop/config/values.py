@@ -159,6 +159,9 @@ class Training(Section):
     """Passes over the training seeds"""
     batch_size: Count = 1024
     """Training seeds per optimizer step, over all processes"""
+    micro_batches: Count = 1
+    """Batches into which a process splits its share of a step, to need less memory; with layered expansion,
+    the gradient is the same"""
     drop_last: bool = False
     """Omit the last step of an epoch if it has fewer than batch_size seeds"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3

@@ -92,7 +92,7 @@ def _visits_of_others(
         )
     if probabilities is None:
         counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
-        requests = StepRequests(order, 0, range(order.num_steps))
+        requests = StepRequests(order, 0, range(order.num_batches))
         visits = visit_counts(source.sampler, requests, counts)
     else:
         visits = dict(probabilities)

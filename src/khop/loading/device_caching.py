@@ -29,7 +29,7 @@ def visits_of(sampler: Sampler, order: SeedOrder, graph: CscGraph) -> Visits:
         if known is not None:
             return dict(known)
     counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
-    return visit_counts(sampler, StepRequests(order, 0, range(order.num_steps)), counts)
+    return visit_counts(sampler, StepRequests(order, 0, range(order.num_batches)), counts)
 
 
 def pinned_copies(

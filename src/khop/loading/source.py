@@ -48,33 +48,38 @@ class BatchRequest:
         return cls(lambda: seeds, key, epoch, step)
 
 
-def request_of(order: SeedOrder, epoch: int, step: int) -> BatchRequest:
-    """Return the request for this rank's share of a step."""
+def request_of(order: SeedOrder, epoch: int, step: int, micro_batch: int = 0) -> BatchRequest:
+    """Return the request for this rank's share of a step, or for one of its micro-batches.
+
+    All micro-batches of a step have its key, so the layered expansion draws as in one batch.
+    """
     key = DrawKey.of(order.run_seed, Purpose.HOP, epoch, step)
-    return BatchRequest(partial(order.share, epoch, step), key, epoch, step)
+    return BatchRequest(partial(order.share, epoch, step, micro_batch), key, epoch, step)
 
 
 @dataclass(frozen=True)
 class StepRequests(Sequence[BatchRequest]):
-    """The requests for some steps of an epoch, each made when it is read."""
+    """The requests for some batches of an epoch, each made when it is read."""
 
     order: SeedOrder
     epoch: int
-    steps: range
+    batches: (
+        range  # numbers of batches: of the step times `order.micro_batches`, plus that of the micro-batch
+    )
 
     def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self.steps)
+        """Return the number of batches."""
+        return len(self.batches)
 
     @overload
     def __getitem__(self, index: int) -> BatchRequest: ...
     @overload
     def __getitem__(self, index: slice) -> StepRequests: ...
     def __getitem__(self, index: int | slice) -> BatchRequest | StepRequests:
-        """Return the request for one step, or the requests for some of the steps."""
+        """Return the request for one batch, or the requests for some of the batches."""
         if isinstance(index, slice):
-            return replace(self, steps=self.steps[index])
-        return request_of(self.order, self.epoch, self.steps[index])
+            return replace(self, batches=self.batches[index])
+        return request_of(self.order, self.epoch, *divmod(self.batches[index], self.order.micro_batches))
 
 
 @dataclass(frozen=True)
@@ -134,10 +139,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Position:
-    """Epoch and step of the next batch that the consumer has not received."""
+    """Epoch and step of the next batch that the consumer has not received.
+
+    Of a step in several micro-batches, it moves behind the step with the last one.
+    """
 
     epoch: int = 0
     step: int = 0
+    micro_batch: int = 0  # within a step
 
     def after(self, num_steps: int) -> Position:
         """Return the next position; the last step of an epoch is followed by step 0 of the next epoch."""
@@ -187,6 +196,8 @@ def finished(drawn: Drawn, order: SeedOrder, position: Position, device: torch.d
         position.step,
         num_global_seeds=order.num_global_seeds(position.step),
         world_size=order.world_size,
+        micro_batch=position.micro_batch,
+        micro_batches=order.micro_batches,
         spans=moved.spans,
         traffic=moved.traffic,
     )
@@ -246,8 +257,8 @@ class LoopProgress:
         return self._loops, self.next
 
     def received(self, loop: int, position: Position) -> None:
-        """Move behind a batch, unless another loop has started since."""
-        if loop == self._loops:
+        """Move behind a step with its last batch, unless another loop has started since."""
+        if loop == self._loops and position.micro_batch + 1 == self._order.micro_batches:
             self.next = position.after(self._order.num_steps)
 
     def load(self, state: State) -> None:

@@ -169,6 +169,7 @@ class SeedOrder:
     `drop_last` there is no such last step: the rest is counted over all ranks and omitted on all of them.
     Ranks share a step in parts of nearly equal size. Parts are contiguous; with `affinity`, each rank gets as
     many of the seeds that it holds as fit. A part may be empty, so that every rank makes every step.
+    Micro-batches divide the part of a rank further, contiguously and in nearly equal parts.
     """
 
     seeds: SeedList
@@ -180,10 +181,13 @@ class SeedOrder:
     affinity: SeedAffinity | None = None
     drop_last: bool = False  # leave out the last step of an epoch if it has fewer than `batch_size` seeds
     group: int = 1  # so many seeds next to each other are one item: dealt to one rank. Divides `batch_size`
+    micro_batches: int = 1  # batches that a rank makes of its part of a step
 
     def __post_init__(self) -> None:
-        if isinstance(self.batch_size, bool) or not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ValueError(f"batch_size {self.batch_size!r}: must be a whole number, 1 or more")
+        for name in ("batch_size", "micro_batches"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} {count!r}: must be a whole number, 1 or more")
         object.__setattr__(self, "run_seed", seed_number(self.run_seed))
         truth("shuffle", self.shuffle)
         truth("drop_last", self.drop_last)
@@ -212,18 +216,27 @@ class SeedOrder:
         """Steps per epoch, the same for every rank."""
         return (self.num_seeds if self.drop_last else self.num_seeds + self.batch_size - 1) // self.batch_size
 
+    @property
+    def num_batches(self) -> int:
+        """Batches that a rank makes per epoch: `micro_batches` for each step."""
+        return self.num_steps * self.micro_batches
+
     def num_global_seeds(self, step: int) -> int:
         """Return the number of seeds, or of groups of them, of a step over all ranks."""
         start, stop = self._bounds(step)
         return -((start - stop) // self.group)
 
-    def share(self, epoch: int, step: int) -> Seeds:
-        """Return this rank's seeds of a step, by type, in global order."""
+    def share(self, epoch: int, step: int, micro_batch: int = 0) -> Seeds:
+        """Return this rank's seeds of a step, or of one of its micro-batches, by type, in global order."""
         start, stop = self._bounds(step)
         key = DrawKey.of(self.run_seed, Purpose.NEGATIVE, epoch, step)
         order = self._order(epoch, start, stop)
         seeds, step_of_all = self.seeds.at_hand(StepShare(order, start, torch.arange(stop - start), key))
-        return seeds.taken(replace(step_of_all, mine=self._mine(seeds, step_of_all)))
+        mine = self._mine(seeds, step_of_all)
+        items = -(-mine.numel() // self.group)
+        bounds = (items * part // self.micro_batches for part in (micro_batch, micro_batch + 1))
+        first, last = (bound * self.group for bound in bounds)
+        return seeds.taken(replace(step_of_all, mine=mine[first:last]))
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

@@ -19,7 +19,10 @@ class BatchLoader(Protocol):
         ...
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Iterate over the batches of an epoch; in the epoch of a loaded state, over the remaining ones."""
+        """Iterate over the batches of an epoch; in the epoch of a loaded state, over the remaining ones.
+
+        A step may have several batches (`Batch.micro_batches`), on every rank alike.
+        """
         ...
 
     def state_dict(self) -> dict[str, object]:

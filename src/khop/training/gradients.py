@@ -4,6 +4,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,14 @@ def averaging(group: Group, model: nn.Module, clock: GradientClock) -> nn.Module
     parallel = DistributedDataParallel(model, find_unused_parameters=True)
     parallel.register_comm_hook(clock, _timed_average)
     return parallel
+
+
+def not_yet_averaged(parallel: nn.Module) -> AbstractContextManager[None]:
+    """Keep gradients on this rank inside the block; the next backward pass outside averages their sum."""
+    if not isinstance(parallel, DistributedDataParallel):
+        return nullcontext()
+    block: AbstractContextManager[None] = parallel.no_sync()
+    return block
 
 
 def _timed_average(clock: GradientClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:

@@ -125,7 +125,7 @@ def number_losses(
 
 def number_rows(labels: Tensor, output: Tensor, column: str) -> Tensor:
     """Return labels as (n, numbers); ValueError if the model gives another number of outputs."""
-    rows = labels.reshape(labels.shape[0], -1)
+    rows = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
     if not rows.is_floating_point():
         rows = rows.double()
     if rows.shape != output.shape:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from khop.batch import Batch
 from khop.draw import DrawKey, Purpose, mix64
 from khop.runtime.group import Group
+from khop.training import traffic
 from khop.training.batch_loader import BatchLoader
 from khop.training.finite import check_loss
-from khop.training.gradients import GradientClock, averaging
+from khop.training.gradients import GradientClock, averaging, not_yet_averaged
 from khop.training.model_optimizer import ModelOptimizer
 from khop.training.move import in_dtype_of
 from khop.training.settings import TrainerSettings
@@ -67,34 +68,53 @@ class EagerSteps:
 
     def epoch(self, epoch: int, clock: StepClock) -> Generator[ComputedStep]:
         """Yield the remaining steps of an epoch; see Steps."""
-        for batch in self._loader.epoch(epoch):
+        batches = self._loader.epoch(epoch)
+        for batch in batches:
             clock.received(batch)
-            yield self._computed(batch, clock)
+            yield self._computed(batch, batches, clock)
 
     def state(self) -> dict[str, object]:
         """Return no values: every batch has its own shapes."""
         return {}
 
-    def _computed(self, batch: Batch, clock: StepClock) -> ComputedStep:
-        settings, group, position = self._settings, self._group, (batch.epoch, batch.step)
-        torch.manual_seed(dropout_seed(settings.seed, *position, group.rank).value)
-        with (
-            group.exchanging("computing the loss", *position),
-            torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
-        ):
-            losses = self._task.losses(self._parallel(in_dtype_of(self._model, batch)), batch)
-        loss_sum = float(batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum())
-        check_loss(loss_sum, *position, self._checkpoint)
-        num_seeds = losses.numel() if batch.sample.num_groups is None else batch.sample.num_groups
-        clock.lap("computing", "forward")
+    def _computed(self, batch: Batch, others: Iterator[Batch], clock: StepClock) -> ComputedStep:
+        """Compute a step from its first batch; its further micro-batches come from `others`."""
+        group, position = self._group, (batch.epoch, batch.step)
+        torch.manual_seed(dropout_seed(self._settings.seed, *position, group.rank).value)
         self._optimizer.zero_grad()
+        loss_sum, seeds, counts = 0.0, 0, batch.traffic
+        while not batch.ends_step:
+            with not_yet_averaged(self._parallel):
+                losses, of_batch, num_seeds = self._forward(batch, clock)
+                torch.autograd.backward(batch.global_mean(losses))
+            clock.lap("computing", "backward")
+            loss_sum, seeds = loss_sum + of_batch, seeds + num_seeds
+            batch = next(others)
+            clock.received(batch)
+            counts = traffic.added(counts, batch.traffic)
+        losses, of_batch, num_seeds = self._forward(batch, clock)
+        loss_sum, seeds = loss_sum + of_batch, seeds + num_seeds
         with group.exchanging("exchanging gradients", *position):
             torch.autograd.backward(batch.global_mean(losses))
             self._optimizer.exchange()
             self._optimizer.clip(group)
         clock.lap("computing", "backward", until=self._gradients.ready_at)
         clock.lap("communicating", "gradients")
-        return ComputedStep(batch, num_seeds, loss_sum, self._gradients.ready_at)
+        return ComputedStep(replace(batch, traffic=counts), seeds, loss_sum, self._gradients.ready_at)
+
+    def _forward(self, batch: Batch, clock: StepClock) -> tuple[Tensor, float, int]:
+        """Return the losses of a batch, their sum, and the number of its seeds, or groups of them."""
+        settings, position = self._settings, (batch.epoch, batch.step)
+        with (
+            self._group.exchanging("computing the loss", *position),
+            torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
+        ):
+            losses = self._task.losses(self._parallel(in_dtype_of(self._model, batch)), batch)
+        loss_sum = float(batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum())
+        check_loss(loss_sum, *position, self._checkpoint)
+        clock.lap("computing", "forward")
+        num_groups = batch.sample.num_groups
+        return losses, loss_sum, losses.numel() if num_groups is None else num_groups
 
 
 def dropout_seed(seed: int, epoch: int, step: int, rank: int) -> DrawKey:

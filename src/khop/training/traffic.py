@@ -16,6 +16,11 @@ def values_of(traffic: Mapping[str, float]) -> list[float]:
     return [traffic[name] for name in sorted(traffic)]
 
 
+def added(before: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
+    """Add the counts of a micro-batch to those before it in the step; the server is that of the last one."""
+    return {name: value if name == SERVER else before.get(name, 0) + value for name, value in counted.items()}
+
+
 def of_ranks(traffic: Mapping[str, float], gathered: Tensor) -> dict[str, list[float]]:
     """Map each name in `traffic` to all ranks' values of a batch, from gathered (ranks, counts)."""
     return {
