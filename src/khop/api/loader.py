@@ -78,7 +78,7 @@ class Loader:
 
     `micro_batches` splits each step's batch, on each rank, into this number of batches, to need less memory:
     the sum of their gradients is that of the step (gradient accumulation), if the sampler expands
-    layer by layer. A loop then gives `micro_batches` batches per step; update parameters after those with
+    layer by layer. A loop then gives `micro_batches` batches per step; update parameters after a batch with
     `batch.ends_step`.
 
     `seeds` are `khop.Links` or nodes. Nodes are ids or a boolean mask, as a tensor, a NumPy array or a list;

@@ -17,7 +17,7 @@ def values_of(traffic: Mapping[str, float]) -> list[float]:
 
 
 def added(before: Mapping[str, float], counted: Mapping[str, float]) -> dict[str, float]:
-    """Add the counts of a micro-batch to those before it in the step; the server is that of the last one."""
+    """Add the counts of a micro-batch to the counts before it in the step; the server is the last one."""
     return {name: value if name == SERVER else before.get(name, 0) + value for name, value in counted.items()}
 
 
