@@ -60,3 +60,18 @@ def test_a_loss_that_is_not_finite_names_its_step() -> None:
     state = log.add(TrainerState(epoch=2, step=5), gathered(0.0, 1), loss)
     with pytest.raises(ValueError, match="loss is nan in epoch 2, step 4"):
         log.settled(state)
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_an_observer_that_raises_does_not_lose_the_loss_it_was_given(where: str) -> None:
+    class Stopping(Unwatched):
+        def stepped(self, epoch: int, step: int, loss: float) -> None:
+            raise KeyboardInterrupt
+
+    log = StepLog(None, Stopping(), Path("last"))
+    shared = torch.tensor(6.0, dtype=torch.float64)
+    loss = DeviceLoss(shared, NoStreams(), behind=0) if where == "device" else None
+    ended = TrainerState(step=1)
+    with pytest.raises(KeyboardInterrupt):
+        log.add(ended, gathered(6.0, 3), loss)
+    assert log.settled(ended).loss_sum == 6.0

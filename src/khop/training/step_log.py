@@ -44,7 +44,8 @@ class StepLog:
     """Writes a line for each update, and adds its loss to the state.
 
     Losses of a device are read some updates later, when the device has computed them long since. Until then
-    the sum in the state lacks them: `settled` reads all.
+    the sum in the state lacks them: `settled` reads all. If an observer raises, the loss that it was given is
+    added to the state that is settled next.
     """
 
     def __init__(self, writer: CheckpointWriter | None, observer: Observer, checkpoint: Path) -> None:
@@ -52,6 +53,7 @@ class StepLog:
         self._checkpoint = checkpoint  # named in errors
         self._pending: deque[_Entry] = deque()
         self._free: list[Tensor] = []
+        self._unadded: list[float] = []  # sums of losses that are logged, in order
 
     def add(self, state: TrainerState, step: GatheredStep, loss: DeviceLoss | None = None) -> TrainerState:
         """Log the update that ended before `state`; return the state with the losses that are known now.
@@ -61,7 +63,8 @@ class StepLog:
         counts = traffic.step_record(step.seconds, step.traffic)
         position = (state.epoch, state.step - 1)
         if loss is None:
-            return self._logged(state, position, step.loss_sum, step.seeds, counts)
+            self._log(position, step.loss_sum, step.seeds, counts)
+            return self._added(state)
         streams = loss.streams
         on_host = self._free.pop() if self._free else streams.pinned(torch.zeros(1, dtype=torch.float64))
         on_host.copy_(loss.sum.view(1), non_blocking=True)
@@ -80,20 +83,26 @@ class StepLog:
             loss_sum = float(entry.loss_sum)
             self._free.append(entry.loss_sum)
             check_loss(loss_sum, entry.epoch, entry.step, self._checkpoint)
-            state = self._logged(state, (entry.epoch, entry.step), loss_sum, entry.seeds, entry.counts)
-        return state
+            self._log((entry.epoch, entry.step), loss_sum, entry.seeds, entry.counts)
+        return self._added(state)
 
-    def _logged(
+    def _log(
         self,
-        state: TrainerState,
         position: tuple[int, int],
         loss_sum: float,
         seeds: int,
         counts: Mapping[str, Mapping[str, list[float]]],
-    ) -> TrainerState:
+    ) -> None:
         epoch, step = position
+        self._unadded.append(loss_sum)
         loss = loss_sum / max(seeds, 1)
         if self._writer is not None:
             self._writer.log_step({"epoch": epoch, "step": step, "loss": loss, "seeds": seeds, **counts})
         self._observer.stepped(epoch, step, loss)
-        return replace(state, loss_sum=state.loss_sum + loss_sum)
+
+    def _added(self, state: TrainerState) -> TrainerState:
+        """Return the state with the losses that are logged."""
+        unadded, self._unadded = self._unadded, []
+        for loss_sum in unadded:
+            state = replace(state, loss_sum=state.loss_sum + loss_sum)
+        return state
