@@ -602,6 +602,15 @@ REFUSED: dict[str, Cases] = {
         ('counts 5: must be khop.WalkCounts(...)', lambda: khop.walk_neighbors(GRAPH, [EDGE], 5)),
         ('path []: has no edge type', lambda: khop.walk_neighbors(GRAPH, [])),
     ],
+    "SpotTarget": [
+        ('below 0: must be a whole number from 1 to', lambda: khop.SpotTarget(0)),
+        ("exclude 'zz': must be 'edge'", lambda: khop.SpotTarget(2, 'zz')),
+    ],
+    "MixedNegatives": [
+        ('parts 5: must be', lambda: khop.MixedNegatives(5)),
+        ('parts (): must be two or more kinds', lambda: khop.MixedNegatives(())),
+        ('parts (UniformNegatives(', lambda: khop.MixedNegatives((khop.UniformNegatives(), 5))),
+    ],
     "Labor": [
         ("kappa 0: must be a whole number from 1 to", lambda: khop.Labor(kappa=0)),
         ("layer_dependent 5: must be True or False", lambda: khop.Labor(layer_dependent=5)),

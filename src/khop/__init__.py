@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from khop.draw import DegreeNegatives as DegreeNegatives
     from khop.draw import DrawKey as DrawKey
     from khop.draw import GivenNegatives as GivenNegatives
+    from khop.draw import MixedNegatives as MixedNegatives
     from khop.draw import NegativeMode as NegativeMode
     from khop.draw import UniformNegatives as UniformNegatives
     from khop.draw import WeightedNegatives as WeightedNegatives
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import SamplerBase as SamplerBase
     from khop.sampling.sampler import Seeds as Seeds
     from khop.sampling.shadow import ShadowSampler as ShadowSampler
+    from khop.sampling.spot_target import SpotTarget as SpotTarget
     from khop.sampling.walk_neighbors import WalkCounts as WalkCounts
     from khop.sampling.walk_neighbors import walk_neighbors as walk_neighbors
     from khop.schema import ColumnSpec as ColumnSpec
@@ -166,6 +168,7 @@ _PUBLIC = {
     "Links": "khop.sampling.link_seeds",
     "LossWeights": "khop.batch",
     "Loader": "khop.api.loader",
+    "MixedNegatives": "khop.draw",
     "MultiLabelClassification": "khop.training.multi_label",
     "NegativeMode": "khop.draw",
     "NeighborSampler": "khop.sampling.neighbor",
@@ -200,6 +203,7 @@ _PUBLIC = {
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
+    "SpotTarget": "khop.sampling.spot_target",
     "Sum": "khop.rules.sum",
     "SymmetricSum": "khop.rules.symmetric_sum",
     "Temporal": "khop.rules.temporal",

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from khop.arguments import check_word, column_name, truth, whole_number
+from khop.arguments import check_word, column_name, list_of, truth, whole_number
 from khop.schema import EdgeType, NodeType
 
 RANDOMNESS = 1  # the version of docs/randomness.md
@@ -207,9 +207,38 @@ class GivenNegatives:
         object.__setattr__(self, "mode", _mode(self.mode))
 
 
+@dataclass(frozen=True)
+class MixedNegatives:
+    """Negatives of several kinds for each link, one kind after another, such as shared and drawn ones.
+
+    All have the same mode and replace the same end; negatives that are given replace destinations.
+    """
+
+    parts: tuple[UniformNegatives | DegreeNegatives | WeightedNegatives | GivenNegatives, ...]
+
+    def __post_init__(self) -> None:
+        remedy = "give (khop.UniformNegatives(4, group=64), khop.DegreeNegatives(4)), for one"
+        object.__setattr__(self, "parts", tuple(list_of("parts", self.parts, remedy.removeprefix("give "))))
+        if len(self.parts) < 2:
+            raise ValueError(f"parts {self.parts!r}: must be two or more kinds of negatives; {remedy}")
+        for part in self.parts:
+            if not isinstance(part, DrawnNegatives | GivenNegatives):
+                raise ValueError(f"parts {self.parts!r}: {part!r} is no kind of negatives; {remedy}")
+        if sum(isinstance(part, GivenNegatives) for part in self.parts) > 1:
+            raise ValueError(f"parts {self.parts!r}: links have one set of given negatives; leave one out")
+        ends = {"destination" if isinstance(p, GivenNegatives) else p.corrupt for p in self.parts}
+        if len(ends) > 1 or len({part.mode for part in self.parts}) > 1:
+            raise ValueError(f"parts {self.parts!r}: must have the same mode and the same corrupt")
+
+    @property
+    def mode(self) -> NegativeMode:
+        """The arrangement of all parts."""
+        return self.parts[0].mode
+
+
 Corrupt = Literal["destination", "source", "both"]  # the ends of a link that negatives replace
 DrawnNegatives = UniformNegatives | DegreeNegatives | WeightedNegatives
-Negatives = DrawnNegatives | GivenNegatives
+Negatives = DrawnNegatives | GivenNegatives | MixedNegatives
 
 
 def check_negatives(negatives: Negatives) -> None:
@@ -217,14 +246,14 @@ def check_negatives(negatives: Negatives) -> None:
     if not isinstance(negatives, Negatives):
         raise ValueError(
             f"negatives {negatives!r}: must be khop.UniformNegatives(...), DegreeNegatives(...), "
-            "GivenNegatives() or None"
+            "GivenNegatives(), MixedNegatives(...) or None"
         )
 
 
 def check_drawn(negatives: DrawnNegatives) -> None:
     """Raise ValueError for negatives that are not drawn."""
     check_negatives(negatives)
-    if isinstance(negatives, GivenNegatives):
+    if isinstance(negatives, GivenNegatives | MixedNegatives):
         raise ValueError(
             f"{negatives}: cannot be drawn; use khop.UniformNegatives(...) or DegreeNegatives(...)"
         )

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from khop.config.parts import columns_of, device_cache_bytes, dtype_of, in_flight_of, words_of
+from khop.config.parts import columns_of, device_cache_bytes, dtype_of, exclusion_of, in_flight_of, words_of
 from khop.config.values import RunConfig
+from khop.sampling.exclusion import Exclude
+from khop.sampling.spot_target import SpotTarget
+from khop.schema import Schema
 from support.typed_runs import prepared, write_tagged_shop
 
 
@@ -37,3 +40,13 @@ def test_limits_and_dtype_are_those_of_the_run() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_weights_are_float32_under_autocast(precision: str) -> None:
     assert dtype_of(RunConfig(graph="g", precision=precision)) == torch.float32
+
+
+def test_spot_target_and_the_schema_decide_which_links_carry_no_message() -> None:
+    buys, back, views = ("user", "buys", "item"), ("item", "bought-by", "user"), ("user", "views", "item")
+    schema = Schema(("user", "item"), (buys, back, views), reverse_of={back: buys})
+    plain, spotted = RunConfig(graph="g"), RunConfig(graph="g", links={"spot_target": 7})  # type: ignore[arg-type]
+    kinds = {buys: Exclude.EDGE_AND_REVERSE, back: Exclude.EDGE_AND_REVERSE, views: Exclude.EDGE}
+    for edge_type, kind in kinds.items():
+        assert exclusion_of(plain, schema, edge_type) is kind
+        assert exclusion_of(spotted, schema, edge_type) == SpotTarget(7, kind)

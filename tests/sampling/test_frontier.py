@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
@@ -15,6 +17,7 @@ from khop.sampling.frontier import EdgesByType, NodesByType
 from khop.testing.sampler import PROMISES, Make
 from reference.hops import PlainGraph, as_plain
 from support.random_graphs import EDGE, RowQuery, as_seeds, questions, ring, seeds
+from support.shop_links import BUYS, bought
 
 KEY = DrawKey(5)
 
@@ -186,3 +189,24 @@ def test_a_layer_may_have_no_edges() -> None:
     sampled = FrontierSampler(ring(10, 2), lambda layer, view, nodes: {}, 2).sample(seeds(2), KEY)
     assert sampled.nodes["node"].tolist() == [2]
     assert [block.adjacencies for block in sampled.blocks] == [{}, {}]
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=30), data=st.data())
+def test_out_edges_are_those_of_a_count_by_hand(pairs: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Through the reverse edge type, whichever of the two types names the other."""
+    users = data.draw(st.lists(st.integers(0, 5), unique=True))
+    view = FrontierView(bought(pairs), 1, KEY)
+    found = view.out_edges({"user": torch.tensor(users, dtype=torch.int64)})
+    assert list(found) == [BUYS]
+    out = sorted(zip(found[BUYS].sources.tolist(), found[BUYS].destinations.tolist(), strict=True))
+    assert out == sorted(pair for pair in pairs if pair[0] in users)
+    drawn = view.sample_out_edges({"user": torch.tensor(users, dtype=torch.int64)}, 2)[BUYS]
+    assert Counter(drawn.sources.tolist()) == {
+        user: min(2, count) for user, count in Counter(user for user, _ in pairs).items() if user in users
+    }
+    assert set(zip(drawn.sources.tolist(), drawn.destinations.tolist(), strict=True)) <= set(pairs)
+
+
+def test_out_edges_without_a_reverse_type_are_refused_with_a_remedy() -> None:
+    with pytest.raises(ValueError, match="the schema names none; write the graph with EdgeTable"):
+        FrontierView(ring(5, 2), 1, KEY).out_edges(torch.arange(2))

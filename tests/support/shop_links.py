@@ -42,6 +42,14 @@ def shop() -> CscGraph:
     return replace(graph, schema=replace(graph.schema, reverse_of={BUYS: BOUGHT_BY, BOUGHT_BY: BUYS}))
 
 
+def bought(pairs: list[tuple[int, int]]) -> CscGraph:
+    """Six users, four items, the given purchases, and their reverses, which name the purchases."""
+    users, items = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+    edges = {BUYS: (users, items), BOUGHT_BY: (items, users)}
+    graph = csc_graph_from_edges({"user": 6, "item": 4}, edges)
+    return replace(graph, schema=replace(graph.schema, reverse_of={BOUGHT_BY: BUYS}))
+
+
 def ends(sample: Sample, edge_type: tuple[str, str, str]) -> list[tuple[int, int]]:
     """The global ids of the pairs of a type, read the way a model would."""
     rows = sample.links[edge_type]

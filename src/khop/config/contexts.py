@@ -34,6 +34,7 @@ from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout, followed_types
 from khop.sampling.neighbor import Expansion
 from khop.sampling.sampler import Sampler
+from khop.sampling.spot_target import SpotTarget
 from khop.schema import NodeType
 from khop.training.initial import seeded
 
@@ -63,7 +64,7 @@ class LinkSettings:
     """Settings of a sampler of links."""
 
     negatives: Negatives | None  # None: the links have labels
-    exclude: Exclude | None  # links that carry no message in the batch
+    exclude: Exclude | SpotTarget | None  # links that carry no message in the batch
     relation: str | None = None  # the edge column with the links' relations
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.config.contexts import LinkSettings, TaskContext, rule_of
-from khop.config.parts import words_of
+from khop.config.parts import exclusion_of, words_of
 from khop.config.run_task import Evaluation
 from khop.config.split_edges import SplitEdges, work_of
 from khop.config.tables import EdgeClassificationTable, RegressionTable
@@ -29,7 +29,6 @@ from khop.inference.evaluation import EdgeOutputs
 from khop.inference.predictions import EdgePredictions, LabelKind
 from khop.models.edge_predictor import EdgeHead, EdgePredictor
 from khop.models.layered import Layered
-from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import LinkColumns
@@ -103,8 +102,7 @@ class EdgeTask:
         """Make the loader of training batches, which exclude the edges of a step and their reverses."""
         split = self.parts.split
         context = replace(self.context, graph=split.train)
-        has_reverse = split.train.schema.reverse(self.edge_type) is not None
-        exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
+        exclude = exclusion_of(self.context.config, split.train.schema, self.edge_type)
         sampler = context.sampler(self.parts.fanouts, LinkSettings(None, exclude))
         return context.links_loader(sampler, split.train_links, self.model.encoder)
 

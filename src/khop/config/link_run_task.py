@@ -13,6 +13,7 @@ from khop.api.open_graph import Graph
 from khop.api.relation_count import relation_count
 from khop.api.split_links import LinkSplit
 from khop.config.contexts import LinkSettings, TaskContext, rule_of
+from khop.config.parts import exclusion_of
 from khop.config.run_task import Evaluation
 from khop.config.split_edges import Hops, SplitEdges, work_of
 from khop.config.tables import BuiltinTask
@@ -24,7 +25,6 @@ from khop.inference.predictions import LinkPredictions
 from khop.inference.sampled_links import sampled_link_scores
 from khop.models.layered import Layered
 from khop.models.link_predictor import LinkPredictor
-from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import LinkColumns
@@ -87,8 +87,7 @@ class LinkTask:
     def loader(self) -> Loader:
         """Make the loader of training batches, which exclude the links of a step and their reverse edges."""
         context = replace(self.context, graph=self.split.train)
-        has_reverse = self.split.train.schema.reverse(self.edge_type) is not None
-        exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
+        exclude = exclusion_of(self.context.config, self.split.train.schema, self.edge_type)
         sampler = context.sampler(
             self.fanouts, LinkSettings(self.negatives(), exclude, self.context.config.links.relation)
         )

@@ -17,9 +17,11 @@ from khop.config.values import RunConfig
 from khop.loading.columns import NamesByType
 from khop.loading.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight
+from khop.sampling.exclusion import Exclude
 from khop.sampling.listed import ListedNodes
 from khop.sampling.sampler import Sampler
-from khop.schema import EdgeType, NodeType
+from khop.sampling.spot_target import SpotTarget
+from khop.schema import EdgeType, NodeType, Schema
 
 SplitNodes = dict[NodeType, torch.Tensor | ListedNodes]
 
@@ -51,6 +53,12 @@ def seeds_loader(
         prefetch_bytes=config.prefetch_bytes,
         seed_assignment="owner" if config.parts.locality else "position",
     )
+
+
+def exclusion_of(config: RunConfig, schema: Schema, edge_type: EdgeType) -> Exclude | SpotTarget:
+    """Return the links of a training step that carry no message in it."""
+    exclude = Exclude.EDGE if schema.reverse(edge_type) is None else Exclude.EDGE_AND_REVERSE
+    return SpotTarget(config.links.spot_target, exclude) if config.links.spot_target else exclude
 
 
 def in_flight_of(config: RunConfig) -> InFlight:

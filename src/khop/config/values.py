@@ -59,6 +59,9 @@ class Links(Section):
     """Ends that training negatives replace; both: negatives_per_positive for each end"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
+    spot_target: Annotated[CountOrNone, Default("all links of a step carry no message")] = 0
+    """Degree from which on a training link may carry messages in its own batch, if both its ends have it
+    (SpotTarget)"""
     split: Literal["auto", "random", "time", "column"] = "auto"
     """Split of the links: at random by val and test (random), by the graph's cut-offs (time), by the edge
     column split (column), or the first of column, time and random that the graph has (auto)"""

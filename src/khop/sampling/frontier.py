@@ -68,6 +68,33 @@ class FrontierView:
         """Return all in-edges of the nodes, with edge ids. Nothing is random."""
         return self._in_edges(nodes, -1, Uniform(), self._key)
 
+    def out_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
+        """Return all out-edges of the nodes, by type: the in-edges of the reverse types, turned around.
+
+        Types without a recorded reverse (`reverse_of`) are left out. Edges have no ids: those of the reverse
+        type are other positions. Nothing is random.
+        """
+        return self._turned(self.in_edges(nodes))
+
+    def sample_out_edges(
+        self, nodes: Tensor | NodesByType, fanout: Fanout, rule: Rule = Uniform()
+    ) -> dict[EdgeType, Edges]:
+        """Draw up to `fanout` out-edges of every node, by `rule` of the reverse types; see `out_edges`."""
+        return self._turned(self.sample_in_edges(nodes, fanout, rule))
+
+    def _turned(self, drawn: dict[EdgeType, Edges]) -> dict[EdgeType, Edges]:
+        reverses = {edge_type: self.schema.reverse(edge_type) for edge_type in drawn}
+        if not any(reverses.values()):
+            raise ValueError(
+                f"out-edges of {list(drawn)}: are the in-edges of reverse edge types, and the schema names "
+                "none; write the graph with EdgeTable(reverse_of=...)"
+            )
+        return {
+            reverse: Edges(edges.destinations, edges.sources.long(), None, edges.weights)
+            for edge_type, edges in drawn.items()
+            if (reverse := reverses[edge_type]) is not None
+        }
+
     def _in_edges(
         self, nodes: Tensor | NodesByType, fanout: Fanout, rule: Rule, key: DrawKey
     ) -> dict[EdgeType, Edges]:

@@ -14,25 +14,22 @@ from khop.arguments import column_name
 from khop.batch import LinkRows, Sample
 from khop.draw import (
     DrawKey,
-    DrawnNegatives,
-    GivenNegatives,
     NegativeMode,
     Negatives,
-    Positives,
-    UniformNegatives,
     check_negatives,
 )
 from khop.errors import Unsupported
-from khop.graph.needs import Need, NegativeNeed
+from khop.graph.needs import Need
 from khop.graph.store import GraphStore
-from khop.rules.rule import Rule, reads_times, time_column
+from khop.rules.rule import Rule, reads_times
 from khop.rules.uniform import Uniform
-from khop.sampling.exclusion import Exclude, WithoutEdges, checked_exclude, excluded_edges, reverse_types
+from khop.sampling.exclusion import Exclude, WithoutEdges, excluded_edges, reverse_types
 from khop.sampling.fanouts import Fanout
-from khop.sampling.link_ends import DrawnEnds, EndRows, first_seen, plant_apart, plant_merged
+from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
+from khop.sampling.link_negatives import LinkNegatives
 from khop.sampling.link_seeds import check_links
 from khop.sampling.neighbor import Expansion, NeighborSampler, Trees
-from khop.sampling.node_set import CPU, NodeSet, NodeSetPool, check_ids
+from khop.sampling.node_set import CPU, NodeSet, NodeSetPool
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import (
     KernelSampler,
@@ -43,9 +40,8 @@ from khop.sampling.sampler import (
     SeedLinks,
     Seeds,
 )
+from khop.sampling.spot_target import SpotTarget, checked_exclusion, kind_of_exclusion
 from khop.schema import EdgeType, NodeType
-
-SOURCE_DRAWS = 1 << 62  # added to the key of negatives, for those that replace sources
 
 
 class LinkSampler(SamplerBase):
@@ -65,7 +61,7 @@ class LinkSampler(SamplerBase):
         fanouts: Sequence[Fanout],
         *,
         negatives: Negatives | None = None,
-        exclude: Exclude | str | None = None,
+        exclude: Exclude | SpotTarget | str | None = None,
         relation: str | None = None,
         rule: Rule = Uniform(),
         expansion: Expansion = Expansion.LAYERED,
@@ -77,7 +73,7 @@ class LinkSampler(SamplerBase):
         self.negatives = negatives
         if negatives is not None:
             check_negatives(negatives)
-        self.exclude = None if exclude is None else checked_exclude(exclude)
+        self.exclude = checked_exclusion(exclude)
         if relation is not None:
             column_name(relation)
         self.relation = relation
@@ -91,7 +87,8 @@ class LinkSampler(SamplerBase):
             trees=trees,
             output=output,
         )
-        self._reverses = reverse_types(graph.schema, self.exclude)
+        self._reverses = reverse_types(graph.schema, kind_of_exclusion(self.exclude))
+        self._drawing = LinkNegatives(graph, negatives, rule, relation)
         self._node_sets = NodeSetPool(graph, NodeSet, CPU)  # links come from the host
 
     @property
@@ -133,17 +130,8 @@ class LinkSampler(SamplerBase):
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
         """Return the arrays that draws by the rule need, and negatives of links of these types."""
-        negatives, of_rule = self.negatives, self.neighbors.needs(seed_types)
-        if negatives is None or isinstance(negatives, GivenNegatives):
-            return of_rule
-        links = [t for t in seed_types if isinstance(t, tuple)]
-        drawn = [
-            NegativeNeed(of_end, negatives, time_column(self.rule, of_end), self.relation)
-            for edge_type in links
-            for of_end in self._drawn_by(edge_type, negatives)
-            if of_end is not None
-        ]
-        return (*of_rule, *drawn)
+        of_links = (self._drawing.needs(t) for t in seed_types if isinstance(t, tuple))
+        return (*self.neighbors.needs(seed_types), *(need for of_type in of_links for need in of_type))
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Sample the neighborhood of links and of seed nodes, if any. Rows of seed nodes come first."""
@@ -161,13 +149,15 @@ class LinkSampler(SamplerBase):
         check_links(self.graph, links)
         check_link_times(links, self.rule)
         check_link_relations(links, self.relation)
-        negatives = {t: self._negatives_of(t, links) for t in links.by_type}
+        negatives = {t: self._drawing.of(t, links) for t in links.by_type}
         if self.neighbors.is_disjoint:
             planted = plant_apart(seeds, negatives)
         else:
             with self._node_sets.lend() as node_set:
                 planted = plant_merged(seeds, negatives, first_seen(node_set))
-        excluded = excluded_edges(links, self.exclude, self._reverses)
+        if isinstance(self.exclude, SpotTarget):
+            links = self.exclude.spotted(self.graph, links)
+        excluded = excluded_edges(links, kind_of_exclusion(self.exclude), self._reverses)
         rows = {
             t: _link_rows(t, links.by_type[t], of_type, self.negatives) for t, of_type in planted.rows.items()
         }
@@ -178,57 +168,6 @@ class LinkSampler(SamplerBase):
         relation = self.relation
         columns = {} if relation is None else dict.fromkeys(excluded, relation)
         return WithoutEdges(self.graph, excluded, columns)
-
-    def _drawn_by(
-        self, edge_type: EdgeType, negatives: DrawnNegatives
-    ) -> tuple[EdgeType | None, EdgeType | None]:
-        """Return the edge types that draw the negative destinations and the negative sources of links."""
-        of_destinations = None if negatives.corrupt == "source" else edge_type
-        if negatives.corrupt == "destination":
-            return of_destinations, None
-        reverse = self.graph.schema.reverse(edge_type)
-        if reverse is None and edge_type[0] == edge_type[2] and isinstance(negatives, UniformNegatives):
-            reverse = None if negatives.exact else edge_type
-        if reverse is None:
-            raise ValueError(
-                f"negatives of {edge_type} with corrupt={negatives.corrupt!r}: sources are drawn by the "
-                "reverse edge type, and the schema names none; write the graph with "
-                'EdgeTable(reverse_of=...), or use corrupt="destination"'
-            )
-        return of_destinations, reverse
-
-    def _negatives_of(self, edge_type: EdgeType, links: LinkSeeds) -> DrawnEnds:
-        of_type, negatives = links.by_type[edge_type], self.negatives
-        if isinstance(negatives, GivenNegatives):
-            if of_type.negatives is None:
-                raise ValueError(
-                    f"links of {edge_type} have no negatives, which {negatives} takes: "
-                    "give khop.Links(negatives=...)"
-                )
-            count = self.graph.num_nodes(edge_type[2])
-            check_ids(f"negatives of {edge_type}", of_type.negatives.flatten(), count)
-            return DrawnEnds(of_type.negatives)
-        if of_type.negatives is not None:
-            raise ValueError(
-                f"links of {edge_type} have negatives, which negatives={negatives} would not "
-                "use: use negatives=khop.GivenNegatives(), or leave them out of the links"
-            )
-        if negatives is None:
-            return DrawnEnds()
-        # Links with the same position get the same draw.
-        positions = of_type.positions // negatives.group if negatives.group > 1 else of_type.positions
-        relations = None if self.relation is None else of_type.relations
-        found: list[Tensor | None] = []
-        for number, drawing in enumerate(self._drawn_by(edge_type, negatives)):
-            if drawing is None:
-                found.append(None)
-                continue
-            column = time_column(self.rule, drawing)
-            given = of_type.edges[number].contiguous()
-            wanted = Positives(given, positions, of_type.times, column, relations, self.relation)
-            key = links.negative_key if number == 0 else links.negative_key.plus(SOURCE_DRAWS)
-            found.append(self.graph.sample_negatives(drawing, negatives, wanted, key))
-        return DrawnEnds(*found)
 
 
 def _link_rows(edge_type: EdgeType, links: SeedLinks, rows: EndRows, drawn: Negatives | None) -> LinkRows:

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import ModuleType
 
-from khop.draw import DegreeNegatives, GivenNegatives, UniformNegatives, WeightedNegatives
+from khop.draw import (
+    DegreeNegatives,
+    GivenNegatives,
+    MixedNegatives,
+    UniformNegatives,
+    WeightedNegatives,
+)
 from khop.errors import Unsupported
 from khop.rules.labor import Labor
 from khop.rules.sum import Sum
@@ -20,6 +26,7 @@ from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.spot_target import SpotTarget
 from khop.servers.json_fields import Document, Plain
 
 _BUILTIN: dict[str, type] = {
@@ -38,6 +45,8 @@ _BUILTIN: dict[str, type] = {
         DegreeNegatives,
         WeightedNegatives,
         GivenNegatives,
+        MixedNegatives,
+        SpotTarget,
     )
 }
 _NAMES = {kind: name for name, kind in _BUILTIN.items()}
