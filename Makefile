@@ -12,7 +12,7 @@ stamps := .venv/stamps
 pip := $(PYTHON) -m pip --quiet --disable-pip-version-check
 native := CMakeLists.txt $(shell find csrc -name '*.cpp' -o -name '*.h')
 
-.PHONY: help train test test-long lint format build docs docs-serve benchmark clean
+.PHONY: help train test test-long lint format build docs docs-serve release-check benchmark clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -40,6 +40,10 @@ docs: $(stamps)/dev  ## the documentation site, in build/docs; no network is use
 
 docs-serve: docs  ## show the site on http://127.0.0.1:8000
 	python -m http.server --bind 127.0.0.1 --directory build/docs 8000
+
+release-check: $(stamps)/dev  ## build, install and try a release as its users will; ARGS="--help" lists options
+	$(pip) install --constraint constraints.txt --group release
+	python scripts/release_check.py $(ARGS)
 
 benchmark: $(stamps)/dev  ## list the benchmarks; NAME=import_time runs one
 	scripts/benchmark $(NAME)

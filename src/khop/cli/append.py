@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from khop.loading.byte_size import byte_size
+from khop.loading.cores import allowed_cores
 
 
 def run_append(
@@ -24,7 +25,7 @@ def run_append(
         done = append(
             graph, spec, delete=ids_by_type(delete) or None, split=split,
             memory=byte_size(memory, "memory") if memory else None,
-            threads=threads or len(os.sched_getaffinity(0)), environment=os.environ, notice=notice,
+            threads=threads or allowed_cores(), environment=os.environ, notice=notice,
         )  # fmt: skip
     typer.echo(f"{graph}: {done}\nShow it: khop info {graph}")
 

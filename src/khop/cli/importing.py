@@ -9,6 +9,7 @@ import typer
 
 from khop.cli.next_steps import tell_next
 from khop.loading.byte_size import byte_size
+from khop.loading.cores import allowed_cores
 
 
 def print_guess(files: list[str]) -> None:
@@ -34,7 +35,7 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
     budget = byte_size(memory, "memory") if memory else None
     with bytes_bar() as notice:
         done = import_tables(
-            spec, target, memory=budget, threads=threads or len(os.sched_getaffinity(0)),
+            spec, target, memory=budget, threads=threads or allowed_cores(),
             environment=os.environ, notice=notice, encoders=encoders,
         )  # fmt: skip
     typer.echo(f"{done}\nShow it: khop info {target}")

@@ -8,9 +8,15 @@ from pathlib import Path
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # "<microseconds or max> <period>", in containers
 
 
+def allowed_cores() -> int:
+    """Return the number of cores that this process may use; all on a system without affinity (macOS)."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
     """Return the number of cores that this process may use, limited by the container's CPU quota."""
-    cores = len(os.sched_getaffinity(0))
+    cores = allowed_cores()
     try:
         quota, period = limit.read_text().split()
     except (OSError, ValueError):

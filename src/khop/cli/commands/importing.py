@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -125,9 +124,10 @@ def import_graph(
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:
     from khop.loading.byte_size import byte_size
+    from khop.loading.cores import allowed_cores
 
     budget = byte_size(memory, "memory") if memory else None
-    return ImportContext(folder, budget, threads or len(os.sched_getaffinity(0)))
+    return ImportContext(folder, budget, threads or allowed_cores())
 
 
 def is_table_spec(source: str) -> bool:

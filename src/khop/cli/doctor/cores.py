@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from khop.cli.doctor.finding import Finding, State
-from khop.loading.cores import CGROUP_LIMIT, usable_cores
+from khop.loading.cores import CGROUP_LIMIT, allowed_cores, usable_cores
 
 AREA = "cores"
 _SPINNING = "active"
@@ -20,7 +20,7 @@ def cores(
 
     `load` is the number of running threads of the machine, by default the mean of the last minute.
     """
-    of_machine, allowed, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0)), usable_cores(limit)
+    of_machine, allowed, usable = os.cpu_count() or 1, allowed_cores(), usable_cores(limit)
     reasons = [f"{of_machine} in the machine"]
     if allowed < of_machine:
         reasons.append(f"{allowed} by affinity (taskset, Slurm or a container)")
