@@ -14,7 +14,7 @@ from khop.draw import mix64
 from khop.loading.columns import ColumnChoice
 from khop.loading.source import BatchRequest, Drawn
 from khop.servers.batch_wire import Expected, read_batch, written_batch
-from khop.servers.frame import Tensors, header, parsed, pieces, received
+from khop.servers.frame import Frame, Tensors, header, parsed, pieces, received
 from support.batch_kinds import PLAIN, TYPED
 from support.same_samples import assert_same
 
@@ -141,21 +141,46 @@ def damaged(message: bytes, number: int) -> bytes:
     return message[:at] + bytes([value]) + message[at + 1 :]
 
 
+def damaged_pieces(head: bytes, body: bytes, number: int) -> list[bytes]:
+    """Return the message in pieces of any size: one is damaged, lost or doubled, or two are swapped."""
+    word = mix64(number)
+    cuts = sorted((word >> 8 * place) % (len(body) + 1) for place in range(2, 6))
+    found = [head, *(body[i:j] for i, j in zip([0, *cuts], [*cuts, len(body)], strict=True))]
+    one, other, how = word % len(found), (word >> 8) % len(found), (word >> 60) % 4
+    if how == 0:
+        del found[one]
+    elif how == 1:
+        found.insert(one, found[other])
+    elif how == 2:
+        found[one], found[other] = found[other], found[one]
+    elif found[one]:
+        found[one] = damaged(found[one], number)
+    return found
+
+
+def frame_of_damaged(head: bytes, body: bytes, number: int) -> Frame:
+    """Read a damaged message: its header, any byte of it, or its pieces, in turn.
+
+    Most of a message are tensors, so a third of the damage is in the header.
+    """
+    if number % 3 == 0:
+        return parsed(damaged(head, number) + body, LIMIT, "answer")
+    if number % 3 == 1:
+        return parsed(damaged(head + body, number), LIMIT, "answer")
+    return received(damaged_pieces(head, body, number), LIMIT, "answer")
+
+
 def fuzz(graph: khop.Graph, kind: Kind, numbers: range) -> int:
     """Read damaged messages: each is refused by a ValueError, or gives a batch that can be used."""
     loader = kind(graph)
     fits = expected(graph, loader.columns)
     drawn = replace(next(drawn_batches(loader)), spans=())  # times would differ from run to run
-    message = b"".join(sent(drawn))
-    length = len(sent(drawn)[0])
+    head, *rest = sent(drawn)
+    body = b"".join(rest)
     refused = 0
     for number in numbers:
-        # Most of a message are tensors: half of the damage is in the header.
-        whole = (
-            damaged(message, number) if number % 2 else damaged(message[:length], number) + message[length:]
-        )
         try:
-            frame = parsed(whole, LIMIT, "answer")
+            frame = frame_of_damaged(head, body, number)
             found = read_batch(frame, frame.document["batch"], fits, 0.0)
         except ValueError:
             refused += 1

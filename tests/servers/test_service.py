@@ -233,13 +233,26 @@ def damaged(message: bytes, number: int) -> bytes:
     return message[:at] + bytes([word & 0xFF]) + message[at + word % 3 :]
 
 
-def test_a_damaged_request_is_refused_or_answered(plain_graph: khop.Graph, service: Service) -> None:
-    message = query(settings(plain_graph), seeds(*range(20)))
-    codes = set()
-    for number in range(600):
+def fuzz(graph: khop.Graph, service: Service, numbers: range) -> None:
+    """Send damaged requests: each is answered, or refused by an error that a request may give."""
+    message = query(settings(graph), seeds(*range(20)))
+    codes, mistakes = set(), list[str]()
+    for number in numbers:
         try:
             list(service.accept(damaged(message, number)).run())
         except ServerError as error:
             codes.add(error.code)
+            mistakes += [str(error)] * ("Error on the server" in str(error))
+    assert not mistakes
     assert codes <= {"invalid", "wrong-version", "wrong-graph", "unknown-settings"}
     assert "invalid" in codes
+
+
+def test_a_damaged_request_is_refused_or_answered(plain_graph: khop.Graph, service: Service) -> None:
+    fuzz(plain_graph, service, range(600))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_many_damaged_requests(plain_graph: khop.Graph, service: Service) -> None:
+    fuzz(plain_graph, service, range(600, 40_000))
