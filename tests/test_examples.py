@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -22,7 +23,12 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 ON_ONE_GRAPH = ["blocks", "layerwise", "own_sampler"]
 AS_THEY_STAND = ["taobao"]  # small already
-BY_THEMSELVES = ["reddit", "distributed_products", "torch_geometric_layers"]  # with tests of their own
+BY_THEMSELVES = [
+    "reddit",
+    "distributed_products",
+    "torch_geometric_layers",
+    "ladies",
+]  # with tests of their own
 # One loop each, by plain torch, accelerate and Lightning; with the options that break it off and continue it.
 BREAK_OFF = {"plain_loop": ["--stop", "11"], "accelerate_loop": ["--stop", "12"], "lightning_trainer": []}
 CONTINUE = {
@@ -66,6 +72,29 @@ def test_two_processes_learn_what_one_does(
     assert accuracy > 2 * CHANCE
     assert [loss for loss, _ in two] == pytest.approx([loss for loss, _ in one], abs=1e-4)
     assert two[-1][1] == pytest.approx(accuracy, abs=0.01)
+
+
+def test_ladies_learns_and_its_weights_have_no_bias(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The mean over keys of the weighted sum of neighbors is the mean over all neighbors."""
+    course = told(monkeypatch, capfd, "ladies", "--graph", str(graph), "--epochs", "4", "--nodes", "200")
+    assert course[-1][0] < course[0][0]
+    assert course[-1][1] > 2 * CHANCE
+    opened, seeds, keys = khop.open_graph(graph), torch.arange(8), 300
+    sampler = khop.FrontierSampler(opened, partial(import_module("ladies").edges_for, 15), 1)
+    x = torch.arange(3000).double() % 7
+    found = torch.zeros(keys, 8, dtype=torch.float64)
+    for key in range(keys):
+        sample = sampler.sample(khop.Seeds({"item": seeds}, {"item": seeds}), khop.DrawKey(key))
+        adjacency = sample.blocks[0].adjacency
+        source, destination = adjacency.edge_index
+        assert adjacency.weight is not None
+        found[key].index_add_(0, destination, adjacency.weight.double() * x[sample.nodes["item"][source]])
+    csc = opened.csc("item like item")
+    sums = torch.zeros(3000, dtype=torch.float64).index_add_(0, csc.destinations(), x[csc.indices.long()])
+    expected = (sums / csc.indptr.diff())[:8]
+    assert ((found.mean(0) - expected).abs() <= 4.5 * found.std(0) / keys**0.5 + 1e-6).all()
 
 
 def test_the_best_weights_of_the_blocks_are_kept(

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop import DrawKey, Edges, FrontierSampler, FrontierView, NeighborSampler, Sample, Uniform
+from khop.draw import stream
+from khop.kernels.philox import philox
 from khop.sampling.frontier import EdgesByType, NodesByType
 from khop.testing.sampler import PROMISES, Make
 from reference.hops import PlainGraph, as_plain
@@ -210,3 +212,14 @@ def test_out_edges_are_those_of_a_count_by_hand(pairs: list[tuple[int, int]], da
 def test_out_edges_without_a_reverse_type_are_refused_with_a_remedy() -> None:
     with pytest.raises(ValueError, match="the schema names none; write the graph with EdgeTable"):
         FrontierView(ring(5, 2), 1, KEY).out_edges(torch.arange(2))
+
+
+def test_random_words_belong_to_the_node_the_draw_and_the_layer() -> None:
+    graph, nodes = ring(50, 2), torch.arange(50)
+    view, again, other = FrontierView(graph, 1, KEY), FrontierView(graph, 1, KEY), FrontierView(graph, 2, KEY)
+    words = view.random_words(EDGE[0], nodes)
+    assert torch.equal(again.random_words(EDGE[0], nodes.flip(0)), words.flip(0))
+    assert 0 <= int(words.min()) < int(words.max()) < 1 << 32
+    assert not torch.equal(view.random_words(EDGE[0], nodes), words)
+    assert not torch.equal(other.random_words(EDGE[0], nodes), words)
+    assert int(words[7]) == philox(KEY.value, torch.tensor([[7, 0, stream(1, (EDGE[0],)), 0]]))[0, 0]

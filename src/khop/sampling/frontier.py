@@ -10,8 +10,9 @@ from torch import Tensor
 
 from khop.arguments import instance_of, mapping_of, shown, whole_number
 from khop.batch import Sample
-from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType
+from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType, stream
 from khop.graph.store import GraphStore
+from khop.kernels.philox import WORD, philox
 from khop.rules.rule import Hop, Rule, check_rule
 from khop.rules.uniform import Uniform
 from khop.sampling.fanouts import Fanout, fanout_by_type
@@ -67,6 +68,19 @@ class FrontierView:
     def in_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
         """Return all in-edges of the nodes, with edge ids. Nothing is random."""
         return self._in_edges(nodes, -1, Uniform(), self._key)
+
+    def random_words(self, node_type: NodeType, nodes: Tensor) -> Tensor:
+        """Draw a whole number from 0 to 2^32 - 1 for every node, int64 (nodes); `nodes` are global ids.
+
+        A number depends on seed, epoch, step, layer and original node id, and on nothing else.
+        """
+        check_seeds(self._graph, {node_type: nodes})
+        key = self._key.plus(self._draws)
+        self._draws += 1
+        originals = self._graph.original_ids(node_type)
+        ids = nodes.long() if originals is None else originals[nodes]
+        words = torch.full_like(ids, stream(self._hop, (node_type,)))
+        return philox(key.value, torch.stack([ids & WORD, ids >> 32, words, words * 0], dim=1))[:, 0]
 
     def out_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
         """Return all out-edges of the nodes, by type: the in-edges of the reverse types, turned around.
