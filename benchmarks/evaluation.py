@@ -33,6 +33,7 @@ from graphs import make
 from harness import GRAPHS, Figure, report
 
 import khop
+from khop.process_memory import tune_memory
 from khop.runtime.group import this_group
 
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
@@ -55,7 +56,7 @@ def opened(folder: str) -> tuple[khop.Graph, torch.nn.Module]:
 
 def evaluate(rank: int, device: torch.device, folder: str, out: str) -> None:
     """Time the first evaluation and those after it; rank 0 writes it down."""
-    khop.tune_memory()
+    tune_memory()
     graph, model = opened(folder)
     seconds = []
     for _ in range(EVALUATIONS):

@@ -26,6 +26,7 @@ import khop
 from khop.batch import Batch
 from khop.kernels.linear_blocks import Blocks, has_onednn
 from khop.kernels.linear_choice import CHOICES, LayerKind
+from khop.process_memory import tune_memory
 
 Way = tuple[str, Blocks | None]  # precision, how layers are computed
 
@@ -105,10 +106,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--slowest", type=float, default=4.0)
-    parser.add_argument("--untuned", action="store_true", help="without khop.tune_memory()")
+    parser.add_argument("--untuned", action="store_true", help="without tuning the allocator")
     given = parser.parse_args()
     if not given.untuned:
-        khop.tune_memory()
+        tune_memory()
     torch.set_num_threads(given.threads)
     ways = ways_of(given.rows)
     steps = Steps(khop.open_graph(graphs.make(given.graph) / "graph"))

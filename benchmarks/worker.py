@@ -30,6 +30,7 @@ import torch
 from harness import Figure, report
 
 import khop
+from khop.process_memory import tune_memory
 from khop.training.step_clock import TimedStep
 from processes import SEEDS, WARM_UP, Stepping, of_rounds, rate, trainer_of
 
@@ -60,7 +61,7 @@ def trains(
     """Train as a rank on a core of its own, on the whole graph and by each placement in turn."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
-    khop.tune_memory()
+    tune_memory()
     trainers: dict[str, khop.Trainer] = {}
     for name, folder in folders.items():
         graph = khop.open_graph(folder, placement=name)

@@ -146,6 +146,10 @@ REFUSED: dict[str, Cases] = {
         ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
         ("fanouts 5: must be a list, as [10,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
     ],
+    "tune_process": [
+        ("threads 0: must be a whole number, 1 or more", lambda: khop.tune_process(0)),
+        ("threads 'x': must be a whole number", lambda: khop.tune_process('x')),
+    ],
     "EdgeClassification": [
         ("metric 'x': must be one of accuracy", lambda: khop.EdgeClassification('n to n', 'y', 'x')),
         ('loss 5: must be a khop.ClassLoss', lambda: khop.EdgeClassification('n to n', 'y', loss=5)),
@@ -707,7 +711,6 @@ NOTHING_TO_REFUSE = {
     "TemporalStrategy",
     "Terminated",
     "builtin_names",
-    "tune_memory",
 }  # fmt: skip
 ELSEWHERE = {"Trainer"}  # what it is given is checked as TrainerSettings, a model, a task and a loader
 

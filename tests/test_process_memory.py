@@ -17,10 +17,11 @@ from khop.cli import start
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(khop.__file__).parents[1])}
 # Page faults of filling a tensor of 64 MiB once more, after others of its size came and went.
 FAULTS = """
-import resource, sys, torch, khop
-khop.NeighborSampler, khop.Loader, khop.Trainer
+import resource, sys, khop
 if sys.argv[1] == "tuned":
-    assert khop.tune_memory()
+    khop.tune_process()
+import torch
+khop.NeighborSampler, khop.Loader, khop.Trainer
 for _ in range(3):
     torch.ones(1 << 24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -45,7 +46,7 @@ def test_large_tensors_reuse_memory_after_it_and_not_before() -> None:
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_memory.ctypes, "CDLL", lambda name: object())
-    assert not khop.tune_memory()
+    assert not process_memory.tune_memory()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from khop.api.relation_count import relation_count as relation_count
     from khop.api.split_links import LinkSplit as LinkSplit
     from khop.api.split_links import split_links as split_links
+    from khop.api.tune_process import tune_process as tune_process
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
     from khop.batch import Block as Block
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from khop.inference.link_evaluation import with_negatives as with_negatives
     from khop.inference.node_outputs import layerwise_inference as layerwise_inference
     from khop.inference.node_outputs import sampled_inference as sampled_inference
-    from khop.process_memory import tune_memory as tune_memory
     from khop.pyg.convert import batch_to_pyg as batch_to_pyg
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.pyg.convert import graph_to_pyg as graph_to_pyg
@@ -255,7 +255,7 @@ _PUBLIC = {
     "with_negatives": "khop.inference.link_evaluation",
     "relation_count": "khop.api.relation_count",
     "split_links": "khop.api.split_links",
-    "tune_memory": "khop.process_memory",
+    "tune_process": "khop.api.tune_process",
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("models", "testing")

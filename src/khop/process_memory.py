@@ -11,6 +11,7 @@ _LARGEST = (1 << 31) - 1  # mallopt takes an int
 
 _HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
 _HUGE_PAGE_BYTES = 1 << 21
+_TUNED: list[bool] = []  # in this process
 _HEAP_BYTES = 1 << 30  # below _LARGEST, so that it is part of the heap
 
 
@@ -21,8 +22,8 @@ def tune_memory() -> bool:
     its pages one fault at a time, which takes a quarter of a training step on a CPU. After this call freed
     memory stays with the process, and the first GiB of its heap requests huge pages.
 
-    The `khop` command calls it at startup. A script may call it once, before it creates tensors. The library
-    never calls it. Only glibc has the required functions; with other C libraries nothing changes.
+    The `khop` command calls it at startup, and scripts by `khop.tune_process`. Only glibc has the required
+    functions; with other C libraries nothing changes.
     """
     libc = ctypes.CDLL(None)
     if not (hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt")):
@@ -30,7 +31,13 @@ def tune_memory() -> bool:
     kept = libc.mallopt(_MMAP_THRESHOLD, _LARGEST) and libc.mallopt(_TRIM_THRESHOLD, _LARGEST)
     if kept:
         _ask_for_huge_pages(libc)
+        _TUNED.append(True)
     return bool(kept)
+
+
+def is_tuned() -> bool:
+    """Return whether large blocks of memory are kept: tuned, or by a C library that is not glibc."""
+    return bool(_TUNED) or not hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 
 
 def _ask_for_huge_pages(libc: ctypes.CDLL) -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from khop.api.batch_sources import device_source, local_source, source_by_cpu
 from khop.api.open_graph import Graph
+from khop.api.untuned import notice_untuned
 from khop.arguments import check_word, one_of, whole_number
 from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
 from khop.distributed.partitioned_links import PartitionedLinks
 from khop.distributed.placement import affinity_of
-from khop.errors import Unsupported
 from khop.features.table import NO_COLUMNS
 from khop.forks import check_fork
 from khop.loading.byte_size import byte_size
@@ -244,8 +244,6 @@ class Loader:
         `saved` is the state of their capacities in a checkpoint. Unsupported, with the reason, unless kernels
         of a GPU make the whole batch.
         """
-        if self._order.micro_batches > 1:
-            raise Unsupported("steps of several micro-batches are not recorded; leave micro_batches out")
         made = (self._on_device, self._order, self._progress, self._graph.schema)
         return static_batches_of(*made, saved or {})
 
@@ -284,7 +282,8 @@ class _OrderedBatches:
         requests = StepRequests(self.order, start.epoch, batches)
         with closing(self.source.stream(requests, self.in_flight)) as drawn:
             for number in batches:
-                yield self._received(drawn, Position(start.epoch, *divmod(number, micro_batches)), loop)
+                position = Position(start.epoch, *divmod(number, micro_batches))
+                yield self._received(drawn, position, loop)
 
     def _received(self, stream: Generator[Drawn], position: Position, loop: int) -> Batch:
         # A separate function, so that the suspended generator does not hold the batch.
@@ -294,6 +293,8 @@ class _OrderedBatches:
         waiting = Span.since(started, "waiting")
         batch = finished(drawn, self.order, position, self.device)
         moving = Span.since(waiting.ended, "moving")
+        if position == Position(position.epoch):
+            notice_untuned(batch, self.group)
         self.progress.received(loop, position)
         self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
+from khop.api.tune_process import has_chosen_allocation
 from khop.cli.failures import INTERRUPTED
 from khop.process_memory import tune_memory
 
@@ -56,12 +57,5 @@ def set_warnings_up() -> None:
 
 def set_memory_up() -> None:
     """Tune the memory allocator of this process, unless the environment already configures it."""
-    if not _has_chosen_allocation():
+    if not has_chosen_allocation():
         tune_memory()
-
-
-def _has_chosen_allocation() -> bool:
-    """Return whether the environment tunes the allocator, or replaces the allocator of glibc."""
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
-    own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD")
-    return "glibc.malloc" in tunables or any(name in os.environ for name in own)

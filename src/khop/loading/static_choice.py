@@ -24,6 +24,8 @@ def static_batches_of(
 
     `source` draws on a GPU; None: the CPU draws. `saved` is the state of the capacities in a checkpoint.
     """
+    if order.micro_batches > 1:
+        raise Unsupported("steps of several micro-batches are not recorded; leave micro_batches out")
     if source is None:
         raise Unsupported(
             "the CPU draws the neighbors; place the edges where the GPU reads them: topology device or pinned"

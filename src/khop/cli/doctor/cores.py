@@ -44,7 +44,7 @@ def _openmp(environment: Mapping[str, str], usable: int) -> Iterator[Finding]:
         found = "OMP_WAIT_POLICY=active: idle compute threads take the cores of sampler threads"
         yield Finding(AREA, "OpenMP waiting", found, State.WRONG, "unset OMP_WAIT_POLICY")
     else:
-        note = "set by the command; scripts: export OMP_WAIT_POLICY=passive before Python starts"
+        note = "set by the command; scripts call khop.tune_process() before they import torch"
         yield Finding(AREA, "OpenMP waiting", f"{policy or 'not set'} ({note})")
     threads = environment.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > usable:
