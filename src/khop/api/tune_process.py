@@ -32,8 +32,8 @@ def tune_process(threads: int | None = None) -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         if "torch" in sys.modules:
             warnings.warn(
-                "torch was imported before khop.tune_process(): idle threads of OpenMP keep a core busy; call it "
-                "before torch is imported, or export OMP_WAIT_POLICY=passive",
+                "torch was imported before khop.tune_process(): idle threads of OpenMP keep cores busy; "
+                "call it before torch is imported, or export OMP_WAIT_POLICY=passive",
                 stacklevel=2,
             )
         else:

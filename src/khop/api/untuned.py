@@ -15,7 +15,7 @@ _NOTICED: list[bool] = []  # in this process
 
 
 def notice_untuned(batch: Batch, group: Group) -> None:
-    """Warn once per process, on rank 0, if a batch on the CPU has columns that an untuned process is slow for."""
+    """Warn once per process, on rank 0, if a batch has columns that an untuned process is slow for."""
     if _NOTICED or group.rank > 0 or is_tuned() or has_chosen_allocation():
         return
     sizes = [
@@ -29,7 +29,7 @@ def notice_untuned(batch: Batch, group: Group) -> None:
         return
     _NOTICED.append(True)
     warnings.warn(
-        f"a batch has a column of {largest / 1e6:.0f} MB, and this process returns such memory to the kernel after "
-        "each batch: call khop.tune_process() before torch is imported, as the command khop does for itself",
+        f"a batch has a column of {largest / 1e6:.0f} MB, and this process returns such memory to the kernel "
+        "after each batch: call khop.tune_process() before torch is imported, as the command does for itself",
         stacklevel=3,
     )
