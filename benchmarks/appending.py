@@ -2,7 +2,8 @@
 
 Generates a shop as benchmarks/importing.py does, and a day of 1 % more: events of the same users and items,
 later than all others, and 1 % new users. Each import and append runs in a process of its own. CPU seconds
-count all threads. The snapshot has the bits of an import of all rows, so draws from it cost the same.
+count all threads. Then batches are sampled from the snapshot, and from the graph after `khop.compact`, five
+times each.
 
 usage: python benchmarks/appending.py [--edges 20000000] [--users 2000000] [--items 200000] [--threads 2]
            [--memory 4294967296] [--folder build/append-benchmark]
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from harness import ROOT, Figure, report
 
+import khop
 from importing import generate, spec_of
 
 SHARE = 100  # edges of the graph for each new one
@@ -41,6 +43,19 @@ usage = resource.getrusage(resource.RUSAGE_SELF)
 cpu = usage.ru_utime + usage.ru_stime - used.ru_utime - used.ru_stime
 print(json.dumps({"seconds": time.perf_counter() - begun, "cpu": cpu, "peak": usage.ru_maxrss * 1024}))
 """
+
+SAMPLING = """
+import sys, time, khop
+graph = khop.open_graph(sys.argv[1])
+sampler = khop.NeighborSampler(graph, [15, 10])
+loader = khop.Loader(sampler, {"item": "all"}, 1024, shuffle=True, threads=1, prefetch=1)
+begun = 0.0
+for step, batch in zip(range(120), loader):
+    if step == 19:
+        begun = time.process_time()
+print(time.process_time() - begun)
+"""
+ROUNDS = 5
 
 
 def generate_day(folder: Path, day: Path, edges: int, users: int) -> None:
@@ -86,6 +101,13 @@ def measured(
     return {**json.loads(done.stdout.splitlines()[-1]), "load": load}
 
 
+def sampled(graph: Path) -> float:
+    """Return the least CPU seconds of 100 batches, in processes of their own."""
+    command = [sys.executable, "-c", SAMPLING, str(graph)]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(ROUNDS)]
+    return min(float(done.stdout) for done in runs)
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -102,6 +124,9 @@ def main() -> None:
     generate_day(folder, day, settings.edges // SHARE, settings.users // SHARE)
     rebuild = measured(spec_of(folder), out, False, settings)
     append = measured(day_spec(day), out, True, settings)
+    on_snapshot = sampled(out)
+    khop.compact(out)
+    on_compacted = sampled(out)
     notes = {
         "edges": settings.edges, "users": settings.users, "threads": settings.threads,
         "load": f"{rebuild['load']:.1f}, {append['load']:.1f}",
@@ -117,6 +142,7 @@ def main() -> None:
             Figure("append of 1 %, over the import", append["seconds"] / rebuild["seconds"], "", notes=notes),
             Figure("append of 1 %, over the import, CPU", append["cpu"] / rebuild["cpu"], "", notes=notes),
             Figure("append of 1 %: peak memory", append["peak"], "bytes", notes=notes),
+            Figure("sampling on the snapshot, over compacted", on_snapshot / on_compacted, "", notes=notes),
         ],
     )
 

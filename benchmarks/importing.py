@@ -1,12 +1,14 @@
 """How fast are tables imported, and in how much memory?
 
 Generates Parquet files like those of a shop: events of 10 M users and 1 M items with a time and a price, ids
-as text or as integers, popular users and items first. `khop.import_tables` runs in a process of its own.
+as text or as integers, popular users and items first. "csv" has the events with text ids in one csv.gz, at
+most --csv-edges of them. `khop.import_tables` runs in a process of its own.
 Edges per second are of wall time, and per second of CPU time of all threads; memory is the process's peak.
 The first look-up reads the pages of 1,000 ids, the second finds them in memory.
 
 usage: python benchmarks/importing.py [--edges 20000000] [--users 10000000] [--items 1000000] [--threads 2]
-           [--memory 4294967296] [--folder build/import-benchmark]
+           [--memory 4294967296] [--csv-edges 10000000] [--kinds text,integers,csv]
+           [--folder build/import-benchmark]
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from harness import ROOT, Figure, report
 
@@ -73,10 +76,18 @@ def generate(folder: Path, edges: int, counts: tuple[int, int], kind: str) -> No
         pq.write_table(pa.table(events), file, row_group_size=GROUP_EDGES)
 
 
-def spec_of(folder: Path) -> dict[str, object]:
+def pack_events(folder: Path) -> None:
+    """Write the events once more, into one csv.gz."""
+    with pa.CompressedOutputStream(str(folder / "events.csv.gz"), "gzip") as out:
+        for number, file in enumerate(sorted((folder / "events").glob("*.parquet"))):
+            options = pa_csv.WriteOptions(include_header=number == 0, quoting_style="needed")
+            pa_csv.write_csv(pq.read_table(file), out, options)
+
+
+def spec_of(folder: Path, events: str = "events/*.parquet") -> dict[str, object]:
     """Return the spec of the generated files."""
     edges = {
-        "files": [str(folder / "events/*.parquet")],
+        "files": [str(folder / events)],
         "source": "user_id",
         "destination": "item_id",
         "time": "ts",
@@ -94,15 +105,21 @@ def spec_of(folder: Path) -> dict[str, object]:
 def measured(kind: str, settings: argparse.Namespace) -> list[Figure]:
     """Import one graph in a new process."""
     folder, out = settings.folder / kind, settings.folder / f"{kind}-graph"
+    edges = min(settings.edges, settings.csv_edges) if kind == "csv" else settings.edges
     if not folder.exists():
         unfinished = settings.folder / f"{kind}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        generate(unfinished, settings.edges, (settings.users, settings.items), kind)
+        generate(unfinished, edges, (settings.users, settings.items), kind)
+        if kind == "csv":
+            pack_events(unfinished)
         unfinished.rename(folder)
     shutil.rmtree(out, ignore_errors=True)
     arguments = {
-        "spec": spec_of(folder), "out": str(out), "memory": settings.memory, "threads": settings.threads
-    }  # fmt: skip
+        "spec": spec_of(folder, *(["events.csv.gz"] if kind == "csv" else [])),
+        "out": str(out),
+        "memory": settings.memory,
+        "threads": settings.threads,
+    }
     load = os.getloadavg()[0]
     done = subprocess.run(
         [sys.executable, "-c", IMPORT, json.dumps(arguments)], check=True, capture_output=True, text=True
@@ -110,10 +127,10 @@ def measured(kind: str, settings: argparse.Namespace) -> list[Figure]:
     answer = json.loads(done.stdout.splitlines()[-1])
     lookup = look_up(out, folder)
     shutil.rmtree(out)
-    notes = {"edges": settings.edges, "threads": settings.threads, "load": load, "budget": settings.memory}
+    notes = {"edges": edges, "threads": settings.threads, "load": load, "budget": settings.memory}
     return [
-        Figure(f"{kind}: edges per second", settings.edges / answer["seconds"], "1/s", notes=notes),
-        Figure(f"{kind}: edges per CPU second", settings.edges / answer["cpu"], "1/s", notes=notes),
+        Figure(f"{kind}: edges per second", edges / answer["seconds"], "1/s", notes=notes),
+        Figure(f"{kind}: edges per CPU second", edges / answer["cpu"], "1/s", notes=notes),
         Figure(f"{kind}: peak memory", answer["peak"], "bytes", notes=notes),
         Figure(f"{kind}: 1,000 ids of users looked up, warm", lookup, "ms", notes=notes),
     ]
@@ -134,16 +151,20 @@ def look_up(out: Path, folder: Path) -> float:
 
 
 def main() -> None:
-    """Measure both kinds of ids."""
+    """Measure both kinds of ids, and CSV."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    defaults = {"edges": 20_000_000, "users": 10_000_000, "items": 1_000_000, "threads": 2, "memory": 4 << 30}
+    defaults = {
+        "edges": 20_000_000, "users": 10_000_000, "items": 1_000_000, "threads": 2, "memory": 4 << 30,
+        "csv-edges": 10_000_000,
+    }  # fmt: skip
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "import-benchmark")
+    parser.add_argument("--kinds", default="text,integers,csv")
     settings = parser.parse_args()
-    report("importing", [figure for kind in ("text", "integers") for figure in measured(kind, settings)])
+    report("importing", [figure for kind in settings.kinds.split(",") for figure in measured(kind, settings)])
 
 
 if __name__ == "__main__":
