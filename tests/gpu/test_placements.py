@@ -69,7 +69,9 @@ def test_batches_of_every_placement_are_those_of_the_cpu(
     assert_same(loader(placed).epoch(1), loader(graph).epoch(1))
 
 
-@pytest.mark.parametrize("rule", [khop.Weighted("weight"), khop.Temporal("time")], ids=str)
+@pytest.mark.parametrize(
+    "rule", [khop.Weighted("weight"), khop.Temporal("time"), khop.TopK("weight")], ids=str
+)
 @pytest.mark.parametrize("topology", PLACES[:2])
 def test_other_rules_draw_as_on_the_cpu(folder: Path, topology: str, rule: object) -> None:
     graph = khop.open_graph(folder)

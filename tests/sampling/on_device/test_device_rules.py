@@ -9,7 +9,17 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal, TemporalStrategy, Weighted
+from khop import (
+    DrawKey,
+    Expansion,
+    Labor,
+    NeighborSampler,
+    Seeds,
+    Temporal,
+    TemporalStrategy,
+    TopK,
+    Weighted,
+)
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.rules.rule import Rule
 from khop.sampling.on_device.device_sampler import DeviceSampler
@@ -80,3 +90,23 @@ def test_latest_edges_need_no_draw(expansion: Expansion) -> None:
         drawn = sample.nodes["node"].cpu()[adjacency.indices.cpu().long()]
         assert drawn.tolist() == [4, 5]
         assert adjacency.indptr.tolist()[:3] == [0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Labor(),
+        pytest.param(Labor(layer_dependent=True), marks=pytest.mark.long),
+        pytest.param(TopK("weight"), marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_first_edges_of_an_order_are_those_of_the_cpu(rule: Rule) -> None:
+    """Twelve nodes with an edge from every fourth one: no source is twice in a row, and weights are tied."""
+    edge = ("node", "to", "node")
+    ends = torch.cartesian_prod(torch.arange(12), torch.arange(12))
+    ends = ends[(ends.sum(1) % 4) < 2].T
+    columns = {edge: {"weight": (ends[0] * 5 % 3).float()}}
+    graph = csc_graph_from_edges({"node": 12}, {edge: (ends[0], ends[1])}, columns=columns)
+    seeds = Seeds({"node": torch.tensor([3, 7])}, {"node": torch.arange(2)})
+    check(graph, seeds, rule, [2, 3], Expansion.LAYERED)

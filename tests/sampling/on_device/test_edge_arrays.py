@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from extension.test_rule import EverySecond
+from khop.draw import stream
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
 from khop.rules.labor import Labor
 from khop.rules.rule import Hop, Rule
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
-from khop.sampling.on_device.edge_arrays import edge_arrays
+from khop.sampling.on_device.edge_arrays import edge_arrays, stream_of
 from support.triton_rows import DEVICE
 
 TO = ("node", "to", "node")
@@ -47,7 +49,25 @@ def test_arrays_that_are_on_the_device_are_shared() -> None:
     assert first.csc is GRAPH.csc(TO)
 
 
-@pytest.mark.parametrize("rule", [EverySecond(), Labor(), TopK("weight")], ids=str)
+def test_first_edges_of_an_order_need_its_keys() -> None:
+    by_weight = edge_arrays(GRAPH, TO, hop(TopK("weight")), DEVICE).order
+    assert isinstance(by_weight, EdgeOrder)
+    assert by_weight.keys.numel() == 4
+    by_source = edge_arrays(GRAPH, TO, hop(Labor()), DEVICE).order
+    assert isinstance(by_source, SourceOrder)
+    assert stream_of(GRAPH, TO, hop(Labor())) == stream(1, ("node",))
+    assert stream_of(GRAPH, TO, hop(Uniform())) == stream(1, TO)
+
+
+def test_numbers_that_kernels_do_not_have_are_named() -> None:
+    with pytest.raises(ValueError, match=r"numbers of several steps have no kernel; use kappa=1"):
+        edge_arrays(GRAPH, TO, hop(Labor(kappa=4)), DEVICE)
+    twice = csc_graph_from_edges({"node": 3}, {TO: (torch.tensor([0, 0]), torch.tensor([1, 1]))})
+    with pytest.raises(ValueError, match="some node has two edges from the same source"):
+        edge_arrays(twice, TO, hop(Labor()), DEVICE)
+
+
+@pytest.mark.parametrize("rule", [EverySecond()], ids=str)
 def test_a_rule_without_a_kernel_is_refused(rule: Rule) -> None:
     with pytest.raises(ValueError, match="no kernel draws by it on a device; sample on the CPU"):
         edge_arrays(GRAPH, TO, hop(rule), DEVICE)

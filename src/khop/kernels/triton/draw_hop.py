@@ -12,9 +12,11 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.source_numbers import SourceNumbers
 from khop.kernels.triton.all_neighbors import Expansion, expand_all, offsets_of_all
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import Rows, Slots, rows_of
+from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder, sample_smallest
 from khop.kernels.triton.sample_uniform import most_picks as most_uniform
 from khop.kernels.triton.sample_uniform import sample_uniform
 from khop.kernels.triton.sample_weighted import most_picks as most_weighted
@@ -88,9 +90,14 @@ class _Started:
 
 
 def can_draw(request: DrawRequest) -> bool:
-    """Return True if the kernels draw such a request: its rule has one and the fanout fits."""
+    """Return True if the kernels draw such a request: its rule has one and the fanout fits.
+
+    Draws in the order of sources need rows in which each source is once.
+    """
     most = {Kernel.UNIFORM: most_uniform, Kernel.WEIGHTED: most_weighted}
     kernel = request.kernel
+    if kernel is Kernel.SMALLEST:
+        return request.has_parallel is None
     return kernel in most and request.fanout <= most[kernel](request.replacement)
 
 
@@ -109,6 +116,15 @@ def draw_hop(requests: Sequence[DrawRequest], edge_ids: bool) -> list[Neighbors]
     return [each.finish(edges, edge_ids) for (edges, _), each in zip(numbers, started, strict=True)]
 
 
+def order_of(request: DrawRequest) -> SourceOrder | EdgeOrder:
+    """Return the order of a request's edges, with the numbers of its key."""
+    order, ids = request.order, request.source_ids
+    if isinstance(order, SourceNumbers):
+        return SourceOrder(request.rows.stream, None if ids is None else ids.contiguous(), order)
+    assert order is not None  # given to draws of the smallest keys
+    return EdgeOrder(order.contiguous())
+
+
 def _start(request: DrawRequest, edge_ids: bool) -> _Started:
     csc, nodes, fanout = request.csc, request.rows.nodes, request.fanout
     rows = rows_of(request.rows)
@@ -125,6 +141,8 @@ def _start(request: DrawRequest, edge_ids: bool) -> _Started:
         slots.counts.zero_()
     elif request.kernel is Kernel.UNIFORM:
         sample_uniform(csc, rows, fanout, request.replacement, slots)
+    elif request.kernel is Kernel.SMALLEST:
+        sample_smallest(csc, rows, fanout, order_of(request), slots)
     else:
         assert request.sums is not None
         sample_weighted(csc, request.sums.values, rows, fanout, request.replacement, slots)

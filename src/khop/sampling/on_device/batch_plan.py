@@ -11,7 +11,7 @@ from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.rules.rule import Hop, Rule, reads_times
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.on_device.capacities import Capacities
-from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays
+from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays, stream_of
 from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, Table, TreeTable
 from khop.sampling.outputs import Output
@@ -42,6 +42,7 @@ class BatchPlan:
                 "fanout -1: all neighbors have no static shape; give a number, or sample on the CPU"
             )
         graph = sampler.graph.in_one_piece("sampling on the device")
+        self._graph = graph
         self.sampler = sampler
         self.capacities = capacities
         self.device = torch.device(device)
@@ -82,6 +83,10 @@ class BatchPlan:
     def is_timed(self) -> bool:
         """True if seeds have time limits."""
         return reads_times(self.rule)
+
+    def stream(self, hop: Hop, edge_type: EdgeType) -> int:
+        """Return the counter word of a hop's draws."""
+        return stream_of(self._graph, edge_type, hop)
 
     def next_stamp(self) -> int:
         """Return the number of the next batch: it rises, and tables tell batches apart by it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from khop.kernels.triton.exclude_edges import ExcludedPairs, exclude_edges
 from khop.kernels.triton.rows import Rows, Slots
+from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder, sample_smallest
 from khop.kernels.triton.sample_uniform import sample_uniform
 from khop.kernels.triton.sample_weighted import sample_weighted
 from khop.kernels.triton.time_ranges import time_ranges
@@ -56,13 +57,21 @@ class DeviceDraw:
         replacement, after = self.arrays.replacement, section.source.marks(section.first)
         marks = after if self.excluded is None else None
         self._limit()
-        if sums is None:
+        if self.arrays.order is not None:
+            sample_smallest(csc, self.rows, self.fanout, self._order(), self.drawn, marks)
+        elif sums is None:
             sample_uniform(csc, self.rows, self.fanout, replacement, self.drawn, marks)
         else:
             sample_weighted(csc, sums, self.rows, self.fanout, replacement, self.drawn, marks)
         if self.excluded is not None:
             exclude_edges(self.frontier.nodes, self.excluded, self.drawn, after)
         section.source.reach(section.slots, section.first, section.count, self.frontier.trees)
+
+    def _order(self) -> SourceOrder | EdgeOrder:
+        """Return the order of the hop: numbers of sources have its counter word."""
+        order = self.arrays.order
+        assert order is not None
+        return replace(order, stream=self.rows.stream) if isinstance(order, SourceOrder) else order
 
     def _limit(self) -> None:
         """Find the edges of each row that its time limit allows."""

@@ -10,8 +10,9 @@ from torch import Tensor
 from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
-from khop.kernels.draw_request import Kernel
+from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.edge_times import EdgeTimes
+from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
 from khop.rules.rule import Hop, reads_times
 from khop.schema import EdgeType
 
@@ -34,6 +35,7 @@ class EdgeArrays:
     replacement: bool
     sums: Tensor | None  # int64 (edges), running sums of weights; None: all edges weigh the same
     limits: TimeLimits | None
+    order: SourceOrder | EdgeOrder | None = None  # a row gives its first edges in this order; None: it draws
 
 
 def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.device) -> EdgeArrays:
@@ -41,12 +43,11 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
 
     ValueError if kernels cannot carry out the draws of the rule.
     """
-    none = torch.empty(0, dtype=torch.int64)
-    frontier = Frontier(none, none if reads_times(hop.rule) else None)
-    request = hop.rule.plan(edge_type, frontier, hop, DrawKey(0), graph.draws.arrays)
-    has_kernel = request.kernel in (Kernel.UNIFORM, Kernel.WEIGHTED)
+    request = _request(graph, edge_type, hop)
+    has_kernel = request.kernel in (Kernel.UNIFORM, Kernel.WEIGHTED, Kernel.SMALLEST)
     if not has_kernel or request.weigh is not None or request.rows.ranges is not None:
         raise ValueError(f"{hop.rule}: no kernel draws by it on a device; sample on the CPU")
+    order = _order(request, hop, device) if request.kernel is Kernel.SMALLEST else None
     limits = None
     if (given := request.limits) is not None:
         limits = TimeLimits(EdgeTimes(given.times.values.to(device)), given.window, given.is_latest)
@@ -58,7 +59,36 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
         request.replacement,
         None if sums is None else sums.values.to(device),
         limits,
+        order,
     )
+
+
+def stream_of(graph: CscGraph, edge_type: EdgeType, hop: Hop) -> int:
+    """Return the counter word of a hop's draws."""
+    return _request(graph, edge_type, hop).rows.stream
+
+
+def _request(graph: CscGraph, edge_type: EdgeType, hop: Hop) -> DrawRequest:
+    """Return the request for a frontier without nodes: its arrays are those of every draw of the hop."""
+    none = torch.empty(0, dtype=torch.int64)
+    frontier = Frontier(none, none if reads_times(hop.rule) else None)
+    return hop.rule.plan(edge_type, frontier, hop, DrawKey(0), graph.draws.arrays)
+
+
+def _order(request: DrawRequest, hop: Hop, device: torch.device) -> SourceOrder | EdgeOrder:
+    """Return the order of a rule that takes the first edges of rows; the numbers are those of each batch."""
+    if isinstance(request.order, Tensor):
+        return EdgeOrder(request.order.to(device))
+    assert request.order is not None
+    if request.order.period > 1:
+        raise ValueError(f"{hop.rule}: numbers of several steps have no kernel; use kappa=1, or the CPU")
+    if request.has_parallel is not None:
+        raise ValueError(
+            f"{hop.rule}: some node has two edges from the same source, and kernels need different sources; "
+            "sample on the CPU"
+        )
+    ids = request.source_ids
+    return SourceOrder(request.rows.stream, None if ids is None else ids.to(device))
 
 
 def _csc_on(csc: Csc, device: torch.device) -> Csc:

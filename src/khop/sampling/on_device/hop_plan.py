@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from khop.draw import stream
 from khop.kernels.triton.rows import Rows, Slots
 from khop.rules.rule import Hop
 from khop.sampling.on_device.batch_plan import BatchPlan
@@ -84,7 +83,7 @@ def _draw(
         frontier.nodes,
         frontier.count.value,
         inputs.key,
-        stream(hop.number, edge_type),
+        plan.stream(hop, edge_type),
         arrays.original_ids,
         None if frontier.trees is None else frontier.trees.positions,
         ranges,

@@ -1,0 +1,208 @@
+"""In-edges with the smallest keys of each row on the device: bits of `sample_hop` for `Labor` and `TopK`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from khop.draw import mix64
+from khop.kernels.csc import Csc
+from khop.kernels.philox import signed
+from khop.kernels.source_numbers import SourceNumbers
+from khop.kernels.triton.launch import Variant, launch
+from khop.kernels.triton.rows import Marks, Rows, Slots, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.words import mix64 as mixed
+
+_ENTRIES = 128  # of a row at once
+_WARPS = 1
+_UNSPECIALIZED = ["mixed_stream", "period", "base", "num_rows", "per_row"]
+
+
+@dataclass(frozen=True)
+class SourceOrder:
+    """Edges in the order of the random numbers of their sources, as `SourceNumbers` has them."""
+
+    stream: int
+    source_ids: Tensor | None = None  # int64 (edges), original ids; None: sources are original ids
+    numbers: SourceNumbers | None = None  # None: from the key of the batch, which is on the device
+
+
+@dataclass(frozen=True)
+class EdgeOrder:
+    """Edges in the order of keys of their own."""
+
+    keys: Tensor  # int64 (edges)
+
+
+@triton.jit
+def _keys(
+    order: tl.tensor,
+    indices: tl.tensor,
+    source_ids: tl.tensor,
+    numbers: tl.tensor,
+    first: tl.tensor,
+    at: tl.tensor,
+    inside: tl.tensor,
+    number: tl.tensor,
+    period: tl.tensor,
+) -> tl.tensor:
+    """Return the keys of entries `at` of a row, uint64, and the ids that order equal keys, int64."""
+    if order is not None:
+        id = at.to(tl.int64)
+        key = tl.load(order + first + at, mask=inside, other=0).to(tl.uint64, bitcast=True)
+        key = key ^ tl.full([], 0x8000000000000000, tl.uint64)
+    else:
+        if source_ids is not None:
+            id = tl.load(source_ids + first + at, mask=inside, other=0)
+        else:
+            id = tl.load(indices + first + at, mask=inside, other=0).to(tl.int64)
+        word = id.to(tl.uint64, bitcast=True)
+        of_id = number + word * 0
+        if numbers is not None:
+            offset = ((mixed(word) >> 32) * period.to(tl.uint64)) >> 32
+            later = tl.load(numbers + 1).to(tl.uint64, bitcast=True)
+            later_from = tl.load(numbers + 2).to(tl.uint64, bitcast=True)
+            of_id = tl.where(offset >= later_from, later, of_id)
+        key = mixed(of_id ^ word)
+    return key, id
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+def smallest(
+    indptr: tl.tensor,
+    indices: tl.tensor,
+    nodes: tl.tensor,
+    ranges: tl.tensor,
+    order: tl.tensor,
+    source_ids: tl.tensor,
+    numbers: tl.tensor,
+    count: tl.tensor,
+    key: tl.tensor,
+    ids: tl.tensor,
+    counts: tl.tensor,
+    edges: tl.tensor,
+    table: tl.tensor,
+    stamp: tl.tensor,
+    mixed_stream: tl.tensor,
+    period: tl.tensor,
+    base: tl.tensor,
+    num_rows: tl.tensor,
+    per_row: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Find the key of the last pick bit by bit, then write the picks; a program per row."""
+    row = tl.program_id(0).to(tl.int64)
+    rows = row + tl.zeros([1], tl.int64)
+    _live, _node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    first = tl.sum(begin, 0)
+    degree = tl.sum(end - begin, 0)
+    taken = tl.minimum(degree, per_row)
+    tl.store(counts + row, taken.to(tl.int32))
+    entry = stamped(stamp, base)
+    places = tl.arange(0, BLOCK)
+    if numbers is not None:
+        number = tl.load(numbers).to(tl.uint64, bitcast=True)
+    else:
+        given = tl.load(key).to(tl.uint64, bitcast=True)
+        number = mixed(given ^ mixed_stream.to(tl.int64).to(tl.uint64, bitcast=True))
+    limit = tl.full([], 0, tl.uint64)  # the key of the last pick
+    ties = taken * 0 + per_row  # picks among the keys that are equal to it so far
+    last_id = taken * 0 - 1
+    if degree > per_row:
+        for place in range(64):
+            shift = (taken * 0 + 63 - place).to(tl.uint64)
+            below = taken * 0
+            for start in range(0, degree, BLOCK):
+                at = start + places
+                inside = at < degree
+                k, _ = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+                below += tl.sum((inside & ((k >> shift) == (limit >> shift))).to(tl.int64), 0)
+            is_above = below < ties
+            ties = tl.where(is_above, ties - below, ties)
+            limit = tl.where(is_above, limit | (tl.full([], 1, tl.uint64) << shift), limit)
+        if order is not None:
+            last_id = degree  # ties are counted in the order of the row, below
+        else:
+            for _ in range(ties):
+                following = taken * 0 + 0x7FFFFFFFFFFFFFFF
+                for start in range(0, degree, BLOCK):
+                    at = start + places
+                    inside = at < degree
+                    k, id = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+                    is_next = inside & (k == limit) & (id > last_id)
+                    following = tl.minimum(following, tl.min(tl.where(is_next, id, 0x7FFFFFFFFFFFFFFF), 0))
+                last_id = following
+    done = taken * 0
+    tied = taken * 0
+    for start in range(0, degree, BLOCK):
+        at = start + places
+        inside = at < degree
+        k, id = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+        is_tie = inside & (k == limit)
+        takes_tie = is_tie & (id <= last_id)
+        if order is not None:
+            takes_tie = takes_tie & (tied + tl.cumsum(is_tie.to(tl.int64), 0) <= ties)
+        is_picked = inside & ((k < limit) | takes_tie | (degree <= per_row))
+        to = row * per_row + done + tl.cumsum(is_picked.to(tl.int64), 0) - 1
+        source = store_slots(ids, edges, indices, to, first + at, is_picked, is_picked)
+        mark(table, entry, to, source, is_picked)
+        done += tl.sum(is_picked.to(tl.int64), 0)
+        tied += tl.sum(is_tie.to(tl.int64), 0)
+    for start in range(0, per_row, BLOCK):
+        slot = start + places
+        is_free = (slot >= taken) & (slot < per_row)
+        tl.store(ids + row * per_row + slot, -1, mask=is_free)
+        if edges is not None:
+            tl.store(edges + row * per_row + slot, -1, mask=is_free)
+
+
+def sample_smallest(
+    csc: Csc,
+    rows: Rows,
+    fanout: int,
+    order: SourceOrder | EdgeOrder,
+    slots: Slots,
+    marks: Marks | None = None,
+) -> None:
+    """Draw the `fanout` in-edges of every row that come first in an order, in row order, into `slots`.
+
+    No two edges of a row may have the same source, if their order is that of sources. Slots and marks are as
+    for `sample_uniform`. Nothing waits for the device.
+    """
+    if not 0 < fanout < 1 << 31:
+        raise ValueError(f"fanout {fanout}: must be from 1 to 2^31 - 1 on the device")
+    keys = order.keys if isinstance(order, EdgeOrder) else None
+    source_ids, numbers, period, mixed_stream = None, None, 1, 0
+    if isinstance(order, SourceOrder):
+        source_ids, mixed_stream = order.source_ids, signed(mix64(order.stream))
+        if (given := order.numbers) is not None:
+            words = [signed(given.base), signed(given.later_base), given.later_from]
+            numbers, period = torch.tensor(words, device=csc.indptr.device), given.period
+    launch(
+        *(smallest, rows.capacity, rows.nodes, csc.indptr, csc.indices, rows.nodes, rows.ranges),
+        *(keys, source_ids, numbers, rows.count, rows.key, slots.ids, slots.counts, slots.edges),
+        *((None, None) if marks is None else (marks.table, marks.stamp)),
+        *(mixed_stream, period, 0 if marks is None else marks.base, csc.num_rows, fanout),
+        BLOCK=_ENTRIES,
+        num_warps=_WARPS,
+    )
+
+
+_TYPES = {
+    **dict.fromkeys(("indptr", "nodes", "ranges", "order", "source_ids", "numbers", "key", "edges"), "*i64"),
+    **dict.fromkeys(("indices", "count", "ids", "counts"), "*i32"),
+    **dict.fromkeys(("table", "stamp"), "*i64"),
+    **dict.fromkeys(("period", "base", "num_rows", "per_row"), "i32"),
+    "mixed_stream": "i64",
+}
+_BY_SOURCE = dict.fromkeys(("ranges", "order", "source_ids", "numbers", "edges"))
+_BY_EDGE = dict.fromkeys(("ranges", "source_ids", "numbers", "edges"))
+VARIANTS = (
+    Variant("smallest by source, marked", smallest, _TYPES, {**_BY_SOURCE, "BLOCK": _ENTRIES}, _WARPS),
+    Variant("smallest by edge, marked", smallest, _TYPES, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
+    Variant("smallest by source, everything", smallest, _TYPES, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
+)
