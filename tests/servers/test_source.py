@@ -15,6 +15,7 @@ from khop.api.open_graph import Graph
 from khop.api.serve import ServedGraph
 from khop.api.time_split import time_cut_offs
 from khop.loading.local_source import LocalSource
+from khop.sampling.listed import ListedNodes
 from khop.sampling.sampler import SamplerBase
 from khop.sampling.seeds import SeedOrder
 from khop.servers.description import read_description
@@ -192,6 +193,17 @@ def test_a_graph_on_servers_refuses_single_hops_with_the_remedy(plain_graph: kho
         sampler.sample(seeds, khop.DrawKey(1))
     with pytest.raises(ValueError, match="or open the graph's folder"):
         graph.in_one_piece("khop plan")
+
+
+@pytest.mark.parametrize("seeds", ["listed", "fetched"])
+def test_a_sampler_of_groups_is_refused_with_the_remedy(plain_graph: khop.Graph, seeds: str) -> None:
+    remote = connected(plain_graph)
+    given = remote.split("train")["item"]
+    assert isinstance(given, ListedNodes)
+    sampler = khop.ShadowSampler(remote, [3], layers=2)
+    sentence = "open the graph in this process" if seeds == "listed" else "states no arguments from which"
+    with pytest.raises(ValueError, match=sentence):
+        khop.Loader(sampler, given if seeds == "listed" else given.fetch(), 8)
 
 
 def test_a_sampler_without_settings_is_refused_with_the_remedy(plain_graph: khop.Graph) -> None:
