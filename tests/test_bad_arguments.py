@@ -606,6 +606,12 @@ REFUSED: dict[str, Cases] = {
         ('counts 5: must be khop.WalkCounts(...)', lambda: khop.walk_neighbors(GRAPH, [EDGE], 5)),
         ('path []: has no edge type', lambda: khop.walk_neighbors(GRAPH, [])),
     ],
+    "NodeTuples": [
+        ("tuples of 'n': 5; give int64 (N, M)", lambda: loader(seeds=khop.NodeTuples(5))),
+        ("tuples of 'n': torch.int64 of shape (3,); give int64", lambda: loader(seeds=khop.NodeTuples(tensor([0, 1, 2])))),
+        ("tuples of 'n': there is no node 9", lambda: loader(seeds=khop.NodeTuples(tensor([[9]])))),
+        ("labels of 'n': 1 for 2 tuples", lambda: loader(seeds=khop.NodeTuples(tensor([[0], [1]]), tensor([1])))),
+    ],
     "SpotTarget": [
         ('below 0: must be a whole number from 1 to', lambda: khop.SpotTarget(0)),
         ("exclude 'zz': must be 'edge'", lambda: khop.SpotTarget(2, 'zz')),

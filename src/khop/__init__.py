@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from khop.sampling.neighbor import Expansion as Expansion
     from khop.sampling.neighbor import NeighborSampler as NeighborSampler
     from khop.sampling.node2vec import Node2Vec as Node2Vec
+    from khop.sampling.node_tuples import NodeTuples as NodeTuples
     from khop.sampling.outputs import Output as Output
     from khop.sampling.random_walks import random_walks as random_walks
     from khop.sampling.saint import SaintSampler as SaintSampler
@@ -174,6 +175,7 @@ _PUBLIC = {
     "NeighborSampler": "khop.sampling.neighbor",
     "NodeClassification": "khop.training.tasks",
     "NodeRegression": "khop.training.regression",
+    "NodeTuples": "khop.sampling.node_tuples",
     "NodeTable": "khop.graph.tables",
     "Observer": "khop.training.observer",
     "Output": "khop.sampling.outputs",

@@ -201,9 +201,9 @@ class LinkRows:
 class LossWeights:
     """Weights of the losses of a rank's seeds, and their total over all ranks, known before the step.
 
-    The loss of a step is the sum of weight times loss over the seeds of all ranks, divided by the total. The
-    total is the same number on every rank: computed from the seeds of all ranks (`Seeds.batch_nodes`,
-    `SeedLinks.batch_edges`), or a constant of the sampler, as for an unbiased estimate.
+    The loss of a step is the sum of weight times loss over the seeds of all ranks, divided by the total: on
+    every rank the same number, of the seeds of all ranks (`Seeds.batch_nodes`, `SeedLinks.batch_edges`), or a
+    constant of the sampler.
     """
 
     by_type: Mapping[NodeType | EdgeType, Tensor]  # float (seeds) of a node type, (links) of an edge type
@@ -243,14 +243,16 @@ class Sample:
     trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed or the group of each node's tree
     links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
     loss_weights: LossWeights | None = None  # None: all seeds count the same
+    tuple_labels: Mapping[NodeType, Tensor] = field(
+        default_factory=dict
+    )  # (tuples, ...), of `khop.NodeTuples`
     num_groups: int | None = None  # of this rank's step, if seeds are groups: losses are then per group
 
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
         """Return losses times their weights, in units in which the total weight is the number of losses.
 
         `num_global_seeds` counts the seeds of the step over all ranks. The sum over all ranks, divided by the
-        number of losses of all ranks, is the weighted mean. Without loss weights, these are the losses
-        unchanged.
+        number of losses of all ranks, is the weighted mean. Losses without weights are unchanged.
         """
         weights = self.loss_weights
         if weights is None:
@@ -267,7 +269,8 @@ class Sample:
         links = {edge_type: rows.map(change) for edge_type, rows in self.links.items()}
         nodes, seed_index = map_all(self.nodes, change), map_all(self.seed_index, change)
         weights = None if self.loss_weights is None else self.loss_weights.map(change)
-        return Sample(nodes, blocks, seed_index, subgraph, trees, links, weights, self.num_groups)
+        further = (links, weights, map_all(self.tuple_labels, change), self.num_groups)
+        return Sample(nodes, blocks, seed_index, subgraph, trees, *further)
 
 
 @dataclass(frozen=True)
@@ -312,6 +315,11 @@ class Batch:
     def ends_step(self) -> bool:
         """True if it is the last micro-batch of its step, after which parameters are updated."""
         return self.micro_batch + 1 == self.micro_batches
+
+    @property
+    def tuple_labels(self) -> Mapping[NodeType, Tensor]:
+        """(tuples, ...), the labels of the batch's tuples, if seeds are `khop.NodeTuples`."""
+        return self.sample.tuple_labels
 
     @property
     def input_nodes(self) -> Tensor:

@@ -46,6 +46,7 @@ from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.groups import grouped
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.listed import ListedLinks, ListedNodes, fetched_seeds, listed_seeds
+from khop.sampling.node_tuples import NodeTuples, SeedTuples
 from khop.sampling.sampler import Sampler, checked_sampler
 from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
 from khop.schema import NodeType
@@ -58,6 +59,7 @@ GivenSeeds = (
     | ListedNodes
     | Mapping[NodeType, SeedIds]
     | Mapping[NodeType, Tensor | ListedNodes]
+    | NodeTuples
     | Links
     | PartitionedLinks
     | ListedLinks
@@ -81,7 +83,7 @@ class Loader:
     layer by layer. A loop then gives `micro_batches` batches per step; update parameters after a batch with
     `batch.ends_step`.
 
-    `seeds` are `khop.Links` or nodes. Nodes are ids or a boolean mask, as a tensor, a NumPy array or a list;
+    `seeds` are `khop.Links`, `khop.NodeTuples`, or nodes: ids or a boolean mask, as tensor, array or list;
     "all" means all nodes. For several node types, give a mapping from type to nodes. `batch_size` is the
     number of seeds per step over all ranks. Each seed, node or link, is used once per epoch. Samplers of
     groups (`SaintSampler`, `ClusterSampler`, `ShadowSampler`) make groups of the seed nodes; `batch_size`
@@ -334,6 +336,8 @@ def _seed_list(
             check_links(graph, seeds)
         ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
         return seeds, tuple(t for t in graph.schema.node_types if t in ends)
+    if isinstance(seeds, NodeTuples):
+        return _tuples(graph, seeds, seed_times)
     listed = listed_seeds(seeds, graph.schema.node_types, seed_times)
     if listed is not None:
         return listed, tuple(listed.counts)
@@ -351,3 +355,17 @@ def _warn_of_position(rank: int) -> None:
             "the graph by `khop partition`",
             stacklevel=3,
         )
+
+
+def _tuples(
+    graph: Graph, seeds: NodeTuples, seed_times: SeedTimes | None
+) -> tuple[SeedTuples, tuple[NodeType, ...]]:
+    on_gpu = graph.stores is not None and graph.stores.edges is not None
+    if seed_times is not None or graph.servers is not None or on_gpu:
+        raise ValueError(
+            "khop.NodeTuples: have no times, and are sampled in this process on the CPU; leave out "
+            "seed_times, open the graph without servers, or leave the topology to the CPU, "
+            'topology="host"'
+        )
+    found = seeds.of_graph(graph)
+    return found, tuple(found.counts)

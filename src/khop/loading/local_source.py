@@ -64,7 +64,10 @@ class LocalSource:
 
     def _made(self, request: BatchRequest) -> Drawn:
         started = monotonic()
-        sample = self.sampler.sample(request.seeds(), request.key)
+        seeds = request.seeds()
+        sample = self.sampler.sample(seeds, request.key)
+        if seeds.tuple_labels is not None:
+            sample = replace(sample, tuple_labels=seeds.tuple_labels)
         sampling = Span.since(started, "sampling")
         columns: Columns = {}
         seed_columns: Columns = {}

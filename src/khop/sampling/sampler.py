@@ -98,6 +98,7 @@ class Seeds:
         None  # int64 (m), of all ranks in this step; None: `nodes`
     )
     listed: StepShare | None = None  # numbers in a list on servers, which look the seeds up; None: all above
+    tuple_labels: Mapping[NodeType, Tensor] | None = None  # (tuples, ...), if `nodes` are those of tuples
     groups: GroupShare | None = None  # for a sampler of groups; there are no other seeds then
 
     @property

@@ -1,0 +1,89 @@
+"""Tuples of nodes are seeds with one label each, dealt to ranks whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import khop
+from khop.sampling.seeds import SeedOrder
+from support.group_graphs import COUNT, chorded
+
+GRAPH = chorded()
+TUPLES = (torch.arange(30) * 5 % COUNT).view(10, 3)
+LABELS = torch.arange(10.0) ** 2
+
+
+def test_a_batch_has_the_nodes_of_its_tuples_in_order_and_their_labels() -> None:
+    loader = khop.Loader(
+        khop.NeighborSampler(GRAPH, [2]),
+        khop.NodeTuples(TUPLES, LABELS),
+        4,
+        graph=GRAPH,
+        shuffle=True,
+        seed=3,
+    )
+    seen = []
+    for batch in loader.epoch(0):
+        numbers = batch.tuple_labels["node"].sqrt().long()
+        assert torch.equal(batch.seeds.view(-1, 3), TUPLES[numbers])
+        assert torch.equal(batch.input_nodes[batch.seed_index], batch.seeds)
+        assert batch.num_global_seeds == len(numbers)
+        losses = batch.seeds.view(-1, 3).double().sum(1)
+        assert float(batch.global_mean(losses)) == pytest.approx(
+            float(TUPLES[numbers].double().sum(1).mean())
+        )
+        seen += numbers.tolist()
+    assert sorted(seen) == list(range(10))
+    assert len(loader) == 3
+
+
+@given(st.integers(1, 4), st.integers(1, 11), st.booleans())
+def test_ranks_share_the_tuples_of_a_step(ranks: int, batch_size: int, shuffle: bool) -> None:
+    alone = SeedOrder(khop.NodeTuples(TUPLES, LABELS).of_graph(GRAPH), batch_size, shuffle, 2)
+    for step in range(alone.num_steps):
+        whole = alone.share(0, step)
+        parts = [replace(alone, rank=rank, world_size=ranks).share(0, step) for rank in range(ranks)]
+        for field in ("nodes", "positions"):
+            together = torch.cat([getattr(part, field)["node"] for part in parts])
+            assert torch.equal(together, getattr(whole, field)["node"])
+        labels = [(part.tuple_labels or {})["node"] for part in parts]
+        assert torch.equal(torch.cat(labels), (whole.tuple_labels or {})["node"])
+        for part in parts:
+            assert part.batch_nodes is not None
+            assert torch.equal(part.batch_nodes["node"], whole.nodes["node"])
+
+
+def test_disjoint_trees_have_a_key_for_each_node_of_a_tuple() -> None:
+    sampler = khop.NeighborSampler(GRAPH, [1], trees="disjoint")
+    same = torch.full((2, 3), 4)
+    sample = khop.Loader(sampler, khop.NodeTuples(same), 2).batch(0, 0).sample
+    assert sample.nodes["node"][:6].tolist() == [4] * 6
+    assert len(set(sample.nodes["node"][6:].tolist())) > 1
+
+
+def test_the_state_knows_tuples_and_labels() -> None:
+    def loader(tuples: khop.NodeTuples) -> khop.Loader:
+        return khop.Loader(khop.NeighborSampler(GRAPH, [1]), tuples, 4)
+
+    state = loader(khop.NodeTuples(TUPLES, LABELS)).state_dict()
+    loader(khop.NodeTuples(TUPLES, LABELS)).load_state_dict(state)
+    for other in (khop.NodeTuples(TUPLES), khop.NodeTuples(TUPLES.flip(0), LABELS)):
+        with pytest.raises(ValueError, match="another seed list"):
+            loader(other).load_state_dict(state)
+
+
+def test_bad_tuples_are_named() -> None:
+    for tuples, words in (
+        (khop.NodeTuples(torch.arange(4)), r"of shape \(4,\); give int64 \(N, M\)"),
+        (khop.NodeTuples(torch.full((1, 2), 99)), "there is no node 99"),
+        (khop.NodeTuples(TUPLES, LABELS[:3]), "3 for 10 tuples"),
+        (khop.NodeTuples({"zz": TUPLES}), "'zz': not a node type"),
+        (khop.NodeTuples(TUPLES[:, :0]), "of 0 nodes each"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            khop.Loader(khop.NeighborSampler(GRAPH, [1]), tuples, 4)
