@@ -6,14 +6,10 @@ usage: python benchmarks/table.py            replaces what stands between the ma
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
 from harness import RESULTS, ROOT
+from performance_plot import draw
 
 PAGE = ROOT / "docs" / "performance.md"
 PLAN_PAGE = ROOT / "docs" / "planning.md"
@@ -110,37 +106,6 @@ def filled(page: str, name: str, text: str) -> str:
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
-def plot(found: dict[str, Result]) -> None:
-    """Ratios to the peers as bars, and the cost per sampled edge against graph size."""
-    figure, (bars, line) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
-    ratios = [
-        (entry["figure"], entry["ratio"])
-        for name in ("train_step", "loader", "sampling")
-        for entry in found.get(name, {"figures": []})["figures"]
-        if entry["ratio"] is not None
-    ]
-    if ratios:
-        bars.barh([label for label, _ in ratios], [ratio for _, ratio in ratios], color="#3b6ea5")
-        bars.bar_label(bars.containers[0], fmt="%.1f x", padding=3)
-    bars.axvline(1, color="black", linewidth=1)
-    bars.set_xscale("log")
-    bars.set_xlabel("times that khop is faster")
-    sizes = [
-        (float(match[1]), entry["value"])
-        for entry in found.get("scaling", {"figures": []})["figures"]
-        if (match := re.match(r"graph of (\S+) edges", entry["figure"]))
-    ]
-    if sizes:
-        line.plot(*zip(*sizes, strict=True), marker="o", color="#3b6ea5")
-        line.set_xscale("log")
-    line.set_ylim(bottom=0)
-    line.set_xlabel("edges of the graph")
-    line.set_ylabel("ns per sampled edge")
-    for axes in (bars, line):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(PLOT, dpi=110)
-
-
 def main() -> None:
     found = results()
     page = PAGE.read_text()
@@ -149,7 +114,7 @@ def main() -> None:
     if "sampling" in found:
         page = filled(page, "pyg-lib", pyg_lib(found["sampling"]))
     PAGE.write_text(page)
-    plot(found)
+    draw(found, PLOT)
     if (kept := RESULTS / "planning.json").exists():
         text = planning(json.loads(kept.read_text()))
         PLAN_PAGE.write_text(filled(PLAN_PAGE.read_text(), "planning", text))

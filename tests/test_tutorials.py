@@ -97,6 +97,20 @@ def test_tutorials_are_short_to_type() -> None:
              for line in block.splitlines() if line.strip() and not line.startswith("#")]  # fmt: skip
     assert len(lines) <= 25
     assert "```python" not in text
+    page = (ROOT / "docs" / "tutorials" / "shop.md").read_text()
+    in_short = re.findall(r"^    \$ (.+)$", page, re.MULTILINE)
+    run = [given.command for block in re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+           for given in typed(block)]  # fmt: skip
+    assert len(in_short) <= 5
+    assert in_short[0].startswith("pip install")
+    assert set(in_short[1:]) <= set(run)  # the test above runs them, in their order
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_begins_with_its_purpose_and_its_time(page: Path) -> None:
+    first = page.read_text().split("\n\n")[1]
+    assert first.startswith("In this tutorial ")
+    assert re.search(r"takes? (one|two|three|four|five) minutes?", first), first
 
 
 def test_the_files_to_start_from_are_valid(tmp_path: Path) -> None:
