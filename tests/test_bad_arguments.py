@@ -188,6 +188,11 @@ REFUSED: dict[str, Cases] = {
         ("sources 5: give the nodes of 'n', int64 (n)", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, 5)),
         ("work_folder 5: must be a path", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, work_folder=5)),
     ],
+    "triple_ranking": [
+        ('decoder 5: give a decoder of relations, as khop.models.TransE', lambda: khop.triple_ranking(5, ENDS, ENDS, ENDS)),
+        ('triples torch.int64 (2, ', lambda: khop.triple_ranking(khop.models.DistMult(4), ENDS, ENDS, ENDS)),
+    ],
+    "TripleRanking": [],
     "full_ranking": [
         ('scores_of None: must be a function from queries to their scores', lambda: khop.full_ranking(None, None, None, 5)),
         ("at 'a': must be a list, as [10, 20]", lambda: khop.full_ranking(lambda q: torch.zeros(len(q), 5), ENDS, ENDS[:, :0], 5, at='a')),

@@ -82,6 +82,7 @@ void bind_importing(nb::module_& module);
 void bind_key_index(nb::module_& module);
 void bind_links(nb::module_& module);
 void bind_memory(nb::module_& module);
+void bind_mixture(nb::module_& module);
 void bind_owners(nb::module_& module);
 void bind_random(nb::module_& module);
 void bind_rules(nb::module_& module);

@@ -37,6 +37,7 @@ NB_MODULE(_core, module) {
   bind_key_index(module);
   bind_links(module);
   bind_memory(module);
+  bind_mixture(module);
   bind_owners(module);
   bind_random(module);
   bind_rules(module);

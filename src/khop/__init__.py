@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from khop.inference.link_evaluation import with_negatives as with_negatives
     from khop.inference.node_outputs import layerwise_inference as layerwise_inference
     from khop.inference.node_outputs import sampled_inference as sampled_inference
+    from khop.inference.triple_ranking import TripleRanking as TripleRanking
+    from khop.inference.triple_ranking import triple_ranking as triple_ranking
     from khop.pyg.convert import batch_to_pyg as batch_to_pyg
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.pyg.convert import graph_to_pyg as graph_to_pyg
@@ -231,6 +233,8 @@ _PUBLIC = {
     "import_tables": "khop.importing.import_tables",
     "infer": "khop.api.infer",
     "full_ranking": "khop.inference.full_ranking",
+    "TripleRanking": "khop.inference.triple_ranking",
+    "triple_ranking": "khop.inference.triple_ranking",
     "graph_from_dgl": "khop.api.graph_from_dgl",
     "graph_from_networkx": "khop.api.graph_from_networkx",
     "graph_from_pyg": "khop.pyg.convert",

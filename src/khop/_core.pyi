@@ -195,6 +195,31 @@ def segment_weighted_sum(
 def segment_weighted_sum_gradient(
     x: Tensor, gradient: Tensor, heads: int, indptr: Tensor, indices: Tensor, out: Tensor, threads: int
 ) -> None: ...
+def segment_mixture(
+    x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor, out: Tensor, threads: int
+) -> None: ...
+def segment_mixture_sources(
+    gradient: Tensor,
+    weights: Tensor,
+    indptr: Tensor,
+    rows: Tensor,
+    positions: Tensor,
+    out: Tensor,
+    threads: int,
+) -> None: ...
+def segment_mixture_weights(
+    x: Tensor, gradient: Tensor, indptr: Tensor, indices: Tensor, out: Tensor, threads: int
+) -> None: ...
+def merge_edges(
+    indptrs: list[Tensor],
+    indices: list[Tensor],
+    firsts: list[int],
+    sources: int,
+    indptr: Tensor,
+    merged: Tensor,
+    relations: Tensor,
+    threads: int,
+) -> None: ...
 def segment_softmax(scores: Tensor, heads: int, indptr: Tensor, out: Tensor, threads: int) -> None: ...
 def segment_softmax_gradient(
     result: Tensor, gradient: Tensor, heads: int, indptr: Tensor, out: Tensor, threads: int

@@ -343,6 +343,43 @@ CALLS: dict[str, list[Call]] = {
             (2,),
         )
     ],
+    "segment_mixture": [
+        Call(
+            core.segment_mixture,
+            (X, sized(5, 2, dtype=torch.float32), *EDGES, sized(3, 8, dtype=torch.float32), 1),
+        )
+    ],
+    "segment_mixture_sources": [
+        Call(
+            core.segment_mixture_sources,
+            (
+                Array(Role.HINT, torch.zeros(3, 8)),
+                Array(Role.HINT, torch.zeros(5, 2)),
+                *TURNED,
+                hint(5, torch.int32),
+                SCORES,
+                1,
+            ),
+        )
+    ],
+    "segment_mixture_weights": [
+        Call(
+            core.segment_mixture_weights,
+            (X, sized(3, 8, dtype=torch.float32), *EDGES, sized(5, 2, dtype=torch.float32), 1),
+        )
+    ],
+    "merge_edges": [
+        Call(
+            lambda *of: core.merge_edges([of[0], of[2]], [of[1], of[3]], [0, 1], 6, *of[4:], 1),
+            (
+                *EDGES,
+                *EDGES,
+                hint(4, torch.int64),
+                sized(10, dtype=torch.int32),
+                sized(10, dtype=torch.int32),
+            ),
+        )
+    ],
     "segment_softmax": [Call(core.segment_softmax, (SCORES, 4, offsets(0, 2, 5), SCORES, 1), (1,))],
     "segment_softmax_gradient": [
         Call(core.segment_softmax_gradient, (SCORES, SCORES, 4, offsets(0, 2, 5), SCORES, 1), (1,))

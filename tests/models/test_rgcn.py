@@ -26,7 +26,7 @@ def dense(model: RGCN, graph: SmallGraph, node_type: str) -> Tensor:
         for t in layer.destinations:  # type: ignore[union-attr]
             z = weights[f"{name}.bias"].expand(counts[t], -1)
             z = z + h[t] @ weights[f"{name}.own"].T if t in h else z
-            for number, edge_type in enumerate(layer.weights._edge_types):  # type: ignore[union-attr]
+            for number, edge_type in enumerate(layer.weights.slots.first):  # type: ignore[union-attr]
                 if edge_type[2] != t:
                     continue
                 if f"{name}.shares" in weights:

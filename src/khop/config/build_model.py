@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from khop.api.relation_count import relation_count
 from khop.config.contexts import ModelContext
-from khop.config.tables import GatTable, HgtTable, ModelTable, SageTable, StackTable
+from khop.config.tables import GatTable, HgtTable, ModelTable, RgcnTable, SageTable, StackTable
 from khop.models.gat import GAT
 from khop.models.gcn import GCN
 from khop.models.gin import GIN
 from khop.models.hgt import HGT
 from khop.models.layer import Residual
 from khop.models.light_gcn import LightGCN
+from khop.models.related_edges import RelationColumn
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 
@@ -49,10 +51,22 @@ def light_gcn(options: ModelTable, context: ModelContext) -> LightGCN:
     return LightGCN(context.sizes, context.hidden, context.layers)
 
 
-def rgcn(options: StackTable, context: ModelContext) -> RGCN:
+def rgcn(options: RgcnTable, context: ModelContext) -> RGCN:
     """Make a relational GCN, with new weights from torch's generator."""
     shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
-    return RGCN(context.sizes, *shape, bases=options.bases)
+    return RGCN(context.sizes, *shape, bases=options.bases, relations=_relations(options, context))
+
+
+def _relations(options: RgcnTable, context: ModelContext) -> RelationColumn | None:
+    """Return the column of relations, with their numbers in the graph."""
+    name, graph = options.relation, context.graph
+    if name is None:
+        return None
+    having = [t for t in context.sizes.edge_types if name in graph.schema.columns.get(t, {})]
+    if not having:
+        there = {" ".join(t): sorted(graph.schema.columns.get(t, {})) for t in context.sizes.edge_types}
+        raise ValueError(f"model.relation is {name!r}: no edge type has this column; there are {there}")
+    return RelationColumn(name, {t: relation_count(graph, t, name) for t in having})
 
 
 def _residual(options: StackTable) -> Residual:

@@ -19,7 +19,9 @@ def neighbor(options: SamplerTable, context: SamplerContext) -> NeighborSampler 
     """Make the sampler of the neighborhoods of nodes, or of links and their negatives."""
     graph, fanouts, rule, expansion = context.graph, context.fanouts, context.rule, context.expansion
     if context.links is None:
-        return NeighborSampler(graph, fanouts, rule=rule, expansion=expansion)
+        return NeighborSampler(
+            graph, fanouts, rule=rule, expansion=expansion, edge_ids=bool(context.edge_columns)
+        )
     links = context.links
     return LinkSampler(
         graph,
@@ -29,6 +31,7 @@ def neighbor(options: SamplerTable, context: SamplerContext) -> NeighborSampler 
         relation=links.relation,
         rule=rule,
         expansion=expansion,
+        edge_ids=bool(context.edge_columns),
     )
 
 

@@ -18,12 +18,12 @@ from khop.config.tables import (
     ModelTable,
     MultiLabelTable,
     RegressionTable,
+    RgcnTable,
     SageTable,
     SaintSizeTable,
     SaintWalkTable,
     SamplerTable,
     ShadowTable,
-    StackTable,
 )
 
 
@@ -37,7 +37,7 @@ class Sage:
 class Rgcn:
     """Relational GCN."""
 
-    Options = StackTable
+    Options = RgcnTable
     build = ImportedLater("khop.config.build_model:rgcn")
 
 

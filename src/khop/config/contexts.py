@@ -79,6 +79,7 @@ class SamplerContext:
     links: LinkSettings | None  # None: seeds are nodes
     layers: int = 0  # blocks of a batch: the setting model.layers
     seed: int = 0  # of the run
+    edge_columns: tuple[str, ...] = ()  # that the model reads; the sampler then gives the ids of edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,7 @@ class _WatchedContext(SamplerContext):
         return object.__getattribute__(self, name)
 
 
+_OF_EDGES = ("relation", "edge_column")  # settings of models that name a column of edges
 # By input, the settings that it carries. Times of seeds reach a sampler with the seeds.
 _CARRIED = {
     "fanouts": ("fanouts",),
@@ -228,7 +230,9 @@ class TaskContext:
         expansion = Expansion(self.config.sampler.expansion)
         layers = self.config.model.layers or len(fanouts)
         rule, seed = rule_of(self.config, self.graph), self.config.training.seed
-        return SamplerContext(self.graph, fanouts, rule, expansion, links, layers, seed)
+        named = [getattr(self.config.model, name, None) for name in _OF_EDGES]
+        columns = tuple(name for name in named if name is not None)
+        return SamplerContext(self.graph, fanouts, rule, expansion, links, layers, seed, columns)
 
 
 def rule_of(config: RunConfig, graph: Graph) -> Rule:

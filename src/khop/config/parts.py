@@ -30,7 +30,7 @@ def seeds_loader(
     config: RunConfig,
     sampler: Sampler,
     seeds: SplitNodes | AnyLinks,
-    columns: Sequence[str],
+    columns: Sequence[str] | NamesByType,
     seed_columns: NamesByType,
     seed_times: str | None = None,
 ) -> Loader:
@@ -82,13 +82,16 @@ def device_cache_bytes(config: RunConfig, graph: Graph) -> int:
     return CacheSize.of(config.gpu.cache).bytes_of(sum(columns))
 
 
-def columns_of(config: RunConfig, graph: Graph, model: nn.Module) -> list[str]:
+def columns_of(config: RunConfig, graph: Graph, model: nn.Module) -> list[str] | NamesByType:
     """Return the columns of a batch: the model's `input_columns` if it names some, else the input column.
 
-    If all node types use embeddings, there are none.
+    If all node types use embeddings, there are none. By type if the model reads columns of edges.
     """
     declared: Mapping[NodeType, Sequence[str]] | Sequence[str] = getattr(model, "input_columns", ())
-    of_types = as_mapping(declared, lambda names: {"": names}).values()
+    by_type = as_mapping(declared, lambda names: {"": names})
+    if any(isinstance(type_, tuple) for type_ in by_type):
+        return by_type
+    of_types = by_type.values()
     names = list(dict.fromkeys(name for of_type in of_types for name in of_type)) or [config.model.column]
     schema = graph.schema
     return [name for name in names if any(name in schema.columns.get(t, {}) for t in schema.node_types)]

@@ -253,6 +253,13 @@ class StackTable(ModelTable, _Regularization):
     """Basis matrices that the edge types of rgcn share"""
 
 
+class RgcnTable(StackTable):
+    """The network."""
+
+    relation: Annotated[str | None, Field(min_length=1), Default("each edge type is one relation")] = None
+    """Edge column with relations, whole numbers from 0 on, of all edge types that have it"""
+
+
 class SageTable(StackTable):
     """The network."""
 

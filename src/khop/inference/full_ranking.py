@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,11 +20,14 @@ ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
 
 @dataclass(frozen=True)
 class FullRanking:
-    """Mean metrics over the queries with at least one pair to find."""
+    """Mean metrics over the queries with at least one pair to find, and over the pairs."""
 
     queries: int
     recall: dict[int, float]  # k -> fraction of a query's held-out candidates among the first k
     ndcg: dict[int, float]  # k -> discounted gain, divided by the gain of the best order
+    pairs: int = 0
+    mrr: float = 0.0  # of pairs, each ranked without the other known ones
+    hits: dict[int, float] = field(default_factory=dict)  # k -> fraction of pairs among the first k
 
 
 def full_ranking(
@@ -34,12 +37,15 @@ def full_ranking(
     num_candidates: int,
     at: Sequence[int] = (10, 20),
     *,
+    known: Tensor | None = None,
     chunk_bytes: int = 1 << 28,
 ) -> FullRanking:
     """Rank all candidates for each query of `held_out`, except the candidates of the query in `seen`.
 
     `held_out` and `seen` are int64 (2, pairs): queries, then candidates. A repeated pair counts once; a pair
-    that is also in `seen` does not count. `scores_of` receives as many queries at a time as fit into
+    that is also in `seen` does not count. MRR and hits are means over pairs: each pair is ranked alone, and
+    the candidates of its query in `known`, int64 (2, pairs), do not count against it (the filtered setting of
+    knowledge graphs; None: all count). `scores_of` receives as many queries at a time as fit into
     `chunk_bytes`.
 
     Collective: the ranks share the queries, and every rank gets the result, which does not depend on their
@@ -56,12 +62,13 @@ def full_ranking(
     masked = _keys(seen, num_candidates, "seen")
     keys = _keys(held_out, num_candidates, "held_out")
     keys = keys[~torch.isin(keys, masked)]
+    others = None if known is None else _keys(known, num_candidates, "known")
     if keys.numel() == 0:
         raise ValueError("full ranking: held_out has no pair that is not in seen; there is nothing to find")
     queries, sizes = torch.unique_consecutive(keys // num_candidates, return_counts=True)
     rows = max(1, chunk_bytes // (16 * num_candidates))
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
-    group, like = this_group(), torch.empty(0, 2, len(at), dtype=torch.float64)
+    group, like = this_group(), torch.empty(0, 4, len(at), dtype=torch.float64)
     chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
     with group.exchanging("ranking"), closing(Memory(group).open(chunks)) as place:
         for turn in range(-(-chunks.count // group.world_size)):
@@ -74,10 +81,13 @@ def full_ranking(
             row = torch.repeat_interleave(torch.arange(chunk.numel()), found)
             places = _places_in(scores, row, pairs % num_candidates, max(at))
             if mine == number:
-                place.put(number, _sums(places, row, found, at).unsqueeze(0))
+                alone = _places_alone(scores, chunk, row, pairs % num_candidates, others, chunk_bytes)
+                sums = torch.cat([_sums(places, row, found, at), _pair_sums(alone, at)])
+                place.put(number, sums.unsqueeze(0))
         sums = place.finished().sum(0)
-    recall, ndcg = (sums / queries.numel()).tolist()
-    return FullRanking(queries.numel(), dict(zip(at, recall, strict=True)), dict(zip(at, ndcg, strict=True)))
+    (recall, ndcg), (hits, mrr) = (sums[:2] / queries.numel()).tolist(), (sums[2:] / keys.numel()).tolist()
+    by_k = [dict(zip(at, each, strict=True)) for each in (recall, ndcg, hits)]
+    return FullRanking(queries.numel(), by_k[0], by_k[1], keys.numel(), mrr[0], by_k[2])
 
 
 def _keys(pairs: Tensor, num_candidates: int, what: str) -> Tensor:
@@ -128,6 +138,37 @@ def _places_in(scores: Tensor, row: Tensor, candidate: Tensor, depth: int) -> Pl
     at_boundary = (scores == boundary).sum(1)
     tied = torch.where((own == boundary[row]).squeeze(1), at_boundary[row], equal)
     return Places(above, (tied - 1).clamp(min=0))
+
+
+def _places_alone(
+    scores: Tensor, queries: Tensor, row: Tensor, candidate: Tensor, known: Tensor | None, chunk_bytes: int
+) -> Places:
+    """Places of pairs among all candidates of their rows, without the other candidates in `known`."""
+    above, tied = torch.empty_like(row), torch.empty_like(row)
+    num_candidates = scores.shape[1]
+    for some in torch.arange(row.numel()).split(max(1, chunk_bytes // (16 * num_candidates))):
+        own = scores[row[some], candidate[some]].unsqueeze(1)
+        of_rows = scores[row[some]]
+        above[some], tied[some] = (of_rows > own).sum(1), (of_rows == own).sum(1) - 1
+    if known is None:
+        return Places(above, tied)
+    ends = torch.searchsorted(known, torch.stack([queries, queries + 1]) * num_candidates)
+    counts = (ends[1] - ends[0])[row]
+    pair = torch.repeat_interleave(torch.arange(row.numel()), counts)
+    first = (ends[0][row] - (counts.cumsum(0) - counts))[pair]
+    other = known[first + torch.arange(pair.numel())] % num_candidates
+    of_other, own = scores[row[pair], other], scores[row, candidate][pair]
+    is_other = other != candidate[pair]
+    above -= torch.bincount(pair[(of_other > own) & is_other], minlength=row.numel())
+    tied -= torch.bincount(pair[(of_other == own) & is_other], minlength=row.numel())
+    return Places(above, tied)
+
+
+def _pair_sums(places: Places, at: Sequence[int]) -> Tensor:
+    """Hits at each k, and the reciprocal rank beside each k, summed over the pairs."""
+    count = places.above.numel()
+    hits = torch.tensor([places.hits(k) * count for k in at], dtype=torch.float64)
+    return torch.stack([hits, torch.full_like(hits, places.mean_reciprocal_rank() * count)])
 
 
 def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tensor:

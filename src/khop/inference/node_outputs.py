@@ -14,6 +14,7 @@ from khop.draw import DrawKey, Purpose
 from khop.exchange.lanes import Lanes
 from khop.features.store import FeatureStore
 from khop.graph.store import GraphStore
+from khop.inference.beside_rows import BesideRows
 from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkBounds, ChunkLimits
 from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
 from khop.inference.collective_chunks import sharing_of
@@ -199,7 +200,8 @@ class Layers:
         with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
                 if values:
-                    chunks = _over(chunks, layer_store.store(self.stages[index - 1], values), tuple(values))
+                    below = layer_store.store(self.stages[index - 1], values)
+                    chunks = _over(chunks, self._stores[1], below, tuple(values))
                 is_last = index == len(self.stages) - 1
                 place = last if last is not None and is_last else layer_store
                 rows_of = self._rows_of[index]
@@ -222,7 +224,7 @@ def _row_shapes(
     with evaluating(model):
         for index, of_type in enumerate(rows_of):
             if index:
-                chunks = _over(chunks, row_table(values), tuple(values))
+                chunks = _over(chunks, features, row_table(values), tuple(values))
             values = {
                 t: rows(chunks.batch(t, torch.arange(min(1, graph.num_nodes(t))))).cpu()
                 for t, rows in of_type.items()
@@ -239,12 +241,22 @@ def _all_neighbors(
     choice = columns_read(model, graph.schema, None, None)
     followed = followed_edge_types(model, graph.schema)
     fanouts = {t: fanout if t in followed else 0 for t in graph.schema.edge_types}
-    return Chunks(NeighborSampler(graph, [fanouts], rule=rule), features, choice, DrawKey(0), mover(model))
+    sampler = NeighborSampler(graph, [fanouts], rule=rule, edge_ids=bool(choice.of_edges))
+    return Chunks(sampler, features, choice, DrawKey(0), mover(model))
 
 
-def _over(chunks: Chunks, rows: FeatureStore, node_types: Sequence[NodeType]) -> Chunks:
-    """Return the chunks of a layer with the previous layer's rows of some types as its input."""
-    return replace(chunks, features=rows, columns=ColumnChoice(dict.fromkeys(node_types, (VALUES,))))
+def _over(
+    chunks: Chunks, features: FeatureStore, rows: FeatureStore, node_types: Sequence[NodeType]
+) -> Chunks:
+    """Return the chunks of a layer with the previous layer's rows of some types as its input.
+
+    Columns of edges come from `features`, as in the first layer.
+    """
+    before = chunks.columns
+    columns = ColumnChoice(
+        dict.fromkeys(node_types, (VALUES,)), of_edges=before.of_edges, as_float32=before.as_float32
+    )
+    return replace(chunks, features=BesideRows(rows, features) if before.of_edges else rows, columns=columns)
 
 
 def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> RowsOf:

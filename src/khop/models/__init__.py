@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from khop.models.link_predictor import SharedDecoder as SharedDecoder
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
     from khop.models.node_embedding import gathered as gathered
+    from khop.models.related_edges import RelationColumn as RelationColumn
     from khop.models.relation_decoders import ComplEx as ComplEx
     from khop.models.relation_decoders import DistMult as DistMult
     from khop.models.relation_decoders import RotatE as RotatE
@@ -40,6 +41,7 @@ _PUBLIC = {
     "DistMult": "khop.models.relation_decoders",
     "Dot": "khop.models.decoders",
     "MLP": "khop.models.decoders",
+    "RelationColumn": "khop.models.related_edges",
     "RotatE": "khop.models.relation_decoders",
     "SharedDecoder": "khop.models.link_predictor",
     "TransE": "khop.models.relation_decoders",

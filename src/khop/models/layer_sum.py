@@ -58,6 +58,14 @@ class LayerSum:
         else:
             self._product(aggregated(h, adjacency), weight)
 
+    def add_product(self, x: Tensor, weight: Tensor) -> None:
+        """Add the weight times rows x, one for each destination."""
+        self._product(x, weight)
+
+    def add_rows(self, rows: Tensor) -> None:
+        """Add rows that no earlier operation needs for its gradient, one for each destination."""
+        self._add(rows)
+
     def total(self, activation: Activation) -> Tensor:
         """Compute the sum: (destinations, out)."""
         if self._own is not None:

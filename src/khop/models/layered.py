@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from khop.batch import Batch, Block
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, NodeType, Schema, Type
 
 
 @runtime_checkable
@@ -26,8 +26,11 @@ class Layered(Protocol):
         ...
 
     @property
-    def input_columns(self) -> Mapping[NodeType, tuple[str, ...]] | tuple[str, ...]:
-        """Columns that `encode` reads, per node type; names alone apply to every type that has them."""
+    def input_columns(self) -> Mapping[Type, tuple[str, ...]] | tuple[str, ...]:
+        """Columns that the model reads: of nodes by `encode`, of edges by layers; by type.
+
+        Names alone apply to every node type that has them.
+        """
         ...
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:

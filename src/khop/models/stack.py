@@ -15,7 +15,7 @@ from khop.models.layer import LayerOptions
 from khop.models.layered import check_num_blocks, destination_types
 from khop.models.names import parameter_name
 from khop.models.sizes import ModelSizes
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Type
 
 # (width of each type's rows, destination types, edge types into them, options) -> a module over (rows, block)
 MakeLayer = Callable[
@@ -65,9 +65,9 @@ class Stack(nn.Module):
         return self.sizes.edge_types
 
     @property
-    def input_columns(self) -> Mapping[NodeType, tuple[str, ...]]:
+    def input_columns(self) -> Mapping[Type, tuple[str, ...]]:
         """Input column of each node type that has it and can reach a target."""
-        return dict.fromkeys(self.encoder.inputs, (self.sizes.column,))
+        return dict.fromkeys(tuple(self.encoder.inputs), (self.sizes.column,))
 
     def depth(self, node_type: NodeType) -> int:
         """Number of layers after which a node type has its last rows: for a target, all; 0 if it has none."""

@@ -1,0 +1,119 @@
+"""Sums of source rows times several coefficients of each edge: layers with matrices mixed from bases.
+
+No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
+bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+import khop._core as _core
+from khop.kernels.choice import Engine, engine
+from khop.kernels.csc import Csc
+from khop.kernels.memory import pooled
+from khop.kernels.segment import check_segment, has_kernels
+from khop.kernels.segment_weighted import turned_edges
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """Sum `weights[e, b] * x[indices[e]]` over the edges e of each row into (rows, bases * width).
+
+    The columns of a row are those of basis 0, then those of basis 1, and so on; 0 where there is no edge. x
+    is (sources, width), weights are (edges, bases). Differentiable once, with respect to x and weights.
+    """
+    check_segment(x, indptr, indices)
+    if weights.dim() != 2 or weights.shape[0] != indices.numel() or not weights.shape[1]:
+        raise ValueError(f"weights are {tuple(weights.shape)}: must be ({indices.numel()}, bases)")
+    weights = weights.to(x.dtype)
+    is_native = engine(x.device) is Engine.NATIVE and x.dtype in _DTYPES and x.shape[1] > 0
+    if not (is_native and has_kernels(x, indptr)):
+        return segment_mixture_reference(x, weights, indptr, indices)
+    return _apply(x, weights, indptr.contiguous(), indices.int().contiguous())
+
+
+def segment_mixture_reference(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The same as `segment_mixture` in plain torch, on any device."""
+    rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel())
+    messages = weights.unsqueeze(2) * x[indices].unsqueeze(1)
+    sums = messages.new_zeros(indptr.numel() - 1, *messages.shape[1:])
+    return sums.index_add(0, rows, messages).flatten(1)
+
+
+def merge_edges(
+    edges: Sequence[Csc], firsts: Sequence[int], num_rows: int, num_sources: int
+) -> tuple[Csc, Tensor]:
+    """Join the edges of several types by destination, and return the number of each edge's type, int32.
+
+    Sources of type i are rows `firsts[i]`, `firsts[i]` + 1, ... of all `num_sources`. Edges of a row are in
+    the order of types, then as they were. int32 indices, on the CPU.
+    """
+    count = sum(each.num_edges for each in edges)
+    joined = Csc(
+        torch.empty(num_rows + 1, dtype=torch.int64), torch.empty(count, dtype=torch.int32), num_sources
+    )
+    relations = torch.empty(count, dtype=torch.int32)
+    indptrs = [each.indptr.contiguous() for each in edges]
+    indices = [each.indices.int().contiguous() for each in edges]
+    threads = torch.get_num_threads()
+    _core.merge_edges(
+        indptrs, indices, list(firsts), num_sources, joined.indptr, joined.indices, relations, threads
+    )
+    return joined, relations
+
+
+def merge_edges_reference(
+    edges: Sequence[Csc], firsts: Sequence[int], num_rows: int, num_sources: int
+) -> tuple[Csc, Tensor]:
+    """The same as `merge_edges` in plain torch."""
+    numbers = torch.arange(num_rows)
+    rows = torch.cat([numbers.repeat_interleave(each.indptr.diff()) for each in edges])
+    sources = torch.cat([each.indices.long() + first for each, first in zip(edges, firsts, strict=True)])
+    lengths = torch.tensor([each.num_edges for each in edges])
+    relations = torch.arange(len(edges), dtype=torch.int32).repeat_interleave(lengths)
+    order = rows.argsort(stable=True)
+    indptr = torch.searchsorted(rows[order].contiguous(), torch.arange(num_rows + 1))
+    return Csc(indptr, sources[order].int(), num_sources), relations[order]
+
+
+class _Context(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+
+
+class _SegmentMixture(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _Context, x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(x, weights, indptr, indices)
+        out = pooled((indptr.numel() - 1, weights.shape[1] * x.shape[1]), x.dtype)
+        operands = (x.detach().contiguous(), weights.detach().contiguous(), indptr, indices)
+        _core.segment_mixture(*operands, out, torch.get_num_threads())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weights, indptr, indices = (each.detach().contiguous() for each in ctx.saved_tensors)
+        gradient, threads = gradient.contiguous(), torch.get_num_threads()
+        of_x, of_weights = None, None
+        if ctx.needs_input_grad[0]:
+            turned, order = turned_edges(Csc(indptr, indices), x.shape[0])
+            of_x = pooled(tuple(x.shape), x.dtype)
+            edges = (turned.indptr, turned.indices, order.int())
+            _core.segment_mixture_sources(gradient, weights, *edges, of_x, threads)
+        if ctx.needs_input_grad[1]:
+            of_weights = pooled(tuple(weights.shape), weights.dtype)
+            _core.segment_mixture_weights(x, gradient, indptr, indices, of_weights, threads)
+        return of_x, of_weights, None, None
+
+
+_apply: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = (
+    _SegmentMixture.apply
+)  # torch has no types for it

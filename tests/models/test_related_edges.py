@@ -1,0 +1,141 @@
+"""R-GCN over a column of relations equals R-GCN over as many edge types, and the formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import khop
+from khop.batch import Batch
+from khop.models.related_edges import RelationColumn
+from khop.models.rgcn import RGCN
+from support.knowledge import BACK, ENTITIES, FACT, RELATIONS, Triples, as_column, as_types, relation_type
+
+TRIPLES = Triples.drawn()
+COLUMN = RelationColumn("r", {FACT: RELATIONS, BACK: RELATIONS})
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> tuple[khop.Graph, khop.Graph]:
+    home = tmp_path_factory.mktemp("facts")
+    return as_column(home / "column", TRIPLES), as_types(home / "types", TRIPLES)
+
+
+def model_of(graph: khop.Graph, bases: int, relations: RelationColumn | None) -> RGCN:
+    torch.manual_seed(3)
+    return RGCN.for_graph(
+        graph, hidden=8, layers=2, target=["entity"], outputs=5, bases=bases, relations=relations
+    ).double()
+
+
+def batch_of(graph: khop.Graph, rule: khop.Rule | None = None) -> Batch:
+    sampler = khop.NeighborSampler(graph, [-1, -1], edge_ids=True, rule=rule or khop.Uniform())
+    columns: dict[object, list[str]] = {"entity": ["x"]}
+    if FACT in graph.schema.edge_types:
+        columns |= {FACT: ["r"], BACK: ["r"]}
+    return khop.Loader(sampler, torch.arange(0, ENTITIES, 2), ENTITIES, columns=columns).batch(0, 0)  # type: ignore[arg-type]
+
+
+def moved(model: RGCN, from_column: RGCN) -> RGCN:
+    """Give a model of edge types the weights of one with columns."""
+    state, there = dict(from_column.state_dict()), model.state_dict()
+    for name in there:
+        if name not in state:
+            place, _, words = name.rpartition(".")
+            _, relation, _ = words.split(":")
+            of_type = f"{place}.{':'.join(BACK if relation.endswith('-back') else FACT)}"
+            there[name] = state[of_type][int(relation[1])]
+        else:
+            there[name] = state[name]
+    model.load_state_dict(there)
+    return model
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+@pytest.mark.parametrize("many", [0, 100])
+def test_a_column_equals_as_many_edge_types(
+    graphs: tuple[khop.Graph, khop.Graph], bases: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("khop.models.rgcn.MANY_TYPES", many or 1)
+    by_column = model_of(graphs[0], bases, COLUMN)
+    by_types = moved(model_of(graphs[1], bases, None), by_column)
+    found, gradients = [], []
+    for model, graph in zip((by_column, by_types), graphs, strict=True):
+        rows = model(batch_of(graph))["entity"]
+        rows.square().sum().backward()
+        found.append(rows.detach())
+        gradients.append({name: each.grad for name, each in model.named_parameters() if "encoder" in name})
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=0, atol=1e-9)
+
+
+def test_the_weight_of_a_relation_is_a_mixture_or_its_own(graphs: tuple[khop.Graph, khop.Graph]) -> None:
+    """One layer by its formula, relation by relation."""
+    for bases in (0, 2):
+        model, batch = model_of(graphs[0], bases, COLUMN), batch_of(graphs[0])
+        layer, block = model.layers[0], batch.blocks[0]
+        h, table = model.encode(batch), layer.weights.table()  # type: ignore[union-attr, operator]
+        expected = layer.weights.bias + h["entity"][: block.num_dst] @ layer.weights.own.T  # type: ignore[union-attr, operator]
+        for number, edge_type in enumerate((FACT, BACK)):
+            edges = block.adjacencies[edge_type]
+            source, destination = edges.edge_index
+            for relation in range(RELATIONS):
+                mine = edges.columns["r"] == relation
+                matrix = torch.zeros(block.num_dst, block.num_src, dtype=torch.float64)
+                matrix.index_put_((destination[mine], source[mine]), torch.ones(1).double(), accumulate=True)
+                mean = matrix / matrix.sum(1, keepdim=True).clamp(min=1) @ h["entity"]
+                expected = expected + mean @ table[number * RELATIONS + relation].T
+        torch.testing.assert_close(layer(h, block)["entity"], expected.relu())
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+def test_exact_inference_equals_a_batch_of_all_neighbors(
+    graphs: tuple[khop.Graph, khop.Graph], bases: int
+) -> None:
+    graph = graphs[0]
+    model = model_of(graph, bases, COLUMN)
+    rows = khop.node_rows(model, graph, graph.features, ["entity"], chunk_size=7)["entity"]
+    expected = model(batch_of(graph))["entity"]
+    torch.testing.assert_close(rows[torch.arange(0, ENTITIES, 2)], expected.detach(), rtol=0, atol=1e-12)
+
+
+def test_sums_use_the_weights_of_the_rule(graphs: tuple[khop.Graph, khop.Graph]) -> None:
+    by_column = model_of(graphs[0], 3, COLUMN)
+    by_types = moved(model_of(graphs[1], 3, None), by_column)
+    found: list[Tensor] = [
+        model(batch_of(graph, khop.Sum()))["entity"]
+        for model, graph in zip((by_column, by_types), graphs, strict=True)
+    ]
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)  # weights of rules are float32
+
+
+def test_types_without_edges_leave_zero_gradients(graphs: tuple[khop.Graph, khop.Graph]) -> None:
+    for graph, relations in ((graphs[0], COLUMN), (graphs[1], None)):
+        for bases in (0, 3):
+            model = model_of(graph, bases, relations)
+            sampler = khop.NeighborSampler(graph, [0, 0], edge_ids=True)
+            columns = {"entity": ["x"], **({FACT: ["r"], BACK: ["r"]} if relations else {})}
+            batch = khop.Loader(sampler, torch.arange(4), 4, columns=columns).batch(0, 0)  # type: ignore[arg-type]
+            model(batch)["entity"].sum().backward()
+            assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_unfit_columns_are_errors(graphs: tuple[khop.Graph, khop.Graph]) -> None:
+    graph = graphs[0]
+    few = model_of(graph, 2, RelationColumn("r", {FACT: 2, BACK: RELATIONS}))
+    with pytest.raises(ValueError, match="relations from 0 to 3, the model has 2; make it with more"):
+        few(batch_of(graph))
+    model, batch = model_of(graph, 2, COLUMN), batch_of(graph)
+    bare = [
+        replace(block, adjacencies={t: replace(a, columns={}) for t, a in block.adjacencies.items()})
+        for block in batch.blocks
+    ]
+    with pytest.raises(ValueError, match=r"column 'r' of .* the model reads it, the batch does not have it"):
+        model(replace(batch, sample=replace(batch.sample, blocks=tuple(bare))))
+    with pytest.raises(ValueError, match="must be at least 1"):
+        RelationColumn("r", {FACT: 0})
+    assert relation_type(0) in graphs[1].schema.edge_types
