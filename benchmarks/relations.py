@@ -3,7 +3,8 @@
 A knowledge graph as large as FB15k-237 with inverses, with random triples. Steps of link prediction (1,024
 triples, 16 negatives, width 64, Adam) on ready batches of all neighbors: a decoder (DistMult) over
 embeddings, and R-GCN with 8 bases below it. "One by one" computes edge types one after another:
-a decoder of its own for each type, and for R-GCN a product for each type. Every round takes one step of each way in turn.
+a decoder of its own for each type, and for R-GCN a product for each type. Every round takes one step of each
+way in turn.
 
 usage: OMP_WAIT_POLICY=passive python benchmarks/relations.py [--rounds 5] [--layers 1] [--threads 2]
 """
