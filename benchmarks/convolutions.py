@@ -22,6 +22,7 @@ from torch_geometric.nn import GATConv, SAGEConv
 
 import khop
 from khop.batch import Batch
+from khop.process_memory import tune_memory
 
 CLASSES = 47
 
@@ -83,7 +84,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
-    khop.tune_memory()
+    tune_memory()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as home:

@@ -27,6 +27,7 @@ from harness import Figure, report
 from two_hosts import RANKS, ranks, two_hosts
 
 import khop
+from khop.process_memory import tune_memory
 from processes import of_rounds
 
 AHEAD = 4  # batches, as a loader has it unless it is told otherwise
@@ -71,7 +72,7 @@ def load(rank: int, device: torch.device, task: Task, out: str) -> None:
     """Batches per second of every case and round, on a core of the machine's."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
-    khop.tune_memory()
+    tune_memory()
     loaders = [loader_of(task, case) for case in task.cases]
     rates: list[list[float]] = [[] for _ in loaders]
     for epoch in range(1 + task.rounds):  # the first one warms up

@@ -34,6 +34,7 @@ from khop.planning.constants import Constants
 from khop.planning.measure import measured
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.workload import Cluster, GraphSize, Run
+from khop.process_memory import tune_memory
 from processes import WARM_UP
 
 TRAINING_COLLECTIVES = 3  # one after another in each step: gradients, around the ring and back, and losses
@@ -111,7 +112,7 @@ def train(rank: int, device: torch.device, task: Task, out: str) -> None:
     """Train as a rank on a core of its own, and say what it took."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
-    khop.tune_memory()
+    tune_memory()
     graph = khop.open_graph(task.folder, placement=task.placement)
     loader = khop.Loader(
         khop.NeighborSampler(graph, task.work.fanouts),

@@ -33,6 +33,7 @@ import torch
 from harness import RESULTS, ROOT, Figure, report
 
 import khop
+from khop.process_memory import tune_memory
 from khop.training.observer import Unwatched
 
 SEEDS = 1024
@@ -80,7 +81,7 @@ def trains(rank: int, device: torch.device, folder: str, batch_size: int, batche
     """Train as a rank, or alone, on one core of the machine's."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     torch.set_num_threads(1)
-    khop.tune_memory()
+    tune_memory()
     trainer = trainer_of(
         khop.open_graph(folder), batch_size, Path(out) / f"run-{rank}", khop.CheckpointPolicy()
     )
@@ -135,7 +136,7 @@ def scaling(arguments: argparse.Namespace) -> list[Figure]:
 def checkpoints(arguments: argparse.Namespace) -> list[Figure]:
     """Rounds of as many updates without checkpoints, with one each, without, ..."""
     graph = khop.open_graph(graphs.make(arguments.graph) / "graph")
-    khop.tune_memory()
+    tune_memory()
     seconds: dict[str, list[float]] = {"without": [], "with": []}
     for _ in range(arguments.rounds):
         for how, steps in (("without", None), ("with", 1)):

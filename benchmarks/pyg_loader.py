@@ -19,6 +19,7 @@ from common_arguments import parsed
 from harness import Figure, report
 
 import khop
+from khop.process_memory import tune_memory
 from khop.pyg import NeighborLoader
 
 FANOUTS = [15, 10, 5]
@@ -27,7 +28,7 @@ SETTINGS = {"batch_size": 1024, "shuffle": True}
 
 def main() -> None:
     arguments = parsed(__doc__)
-    khop.tune_memory()
+    tune_memory()
     graph = khop.open_graph(Path(arguments.graph) / "graph")
     (seeds,) = graph.split("train").values()
     data = khop.graph_to_pyg(graph)

@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 import khop
 from khop.draw import DrawKey, Purpose
+from khop.process_memory import tune_memory
 
 NODE, EDGE = "node", ("node", "to", "node")
 FANOUTS, BATCH_SIZE, LATEST, WIDTH, CLASSES = [15, 10, 5], 1024, 1 << 40, 100, 47
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=10_000_000)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    khop.tune_memory()
+    tune_memory()
     with tempfile.TemporaryDirectory() as home:
         graph = random_graph(Path(home), given.nodes, given.edges)
         rules = {

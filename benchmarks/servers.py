@@ -41,6 +41,7 @@ from harness import Figure, report
 
 import khop
 from khop.batch import num_bytes
+from khop.process_memory import tune_memory
 
 PIECE = 1 << 20
 SMALL = 256  # seeds of a batch of the memory figures, of which there are many
@@ -85,6 +86,7 @@ from khop.servers.access import Role, ServerSecurity
 from khop.servers.addresses import Address
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_server import served
+from khop.process_memory import tune_memory
 from khop.servers.request_handler import RequestHandler
 
 class Kept:
@@ -104,7 +106,7 @@ class Ready:
             self.kept[request] = Kept(list(self.inner.accept(request).run()))
         return self.kept[request]
 
-khop.tune_memory()
+tune_memory()
 handler = RequestHandler(Ready(service_of(sys.argv[1])), QueueLimits())
 server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
 print("serving on", f"127.0.0.1:{server.port}", flush=True)
@@ -349,7 +351,7 @@ def main() -> None:
     parser.add_argument("--graph", default="medium", help="graph of benchmarks/graphs.py")
     given = parser.parse_args()
     before = os.getloadavg()[0]
-    khop.tune_memory()  # as the command does; servers are commands
+    tune_memory()  # as the command does; servers are commands
     graph = make(given.graph) / "graph"
     ways: dict[str, Callable[[], list[Figure]]] = {
         "costs": lambda: costs(graph, given.batches, given.rounds),

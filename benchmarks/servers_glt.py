@@ -48,8 +48,9 @@ CLIENT = """
 import json, sys, time
 import khop
 from khop.batch import num_bytes
+from khop.process_memory import tune_memory
 token, batches, size, fanouts, *addresses = sys.argv[1:]
-khop.tune_memory()
+tune_memory()
 graph = khop.connect(addresses, token_file=token or None)
 sampler = khop.NeighborSampler(graph, fanouts=json.loads(fanouts))
 loader = khop.Loader(sampler, graph.split("train"), int(size), shuffle=True, columns=["x"], prefetch=4)

@@ -21,6 +21,7 @@ from answering import Answer, PeakMemory, answer_tasks, mean_ms, median_ms, peak
 
 import khop
 from khop.draw import DrawKey, Purpose
+from khop.process_memory import tune_memory
 
 
 def opened(settings: dict[str, Any]) -> khop.Graph:
@@ -139,7 +140,7 @@ def links(settings: dict[str, Any]) -> Answer:
 def set_up_process(settings: dict[str, Any]) -> None:
     """What the command does for its users, who else would do it by a line of their own."""
     if settings.get("tuned", True):
-        khop.tune_memory()
+        tune_memory()
     if "compute_threads" in settings:
         torch.set_num_threads(settings["compute_threads"])
 
