@@ -106,16 +106,7 @@ class DeviceSource:
 
         Unsupported if the CPU has a part in the batches: columns that it reads, or negatives.
         """
-        choice = self._host.columns
-        on_host = sorted({name for of in (choice.of_nodes, choice.of_seeds) for t in of for name in of[t]})
-        if choice.of_edges:
-            raise Unsupported(f"columns of edges {list(choice.of_edges)} have no static shapes")
-        if on_host:
-            raise Unsupported(
-                f"the CPU reads the columns {on_host}; place them where the GPU reads them: device or pinned"
-            )
-        if "links" in self._host.sampler.seed_kinds:
-            raise Unsupported("batches of links have no static shapes yet")
+        _check_static(self._host)
         self.prepare()
         with self._lock:
             if capacities is not None:
@@ -167,14 +158,15 @@ class DeviceSource:
                 sample = exact_sample(batch, counts, issued.planted.seeds).map(Tensor.clone) if fits else None
                 self._idle.append(issued.slot)
                 if sample is not None:
-                    links = {t: rows.map(self._sent) for t, rows in issued.planted.links.items()}
+                    streams = self._streams
+                    links = {
+                        t: rows.map(lambda tensor: streams.copied(streams.pinned(tensor)))
+                        for t, rows in issued.planted.links.items()
+                    }
                     return self._drawn(replace(sample, links=links), issued.started)
         self.overflows += 1
         request = issued.request
         return self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
-
-    def _sent(self, tensor: Tensor) -> Tensor:
-        return self._streams.copied(self._streams.pinned(tensor))
 
     def _new_slot(self) -> _Slot:
         assert self._plan is not None, "prepare comes first"
@@ -186,21 +178,35 @@ class DeviceSource:
         """Return a batch with its columns. The stream of this source is the current one."""
         sampling = Span.since(started, "sampling")
         seed_nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
-        drawn = self._with_host_columns(Drawn(sample, seed_nodes, {}, {}))
+        drawn = _with_host_columns(self._host, Drawn(sample, seed_nodes, {}, {}), self._stores.device)
         if self._host.device_columns is not None:
             drawn = self._host.device_columns.add(drawn)
         made = self._streams.record(self._stream)
         spans = (sampling, Span.since(sampling.ended, "gathering"))
         return replace(drawn, spans=spans, arrival=Arrival(self._streams, made, storages(drawn)))
 
-    def _with_host_columns(self, drawn: Drawn) -> Drawn:
-        """Add the columns that the CPU gathers. It waits for the sample, and its rows are copied."""
-        features, choice = self._host.features, self._host.columns
-        if features is None or choice.is_empty:
-            return drawn
-        on_host = drawn.sample.map(lambda tensor: tensor.to("cpu"))
-        found, columns, seed_columns = gather_columns(features, choice, on_host)
-        device = self._stores.device
-        gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
-        sample = gathered.sample if choice.of_edges else drawn.sample
-        return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
+
+def _with_host_columns(host: LocalSource, drawn: Drawn, device: torch.device) -> Drawn:
+    """Add the columns that the CPU gathers. It waits for the sample, and its rows are copied."""
+    features, choice = host.features, host.columns
+    if features is None or choice.is_empty:
+        return drawn
+    on_host = drawn.sample.map(lambda tensor: tensor.to("cpu"))
+    found, columns, seed_columns = gather_columns(features, choice, on_host)
+    gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
+    sample = gathered.sample if choice.of_edges else drawn.sample
+    return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
+
+
+def _check_static(host: LocalSource) -> None:
+    """Raise Unsupported if the CPU has a part in the batches, so that their shapes change."""
+    choice = host.columns
+    on_host = sorted({name for of in (choice.of_nodes, choice.of_seeds) for t in of for name in of[t]})
+    if choice.of_edges:
+        raise Unsupported(f"columns of edges {list(choice.of_edges)} have no static shapes")
+    if on_host:
+        raise Unsupported(
+            f"the CPU reads the columns {on_host}; place them where the GPU reads them: device or pinned"
+        )
+    if "links" in host.sampler.seed_kinds:
+        raise Unsupported("batches of links have no static shapes yet")
