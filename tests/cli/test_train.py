@@ -172,6 +172,11 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
             "--topology auto",
         ),
         (
+            ["run.toml", "--precision", "tf32"],
+            "precision is 'tf32', device is 'cpu': only GPUs compute products in TF32; give --device cuda, "
+            "or --precision float32",
+        ),
+        (
             ["run.toml", "--launches", "recorded"],
             "gpu.launches is 'recorded', device is 'cpu': only launches on a GPU are recorded; give --device "
             "cuda, or leave --launches out",

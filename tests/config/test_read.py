@@ -52,7 +52,7 @@ FANOUTS_ALLOWED = (
             "link-prediction, or package.module:Class",
         ),
         ({"task": {"label": ""}}, "task.label is '': must be text that is not empty"),
-        ({"precision": "half"}, "precision is 'half': must be one of float32, float64, bfloat16"),
+        ({"precision": "half"}, "precision is 'half': must be one of float32, tf32, float64, bfloat16"),
         ({"device": "gpu"}, "device is 'gpu': must be cpu, cuda or cuda:<number>"),
         (
             {"gpu": {"topology": "mapped"}},

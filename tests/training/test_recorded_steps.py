@@ -17,9 +17,12 @@ from khop.loading.batch_slot import StepInput
 from khop.models.node_embedding import NodeEmbedding
 from khop.training.captured_steps import CapturedSteps
 from khop.training.recorded_steps import RecordedSteps, why_not_recorded
+from khop.training.step_clock import STAGES
 from khop.training.trainer import Trainer
 from support.covered import covered
+from support.host_reads import counting
 from support.recorded_runs import RecordedRun, as_device
+from support.recorders import Passed
 from support.small_runs import Interrupting
 from support.started_ranks import StartedRanks
 
@@ -65,6 +68,31 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_no
     assert recorded._steps.overflows < 4
     assert_close(recorded, wanted, run.out, on_cpu.out)
     assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
+
+
+def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: Path) -> None:
+    """Numbers of the host are read too: seeds when they are checked, exchanged values, and earlier losses."""
+    waits: list[object] = []
+    with as_device(), patch.object(Passed, "synchronize", lambda event: waits.append(event)):
+        fused = khop.OptimizerSettings(options={"fused": True})  # as on a GPU: it reads no counts of steps
+        trainer = RecordedRun(tmp_path).with_(epochs=1, optimizer=fused).trainer()
+        trainer._begin("recorded")
+        trainer._seconds = dict.fromkeys(STAGES, 0.0)
+        steps = trainer._computed()
+        trainer._update(next(steps))
+        waits.clear()
+        with counting() as found:
+            step = next(steps)
+        assert len(waits) == 1
+        files = {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
+        assert files <= {"loading/batch_slot.py", "sampling/node_set.py", "sampling/seeds.py"}, found
+        assert sum(n for read, n in found.items() if "loading/batch_slot.py" in read) == 1
+        with counting() as found:
+            trainer._update(step)
+        steps.close()
+    assert len(waits) == 1  # the loss of an earlier step is there
+    files = {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
+    assert files <= {"training/gathered_step.py", "training/step_log.py"}, found
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from khop.training.settings import TrainerSettings
         ({"patience": 0}, "patience 0: must be at least 1, or None"),
         (
             {"precision": "float16"},
-            r"precision 'float16': must be one of float32, float64, bfloat16",
+            r"precision 'float16': must be one of float32, tf32, float64, bfloat16",
         ),
     ],
 )

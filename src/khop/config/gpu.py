@@ -61,6 +61,11 @@ def check_gpu_is_there(config: RunConfig) -> None:
                 f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
                 f"cuda, or --{name} auto"
             )
+    if config.device == "cpu" and config.precision == "tf32":
+        raise ValueError(
+            "precision is 'tf32', device is 'cpu': only GPUs compute products in TF32; give --device cuda, "
+            "or --precision float32"
+        )
     if config.device == "cpu" and config.gpu.launches == "recorded":
         raise ValueError(
             "gpu.launches is 'recorded', device is 'cpu': only launches on a GPU are recorded; give --device "

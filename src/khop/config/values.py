@@ -229,8 +229,8 @@ class RunConfig(Section):
         "cpu"
     )
     """Device of the model"""
-    precision: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Dtype of weights and activations; bfloat16 is autocast"""
+    precision: Literal["float32", "tf32", "float64", "bfloat16"] = "float32"
+    """Dtype of weights and activations; bfloat16 is autocast, tf32 is float32 with TF32 products of a GPU"""
     threads: Annotated[Threads, Default("chosen from the cores")] = 0
     """Sampler threads; batches do not depend on their number"""
     compute_threads: Annotated[Threads, Default("one per core")] = 0

@@ -20,7 +20,12 @@ from khop.training.step_log import DeviceLoss
 from khop.training.steps import ComputedStep, dropout_seed
 from khop.training.tasks import Task
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+_DTYPES = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+}
 
 
 class RecordedSteps:

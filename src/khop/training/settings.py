@@ -14,7 +14,7 @@ from khop.loading.transfer import device_of
 from khop.training.optimizer_settings import ADAM, OptimizerSettings
 from khop.training.schedule import CONSTANT, Schedule
 
-Precision = Literal["float32", "float64", "bfloat16"]
+Precision = Literal["float32", "tf32", "float64", "bfloat16"]
 Launches = Literal["single", "recorded"]
 
 
@@ -48,7 +48,8 @@ class TrainerSettings:
     optimizer: OptimizerSettings = ADAM
     evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
     patience: int | None = None  # evaluations without improvement before training stops; None = never
-    precision: Precision = "float32"  # bfloat16 by autocast: parameters, moments and losses stay float32
+    # bfloat16 by autocast: parameters, moments and losses stay float32. tf32: products of a GPU alone.
+    precision: Precision = "float32"
     seed: int = 0  # seed of dropout
     device: str = "cpu"
     launches: Launches = "single"  # of steps on a GPU: one by one, or recorded where that can be
@@ -73,6 +74,11 @@ class TrainerSettings:
             self.optimizer.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, self.weight_decay)
         check_word("precision", self.precision, Precision)
         check_word("launches", self.launches, Launches)
+        if self.precision == "tf32" and self.device_type != "cuda":
+            raise ValueError(
+                f"precision 'tf32': only GPUs compute products in TF32, device is {self.device!r}; use "
+                "float32"
+            )
 
     @property
     def device_type(self) -> str:

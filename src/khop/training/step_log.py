@@ -79,7 +79,8 @@ class StepLog:
     def _read(self, state: TrainerState, behind: int) -> TrainerState:
         while len(self._pending) > behind:
             entry = self._pending.popleft()
-            entry.copied.synchronize()
+            if not entry.copied.query():
+                entry.copied.synchronize()
             loss_sum = float(entry.loss_sum)
             self._free.append(entry.loss_sum)
             check_loss(loss_sum, entry.epoch, entry.step, self._checkpoint)

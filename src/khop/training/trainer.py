@@ -30,6 +30,7 @@ from khop.training.linear_setup import settle_linear
 from khop.training.metrics import is_better
 from khop.training.model_optimizer import ModelOptimizer
 from khop.training.observer import Observer, Unwatched
+from khop.training.products import products
 from khop.training.run_log import Record
 from khop.training.run_output import RunOutput
 from khop.training.schedule import set_next
@@ -134,7 +135,12 @@ class Trainer:
         self._begin(self.settings.launches)
         try:
             noting = interrupts_noted() if self._output.is_sharded else nullcontext(self._interrupts)
-            with terminations_raised(), _own_generator(self.settings.device), noting as self._interrupts:
+            with (
+                terminations_raised(),
+                _own_generator(self.settings.device),
+                products(self.settings.precision),
+                noting as self._interrupts,
+            ):
                 self.observer.started(self.settings.epochs, len(self.loader))
                 while not self.state.is_over(self.settings):
                     self._train_epoch()
@@ -171,7 +177,11 @@ class Trainer:
         is_on_gpu = self.settings.device_type == "cuda"
         self._clock = StepClock(torch.cuda.synchronize if is_on_gpu else on_its_own)
         try:
-            with _own_generator(self.settings.device), interrupts_noted() as self._interrupts:
+            with (
+                _own_generator(self.settings.device),
+                products(self.settings.precision),
+                interrupts_noted() as self._interrupts,
+            ):
                 self.observer.started(-(-steps // len(self.loader)), len(self.loader))
                 while done < steps and not is_stopped:
                     self._seconds = dict.fromkeys(STAGES, 0.0)
