@@ -146,6 +146,14 @@ REFUSED: dict[str, Cases] = {
         ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
         ("fanouts 5: must be a list, as [10,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
     ],
+    "MlflowLog": [
+        ("options 5: must be a mapping", lambda: khop.MlflowLog({}, 5)),
+        ("settings 5: must be a mapping", lambda: khop.MlflowLog(5)),
+    ],
+    "WandbLog": [
+        ("options 5: must be a mapping", lambda: khop.WandbLog({}, 5)),
+        ("settings 5: must be a mapping", lambda: khop.WandbLog(5)),
+    ],
     "tune_process": [
         ("threads 0: must be a whole number, 1 or more", lambda: khop.tune_process(0)),
         ("threads 'x': must be a whole number", lambda: khop.tune_process('x')),

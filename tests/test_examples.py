@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -27,6 +28,7 @@ BY_THEMSELVES = [
     "reddit",
     "distributed_products",
     "torch_geometric_layers",
+    "sweep",
     "ladies",
 ]  # with tests of their own
 # One loop each, by plain torch, accelerate and Lightning; with the options that break it off and continue it.
@@ -255,3 +257,22 @@ def test_no_example_is_forgotten() -> None:
         *BY_THEMSELVES,
         *BREAK_OFF,
     }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_sweep_finds_the_best_trial_of_its_runs(graph: Path) -> None:
+    """Two trials in a storage, then one more; the best score is that of a run folder."""
+    pytest.importorskip("optuna", reason="pip install optuna")
+    text = f'graph = "{graph}"\nsampler = {{ fanouts = [4] }}\ntraining = {{ epochs = 2 }}\n'
+    Path("run.toml").write_text(text)
+    command = [sys.executable, str(ROOT / "examples" / "sweep.py"), "run.toml", "--storage", "sqlite:///s.db"]
+    for trials in ("2", "1"):
+        done = subprocess.run([*command, "--trials", trials], check=True, stdout=subprocess.PIPE, text=True)
+    best = json.loads(done.stdout.splitlines()[-1])["best"]
+    scores = []
+    for folder in sorted(Path("runs").glob("trial-*")):
+        epochs = (folder / "metrics.jsonl").read_text().splitlines()
+        scores.append(max(json.loads(line)["val_accuracy"] for line in epochs))
+    assert len(scores) == 3
+    assert best == max(scores)

@@ -124,15 +124,20 @@ if TYPE_CHECKING:
     from khop.training.link_prediction import LinkPrediction as LinkPrediction
     from khop.training.multi_label import MultiLabelClassification as MultiLabelClassification
     from khop.training.observer import Observer as Observer
+    from khop.training.observer import Several as Several
+    from khop.training.observer import Unwatched as Unwatched
     from khop.training.optimizer_settings import OptimizerSettings as OptimizerSettings
     from khop.training.regression import LabelScale as LabelScale
     from khop.training.regression import NodeRegression as NodeRegression
     from khop.training.row_adam import RowAdam as RowAdam
+    from khop.training.run_loggers import MlflowLog as MlflowLog
+    from khop.training.run_loggers import WandbLog as WandbLog
     from khop.training.schedule import Plateau as Plateau
     from khop.training.schedule import Schedule as Schedule
     from khop.training.settings import CheckpointPolicy as CheckpointPolicy
     from khop.training.settings import TrainerSettings as TrainerSettings
     from khop.training.tasks import NodeClassification as NodeClassification
+    from khop.training.tensorboard import TensorBoard as TensorBoard
     from khop.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
@@ -179,7 +184,12 @@ _PUBLIC = {
     "NodeRegression": "khop.training.regression",
     "NodeTuples": "khop.sampling.node_tuples",
     "NodeTable": "khop.graph.tables",
+    "MlflowLog": "khop.training.run_loggers",
     "Observer": "khop.training.observer",
+    "Several": "khop.training.observer",
+    "TensorBoard": "khop.training.tensorboard",
+    "Unwatched": "khop.training.observer",
+    "WandbLog": "khop.training.run_loggers",
     "Output": "khop.sampling.outputs",
     "OptimizerSettings": "khop.training.optimizer_settings",
     "OwnIds": "khop.graph.node_ids",

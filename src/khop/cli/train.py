@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from khop.cli.run_folder import (
 )
 from khop.cli.terminal import say
 from khop.config.build import Run
+from khop.config.fields import run_fields, value_at
 from khop.config.gpu import check_gpu_is_there
 from khop.config.link_run_task import LinkTask
 from khop.config.own_features import own_features
@@ -48,6 +49,7 @@ from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
+from khop.training.run_loggers import MlflowLog, WandbLog
 from khop.training.tasks import score_name
 from khop.training.tensorboard import TensorBoard
 from khop.training.trainer import TrainingResult
@@ -105,16 +107,24 @@ def _compared(run: Run, folder: Path, request: Request, watcher: Observer) -> di
 
 @contextmanager
 def _watchers(console: Console, run: Run, folder: Path, rank: int) -> Iterator[Observer]:
-    """Yield the observer of the training: on rank 0 the terminal, and TensorBoard if it is enabled."""
+    """Yield the observer of the training: on rank 0 the terminal, and the loggers that are enabled."""
     if rank > 0:
         yield Unwatched()
         return
-    with watching(console) as watcher:
-        if not run.config.tensorboard:
-            yield watcher
-            return
-        with closing(TensorBoard(folder / TENSORBOARD, to_toml(run.config))) as curves:
-            yield Several(watcher, curves)
+    with watching(console) as watcher, ExitStack() as loggers:
+        observers: list[Observer] = [watcher]
+        if run.config.tensorboard:
+            made = TensorBoard(folder / TENSORBOARD, to_toml(run.config))
+            observers.append(loggers.enter_context(closing(made)))
+        settings = {entry.path: value_at(run.config, entry.path) for entry in run_fields(type(run.config))}
+        match run.config.logger:
+            case "wandb":
+                wandb = WandbLog(settings, {"dir": str(folder), "name": folder.name})
+                observers.append(loggers.enter_context(closing(wandb)))
+            case "mlflow":
+                mlflow = MlflowLog(settings, {"run_name": folder.name})
+                observers.append(loggers.enter_context(closing(mlflow)))
+        yield Several(*observers)
 
 
 def _conclude(

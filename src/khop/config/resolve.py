@@ -25,6 +25,7 @@ from khop.loading.streams import gpu_remedy, num_gpus
 from khop.partition.parts_folder import known_folder
 from khop.sampling.fanouts import fanout_by_type
 from khop.schema import Schema
+from khop.training.run_loggers import LoggerKind, check_logger
 from khop.training.tensorboard import check_tensorboard
 
 
@@ -59,6 +60,8 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     _check_device(config.device, raw)
     if config.tensorboard:
         _check_tensorboard(raw)
+    if config.logger != "none":
+        _check_logger(config.logger, raw)
     is_named = config.graph in builtin_names() or bool(config.servers.addresses)
     name = config.graph if is_named else str(graph.path.absolute())
     layers = config.model.layers or len(config.sampler.fanouts)
@@ -107,6 +110,13 @@ def _check_tensorboard(raw: RawRun) -> None:
         check_tensorboard()
     except ValueError as error:
         raise ValueError(f"tensorboard is true: {error} ({raw.where('tensorboard')})") from None
+
+
+def _check_logger(kind: LoggerKind, raw: RawRun) -> None:
+    try:
+        check_logger(kind)
+    except ValueError as error:
+        raise ValueError(f"logger is {kind!r}: {error} ({raw.where('logger')})") from None
 
 
 def _check_device(device: str, raw: RawRun) -> None:

@@ -26,6 +26,7 @@ NEUTRAL = (
     | TOGETHER
     | {
         "tensorboard",
+        "logger",
         "training.micro_batches",
         "checkpoint.steps",
         "checkpoint.minutes",

@@ -249,6 +249,8 @@ class RunConfig(Section):
     """Allow processes to listen on a public address; a firewall has to protect it"""
     tensorboard: bool = False
     """Write TensorBoard curves to the run folder; needs the package tensorboard"""
+    logger: Literal["none", "wandb", "mlflow"] = "none"
+    """Tool that also gets losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
     task: TaskTable = Field(default_factory=TaskTable)
     links: Links = Field(default_factory=Links)
     sampler: SamplerTable = Field(default_factory=SamplerTable)

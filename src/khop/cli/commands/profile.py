@@ -17,7 +17,12 @@ from khop.config.presets import preset_names
 from khop.config.read import checked, with_options
 from khop.config.saved_run import CONFIG, is_run_folder
 
-_BESIDE_STEPS: dict[str, object] = {"checkpoint.steps": 0, "checkpoint.minutes": 0.0, "tensorboard": False}
+_BESIDE_STEPS: dict[str, object] = {
+    "checkpoint.steps": 0,
+    "checkpoint.minutes": 0.0,
+    "tensorboard": False,
+    "logger": "none",
+}
 _NOT_OFFERED = {*_BESIDE_STEPS, "checkpoint.keep", "out"}
 
 Source = Annotated[

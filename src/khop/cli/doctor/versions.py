@@ -15,6 +15,8 @@ PURPOSES = {
     "torch_geometric": "khop.pyg, the loaders and converters of torch_geometric",
     "pymetis": "khop partition --method metis",
     "tensorboard": "khop train --tensorboard",
+    "wandb": "khop train --logger wandb",
+    "mlflow": "khop train --logger mlflow",
     "pyarrow": "khop import, khop serve and Parquet files",
     "duckdb": "khop import of CSV files and databases",
     "ray": "khop serve --on-ray",

@@ -1,0 +1,93 @@
+"""Loggers get the losses of updates and the numbers of epochs, as the logs of the run have them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from khop.training.run_loggers import MlflowLog, WandbLog, _NumberLog, check_logger
+from support.small_runs import SmallRun
+
+
+class Noted(_NumberLog):
+    """Keeps what a tool would be given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        self.seen.append((update, dict(numbers)))
+
+
+def expected(run: Path) -> list[tuple[int, dict[str, float]]]:
+    """The numbers in the logs of a run: of updates from 1, and of each epoch after its last update."""
+    steps, epochs = (
+        [json.loads(line) for line in (run / name).read_text().splitlines()]
+        for name in ("steps.jsonl", "metrics.jsonl")
+    )
+    found = [(number, {"step/loss": record["loss"]}) for number, record in enumerate(steps, 1)]
+    for record in epochs:
+        numbers = {
+            k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("epoch", "step")
+        }
+        place = max(at for at, (update, _) in enumerate(found) if update == record["step"]) + 1
+        found.insert(place, (record["step"], {f"epoch/{name}": value for name, value in numbers.items()}))
+    return found
+
+
+def test_losses_and_scores_are_those_of_the_logs(tmp_path: Path) -> None:
+    noted = Noted()
+    SmallRun(tmp_path, observer=noted).trainer().fit()
+    assert noted.seen == expected(tmp_path)
+
+
+def test_a_tool_that_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.training.run_loggers.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="wandb is not installed: pip install wandb"):
+        WandbLog()
+    with pytest.raises(ValueError, match="mlflow is not installed: pip install mlflow-skinny"):
+        MlflowLog()
+    with pytest.raises(ValueError, match="logger 'comet': must be one of wandb, mlflow"):
+        check_logger("comet")  # type: ignore[arg-type]
+    assert {"wandb", "mlflow"} & set(sys.modules) <= {"wandb", "mlflow"}
+
+
+@pytest.mark.long
+def test_mlflow_reads_the_numbers_and_settings_from_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    mlflow.set_tracking_uri(f"file:{tmp_path}/mlruns")
+    with closing(MlflowLog({"model.hidden": 16}, {"run_name": "one"})) as log:
+        SmallRun(tmp_path / "run", observer=log).trainer().fit()
+    client = mlflow.MlflowClient(f"file:{tmp_path}/mlruns")
+    (run,) = client.search_runs(["0"])
+    assert (run.info.run_name, run.data.params) == ("one", {"model.hidden": "16"})
+    for name in ("step/loss", "epoch/loss", "epoch/val_accuracy"):
+        points = sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, name))
+        assert points == [(update, of[name]) for update, of in expected(tmp_path / "run") if name in of]
+    assert mlflow.active_run() is None
+
+
+@pytest.mark.long
+def test_wandb_keeps_an_offline_run_of_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
+    monkeypatch.chdir(tmp_path)
+    options = {"mode": "offline", "dir": str(tmp_path), "project": "test"}
+    with closing(WandbLog({"model.hidden": 16}, options)) as log:
+        run = wandb.run
+        SmallRun(tmp_path / "run", observer=log).trainer().fit()
+        assert run.config["model.hidden"] == 16
+        summary = {name: run.summary[name] for name in ("epoch/loss", "epoch/val_accuracy")}
+    last = {name: value for _, of in expected(tmp_path / "run") for name, value in of.items()}
+    assert summary == {name: last[name] for name in summary}
+    assert wandb.run is None
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
