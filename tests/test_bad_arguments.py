@@ -626,6 +626,17 @@ REFUSED: dict[str, Cases] = {
         ("tuples of 'n': there is no node 9", lambda: loader(seeds=khop.NodeTuples(tensor([[9]])))),
         ("labels of 'n': 1 for 2 tuples", lambda: loader(seeds=khop.NodeTuples(tensor([[0], [1]]), tensor([1])))),
     ],
+    "hard_negatives": [
+        ('sources 5: must be', lambda: khop.hard_negatives(5, torch.rand(2, 2), 1)),
+        ('keep 0: must be a whole number, 1 or more', lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 0)),
+        ('keep 3: there are 2 destinations', lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 3)),
+        ('grid 0: must be a whole number from 1 to', lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 1, grid=0)),
+    ],
+    "TableNegatives": [
+        ('table 5: must be int64 (sources, k)', lambda: khop.TableNegatives(5)),
+        ('table torch.float32 (2, 2): must be int64', lambda: khop.TableNegatives(torch.rand(2, 2))),
+        ("mode 'zz': must be one of", lambda: khop.TableNegatives(tensor([[0]]), 'zz')),
+    ],
     "SpotTarget": [
         ('below 0: must be a whole number from 1 to', lambda: khop.SpotTarget(0)),
         ("exclude 'zz': must be 'edge'", lambda: khop.SpotTarget(2, 'zz')),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from khop.draw import GivenNegatives as GivenNegatives
     from khop.draw import MixedNegatives as MixedNegatives
     from khop.draw import NegativeMode as NegativeMode
+    from khop.draw import TableNegatives as TableNegatives
     from khop.draw import UniformNegatives as UniformNegatives
     from khop.draw import WeightedNegatives as WeightedNegatives
     from khop.errors import PeerLost as PeerLost
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
     from khop.sampling.frontier import FrontierView as FrontierView
+    from khop.sampling.hard_negatives import hard_negatives as hard_negatives
     from khop.sampling.link_seeds import Links as Links
     from khop.sampling.links import LinkSampler as LinkSampler
     from khop.sampling.neighbor import Expansion as Expansion
@@ -220,6 +222,7 @@ _PUBLIC = {
     "SpotTarget": "khop.sampling.spot_target",
     "Sum": "khop.rules.sum",
     "SymmetricSum": "khop.rules.symmetric_sum",
+    "TableNegatives": "khop.draw",
     "Temporal": "khop.rules.temporal",
     "TemporalStrategy": "khop.rules.temporal",
     "Terminated": "khop.errors",
@@ -245,6 +248,7 @@ _PUBLIC = {
     "full_ranking": "khop.inference.full_ranking",
     "TripleRanking": "khop.inference.triple_ranking",
     "triple_ranking": "khop.inference.triple_ranking",
+    "hard_negatives": "khop.sampling.hard_negatives",
     "graph_from_dgl": "khop.api.graph_from_dgl",
     "graph_from_networkx": "khop.api.graph_from_networkx",
     "graph_from_pyg": "khop.pyg.convert",

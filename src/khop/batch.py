@@ -251,8 +251,8 @@ class Sample:
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
         """Return losses times their weights, in units in which the total weight is the number of losses.
 
-        `num_global_seeds` counts the seeds of the step over all ranks. The sum over all ranks, divided by the
-        number of losses of all ranks, is the weighted mean. Losses without weights are unchanged.
+        `num_global_seeds` counts the seeds of the step over all ranks. The sum over ranks, divided by the
+        number of losses, is the weighted mean. Losses without weights are unchanged.
         """
         weights = self.loss_weights
         if weights is None:
@@ -339,8 +339,8 @@ class Batch:
     def global_mean(self, losses: Tensor) -> Tensor:
         """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.
 
-        `losses` has one entry per seed or, for links, per pair (see `LinkRows`). If the sampler gave loss
-        weights, the mean is weighted. The sum over the micro-batches of a step is the mean over the step.
+        `losses` has one entry per seed or, for links, per pair (see `LinkRows`). Loss weights of the sampler
+        count. The sum over the micro-batches of a step is the mean over the step.
         """
         per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
         weighted = self.sample.weighted(losses, self.num_global_seeds)

@@ -207,6 +207,25 @@ class GivenNegatives:
         object.__setattr__(self, "mode", _mode(self.mode))
 
 
+@dataclass(frozen=True, eq=False)
+class TableNegatives:
+    """Negatives read from a table with a row per source, such as hard negatives. Nothing is drawn.
+
+    The table may be changed between epochs, in place: `table.copy_(khop.hard_negatives(...))`. As a buffer of
+    the model it is part of each checkpoint.
+    """
+
+    table: Tensor  # int64 (sources, k), global ids of destinations; the edge types of all links share it
+    mode: NegativeMode = NegativeMode.BINARY
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", _mode(self.mode))
+        table = self.table
+        if not isinstance(table, Tensor) or table.dtype != torch.int64 or table.dim() != 2:
+            given = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
+            raise ValueError(f"table {given}: must be int64 (sources, k), as khop.hard_negatives gives")
+
+
 @dataclass(frozen=True)
 class MixedNegatives:
     """Negatives of several kinds for each link, one kind after another, such as shared and drawn ones.
@@ -214,7 +233,9 @@ class MixedNegatives:
     All have the same mode and replace the same end; negatives that are given replace destinations.
     """
 
-    parts: tuple[UniformNegatives | DegreeNegatives | WeightedNegatives | GivenNegatives, ...]
+    parts: tuple[
+        UniformNegatives | DegreeNegatives | WeightedNegatives | GivenNegatives | TableNegatives, ...
+    ]
 
     def __post_init__(self) -> None:
         remedy = "give (khop.UniformNegatives(4, group=64), khop.DegreeNegatives(4)), for one"
@@ -222,11 +243,11 @@ class MixedNegatives:
         if len(self.parts) < 2:
             raise ValueError(f"parts {self.parts!r}: must be two or more kinds of negatives; {remedy}")
         for part in self.parts:
-            if not isinstance(part, DrawnNegatives | GivenNegatives):
+            if not isinstance(part, DrawnNegatives | GivenNegatives | TableNegatives):
                 raise ValueError(f"parts {self.parts!r}: {part!r} is no kind of negatives; {remedy}")
         if sum(isinstance(part, GivenNegatives) for part in self.parts) > 1:
             raise ValueError(f"parts {self.parts!r}: links have one set of given negatives; leave one out")
-        ends = {"destination" if isinstance(p, GivenNegatives) else p.corrupt for p in self.parts}
+        ends = {p.corrupt if isinstance(p, DrawnNegatives) else "destination" for p in self.parts}
         if len(ends) > 1 or len({part.mode for part in self.parts}) > 1:
             raise ValueError(f"parts {self.parts!r}: must have the same mode and the same corrupt")
 
@@ -238,7 +259,7 @@ class MixedNegatives:
 
 Corrupt = Literal["destination", "source", "both"]  # the ends of a link that negatives replace
 DrawnNegatives = UniformNegatives | DegreeNegatives | WeightedNegatives
-Negatives = DrawnNegatives | GivenNegatives | MixedNegatives
+Negatives = DrawnNegatives | GivenNegatives | TableNegatives | MixedNegatives
 
 
 def check_negatives(negatives: Negatives) -> None:
@@ -246,14 +267,14 @@ def check_negatives(negatives: Negatives) -> None:
     if not isinstance(negatives, Negatives):
         raise ValueError(
             f"negatives {negatives!r}: must be khop.UniformNegatives(...), DegreeNegatives(...), "
-            "GivenNegatives(), MixedNegatives(...) or None"
+            "GivenNegatives(), TableNegatives(table), MixedNegatives(...) or None"
         )
 
 
 def check_drawn(negatives: DrawnNegatives) -> None:
     """Raise ValueError for negatives that are not drawn."""
     check_negatives(negatives)
-    if isinstance(negatives, GivenNegatives | MixedNegatives):
+    if isinstance(negatives, GivenNegatives | TableNegatives | MixedNegatives):
         raise ValueError(
             f"{negatives}: cannot be drawn; use khop.UniformNegatives(...) or DegreeNegatives(...)"
         )

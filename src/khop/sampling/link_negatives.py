@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.draw import DrawnNegatives, GivenNegatives, MixedNegatives, Negatives, Positives, UniformNegatives
+from khop.draw import (
+    DrawnNegatives,
+    GivenNegatives,
+    MixedNegatives,
+    Negatives,
+    Positives,
+    TableNegatives,
+    UniformNegatives,
+)
 from khop.graph.needs import NegativeNeed
 from khop.graph.store import GraphStore
 from khop.rules.rule import Rule, time_column
@@ -31,7 +39,7 @@ class LinkNegatives:
     relation: str | None = None  # column of relations: exact negatives are those of a relation
 
     @property
-    def parts(self) -> tuple[DrawnNegatives | GivenNegatives, ...]:
+    def parts(self) -> tuple[DrawnNegatives | GivenNegatives | TableNegatives, ...]:
         """The kinds of negatives, one after another for each link."""
         if isinstance(self.negatives, MixedNegatives):
             return self.negatives.parts
@@ -40,7 +48,7 @@ class LinkNegatives:
     def needs(self, edge_type: EdgeType) -> Iterator[NegativeNeed]:
         """Yield the arrays from which negatives of links are drawn."""
         for part in self.parts:
-            if isinstance(part, GivenNegatives):
+            if isinstance(part, GivenNegatives | TableNegatives):
                 continue
             for of_end in self._drawn_by(edge_type, part):
                 if of_end is not None:
@@ -55,16 +63,29 @@ class LinkNegatives:
                 "use: use negatives=khop.GivenNegatives(), or leave them out of the links"
             )
         found = [
-            self._given(edge_type, of_type)
-            if isinstance(part, GivenNegatives)
-            else self._drawn(edge_type, part, links, number)
+            self._drawn(edge_type, part, links, number)
+            if isinstance(part, DrawnNegatives)
+            else self._listed(edge_type, part, of_type)
             for number, part in enumerate(self.parts)
         ]
         destinations = [of_part.destinations for of_part in found if of_part.destinations is not None]
         sources = [of_part.sources for of_part in found if of_part.sources is not None]
         return DrawnEnds(*(torch.cat(ends, dim=1) if ends else None for ends in (destinations, sources)))
 
-    def _given(self, edge_type: EdgeType, links: SeedLinks) -> DrawnEnds:
+    def _listed(
+        self, edge_type: EdgeType, part: GivenNegatives | TableNegatives, links: SeedLinks
+    ) -> DrawnEnds:
+        """Return negatives that are not drawn: those of the links, or of their sources in a table."""
+        if isinstance(part, TableNegatives):
+            sources, count = self.graph.num_nodes(edge_type[0]), self.graph.num_nodes(edge_type[2])
+            if len(part.table) != sources:
+                raise ValueError(
+                    f"table of negatives of {edge_type}: {len(part.table)} rows for {sources:,} "
+                    f"{edge_type[0]!r} nodes; give one for each"
+                )
+            found = part.table[links.edges[0]]
+            check_ids(f"table of negatives of {edge_type}", found.flatten(), count)
+            return DrawnEnds(found)
         if links.negatives is None:
             raise ValueError(
                 f"links of {edge_type} have no negatives, which {self.negatives} takes: "
