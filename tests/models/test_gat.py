@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
+import khop
 from khop.batch import Batch
 from khop.inference.node_outputs import layerwise_inference
 from khop.models.gat import GAT, Attention
@@ -79,6 +82,58 @@ def test_exact_inference_is_the_full_graph(make: type[SmallGraph], target: str, 
     every = graph.batch(torch.arange(graph.store.num_nodes(target)), [-1, -1], target)
     exact = layerwise_inference(model, graph.store, graph.features, target, chunk_size=7)
     torch.testing.assert_close(exact, model(every).detach(), rtol=0, atol=1e-12)
+
+
+def with_edges(path: Path, width: int) -> khop.Graph:
+    random = torch.Generator().manual_seed(3)
+    sources, destinations = torch.randint(30, (2, 150), generator=random)
+    numbers = torch.randn(150, width, generator=random)
+    x = torch.randn(30, 5, generator=random)
+    tables = {("node", "to", "node"): khop.EdgeTable(sources, destinations, {"e": numbers})}
+    return khop.open_graph(khop.write_graph(path, {"node": khop.NodeTable(columns={"x": x})}, tables))
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("attention", ["gat", "gatv2"])
+def test_edge_columns_are_those_of_torch_geometric(tmp_path: Path, attention: Attention, heads: int) -> None:
+    graph, edge = with_edges(tmp_path / "graph", 3), ("node", "to", "node")
+    torch.manual_seed(1)
+    model = GAT.for_graph(
+        graph, 8, 1, target=["node"], outputs=4, heads=heads, attention=attention, edge_column="e"
+    ).double()
+    columns = {"node": ["x"], edge: ["e"]}
+    sampler = khop.NeighborSampler(graph, [-1], edge_ids=True)
+    batch = khop.Loader(sampler, torch.arange(30), 30, columns=columns).batch(0, 0)  # type: ignore[arg-type]
+    kind = GATConv if attention == "gat" else GATv2Conv
+    made = kind((5, 5), 8 // heads, heads, add_self_loops=False, residual=True, edge_dim=3).double()
+    state = dict(made.state_dict()) | dict(convolution(model, 0, heads, attention).state_dict())
+    weight = dict(model.named_parameters())["layers.0.attention.node:to:node.edge"].detach()
+    if attention == "gatv2":
+        state["lin_edge.weight"] = weight
+    else:  # as for destinations, a matrix and then a vector for each head
+        state["att_edge"] = state["att_dst"]
+        state["lin_edge.weight"] = torch.zeros(8, 3, dtype=torch.float64)
+        state["lin_edge.weight"][:: 8 // heads] = weight
+    made.load_state_dict(state)
+    block, x = batch.blocks[0], batch["x"].double()
+    adjacency = block.adjacency
+    theirs = made((x, x[: block.num_dst]), block.edge_index, adjacency.columns["e"].double()).relu()
+    ours = model(batch)["node"]
+    torch.testing.assert_close(ours, model.head("node", theirs)[batch.seed_index], rtol=0, atol=1e-12)
+    exact = khop.node_rows(model, graph, graph.features, ["node"], chunk_size=7)["node"]
+    torch.testing.assert_close(exact, ours.detach(), rtol=0, atol=1e-12)
+    ours.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_edge_columns_that_do_not_fit_are_errors(tmp_path: Path) -> None:
+    graph = with_edges(tmp_path / "graph", 1)
+    with pytest.raises(ValueError, match="edge column 'q': no edge type has it; there are"):
+        GAT.for_graph(graph, 8, target=["node"], outputs=4, edge_column="q")
+    model = GAT.for_graph(graph, 8, 1, target=["node"], outputs=4, edge_column="e")
+    batch = khop.Loader(khop.NeighborSampler(graph, [2]), torch.arange(5), 5, columns=["x"]).batch(0, 0)
+    with pytest.raises(ValueError, match=r"column 'e' of .* the model reads it, the batch does not have it"):
+        model(batch)
 
 
 @pytest.mark.parametrize("attention", ["gat", "gatv2"])

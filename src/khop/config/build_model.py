@@ -5,7 +5,7 @@ from __future__ import annotations
 from khop.api.relation_count import relation_count
 from khop.config.contexts import ModelContext
 from khop.config.tables import GatTable, HgtTable, ModelTable, RgcnTable, SageTable, StackTable
-from khop.models.gat import GAT
+from khop.models.gat import GAT, EdgeInputs
 from khop.models.gcn import GCN
 from khop.models.gin import GIN
 from khop.models.hgt import HGT
@@ -25,7 +25,9 @@ def sage(options: SageTable, context: ModelContext) -> SAGE:
 def gat(options: GatTable, context: ModelContext) -> GAT:
     """Make a graph attention network, with new weights from torch's generator."""
     shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
-    return GAT(context.sizes, *shape, options.encoder, options.heads, options.attention)
+    named, schema = options.edge_column, context.graph.schema
+    edges = None if named is None else EdgeInputs.of(schema, named, context.sizes.edge_types)
+    return GAT(context.sizes, *shape, options.encoder, options.heads, options.attention, edges)
 
 
 def gin(options: SageTable, context: ModelContext) -> GIN:

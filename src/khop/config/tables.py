@@ -280,6 +280,8 @@ class GatTable(SageTable):
     """Attention heads of gat and hgt, which share the hidden width"""
     attention: Literal["gat", "gatv2"] = "gat"
     """Scores of gat: of its paper, or of GATv2, which may rank neighbors differently for each node"""
+    edge_column: Annotated[str | None, Field(min_length=1), Default("scores of nodes alone")] = None
+    """Edge column of numbers that the scores also depend on, of all edge types that have it"""
 
 
 class HgtTable(ModelTable, _Norm):

@@ -16,7 +16,8 @@ from khop.graph.edge_draws import EdgeDraws, check_edge_type
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
 from khop.graph.needs import Need, rule_needs
-from khop.graph.negatives import NegativeTables, WholeLinks, number_column
+from khop.graph.negatives import NegativeTables, WholeLinks
+from khop.graph.partner_ranks import number_column
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import RowOrder, sort_notice
 from khop.graph.rule_arrays import Columns as Columns

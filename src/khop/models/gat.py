@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,7 +23,7 @@ from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Schema, Type
 
 Attention = Literal["gat", "gatv2"]
 SLOPE = 0.2  # of the leaky ReLU of scores, as in both papers
@@ -34,7 +36,8 @@ class GAT(Stack):
     destination, then ReLU and dropout, plus h itself with `residual="add"` and equal widths. `hidden` is the
     width of all heads together. Attention is that of GATConv or, with `attention="gatv2"`, of GATv2Conv in
     torch_geometric, without self loops; W stands for them. It is a softmax over the drawn neighbors, so
-    layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used.
+    layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used. With `edges`, scores
+    also depend on a column of numbers of each edge, as with `edge_dim` in torch_geometric; batches need it.
     """
 
     def __init__(
@@ -48,10 +51,12 @@ class GAT(Stack):
         encoder: Encoding = "none",
         heads: int = 4,
         attention: Attention = "gat",
+        edges: EdgeInputs | None = None,
     ) -> None:
         if whole_number("heads", heads, 1, LARGEST_WIDTH) and hidden % heads:
             raise ValueError(f"heads {heads}: must divide hidden, {hidden}")
         check_word("attention", attention, Attention)
+        self._edges = edges
 
         def make_layer(
             widths: Mapping[NodeType, int],
@@ -59,7 +64,7 @@ class GAT(Stack):
             edge_types: tuple[EdgeType, ...],
             options: LayerOptions,
         ) -> AttentionLayer:
-            return AttentionLayer(widths, destinations, edge_types, options, heads, attention)
+            return AttentionLayer(widths, destinations, edge_types, options, heads, attention, edges)
 
         super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
 
@@ -82,11 +87,51 @@ class GAT(Stack):
         heads: int = 4,
         attention: Attention = "gat",
         embedded_types: EmbeddedTypes = "missing",
+        edge_column: str | None = None,
     ) -> GAT:
-        """Make a GAT that fits the graph; the other arguments are as in `SAGE.for_graph`."""
+        """Make a GAT that fits the graph; the other arguments are as in `SAGE.for_graph`.
+
+        `edge_column` names a column of numbers, of all edge types that have it.
+        """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
-        return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention)
+        edges = None if edge_column is None else EdgeInputs.of(graph.schema, edge_column, sizes.edge_types)
+        return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention, edges)
+
+    @property
+    def input_columns(self) -> Mapping[Type, tuple[str, ...]]:
+        """Input column of node types, and the column of edge types."""
+        columns: dict[Type, tuple[str, ...]] = dict(super().input_columns)
+        if self._edges is not None:
+            columns |= {t: (self._edges.column,) for t in self._edges.widths}
+        return columns
+
+
+@dataclass(frozen=True)
+class EdgeInputs:
+    """A column of numbers of edges, and its width for each edge type that has it."""
+
+    column: str
+    widths: Mapping[EdgeType, int]
+
+    @classmethod
+    def of(cls, schema: Schema, column: str, edge_types: Sequence[EdgeType]) -> EdgeInputs:
+        """Return the widths in a graph; ValueError if no edge type has the column."""
+        specs = {t: schema.columns.get(t, {}) for t in edge_types}
+        widths = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
+        if not widths:
+            there = {" ".join(t): sorted(of_type) for t, of_type in specs.items()}
+            raise ValueError(f"edge column {column!r}: no edge type has it; there are {there}")
+        return cls(column, widths)
+
+    def rows(self, edge_type: EdgeType, adjacency: Adjacency, dtype: torch.dtype) -> Tensor:
+        """Return (edges, width): the numbers of the edges of a batch."""
+        if self.column not in adjacency.columns:
+            raise ValueError(
+                f"column {self.column!r} of {edge_type}: the model reads it, the batch does not have it; "
+                f"give the loader columns={{{edge_type!r}: [{self.column!r}], ...}}"
+            )
+        return adjacency.columns[self.column].reshape(-1, self.widths[edge_type]).to(dtype)
 
 
 class AttentionLayer(BlockLayer):
@@ -100,8 +145,10 @@ class AttentionLayer(BlockLayer):
         options: LayerOptions,
         heads: int,
         attention: Attention,
+        edges: EdgeInputs | None = None,
     ) -> None:
         super().__init__(destinations, options)
+        self.edges = edges
         hidden = options.hidden
         own = {parameter_name(t): linear_weight(hidden, widths[t]) for t in destinations if t in widths}
         self.own = nn.ParameterDict(own)
@@ -112,7 +159,12 @@ class AttentionLayer(BlockLayer):
         self.edge_types = edge_types
         self.attention = nn.ModuleDict(
             {
-                parameter_name(*t): _EdgeAttention(widths[t[0]], widths.get(t[2]), hidden, heads, attention)
+                parameter_name(*t): _EdgeAttention(
+                    (widths[t[0]], widths.get(t[2]), None if edges is None else edges.widths.get(t)),
+                    hidden,
+                    heads,
+                    attention,
+                )
                 for t in edge_types
             }
         )
@@ -129,38 +181,63 @@ class AttentionLayer(BlockLayer):
             for edge_type in self.edge_types:
                 if edge_type[2] == node_type:
                     attention = self.attention[parameter_name(*edge_type)]
-                    out = out + attention(h[edge_type[0]], own, block.adjacencies.get(edge_type), count)
+                    adjacency = block.adjacencies.get(edge_type)
+                    numbers = self._numbers(edge_type, adjacency, h[edge_type[0]].dtype)
+                    out = out + attention(h[edge_type[0]], own, adjacency, count, numbers)
             return out.relu() if activation == "relu" else out
 
         return total
+
+    def _numbers(self, edge_type: EdgeType, adjacency: Adjacency | None, dtype: torch.dtype) -> Tensor | None:
+        given = self.edges
+        if given is None or adjacency is None or edge_type not in given.widths:
+            return None
+        return given.rows(edge_type, adjacency, dtype)
 
 
 class _EdgeAttention(nn.Module):
     """Attention over the in-neighbors along one edge type."""
 
     def __init__(
-        self, source: int, destination: int | None, hidden: int, heads: int, attention: Attention
+        self, widths: tuple[int, int | None, int | None], hidden: int, heads: int, attention: Attention
     ) -> None:
         super().__init__()
+        source, destination, edge = widths
         self.is_v2 = attention == "gatv2"
         self.values = linear_weight(hidden, source)
         self.score = nn.Parameter(torch.empty(heads, hidden // heads))
         nn.init.xavier_uniform_(self.score)
         rows = hidden if self.is_v2 else heads
         self.destination = None if destination is None else linear_weight(rows, destination)
+        self.edge = None if edge is None else linear_weight(rows, edge)
 
-    def forward(self, h: Tensor, own: Tensor | None, adjacency: Adjacency | None, count: int) -> Tensor:
-        """Return (destinations, hidden): sums of the sources' values, weighted by attention."""
+    def forward(
+        self,
+        h: Tensor,
+        own: Tensor | None,
+        adjacency: Adjacency | None,
+        count: int,
+        numbers: Tensor | None = None,
+    ) -> Tensor:
+        """Return (destinations, hidden): sums of the sources' values, weighted by attention.
+
+        `numbers` belong to the edges, (edges, width), if the edge type has them.
+        """
         # Every parameter takes part in every batch, and h, which others have computed.
         if adjacency is None or not adjacency.indices.numel():
             nothing = torch.cat([tensor.flatten()[:0] for tensor in (h, *self.parameters())])
             return self.values.new_zeros(count, self.values.shape[0]) + nothing.sum()
         values, edges = linear(h, self.values), (adjacency.indptr, adjacency.indices)
-        if not self.is_v2:
+        of_edges = None if numbers is None or self.edge is None else linear(numbers, self.edge)
+        if self.is_v2:
+            scores = self._scores_v2(values, own, adjacency, of_edges)
+        else:
             of_sources, of_rows = self._scores(h, own)
-            return segment_attention(values, of_sources, of_rows, *edges, SLOPE)
-        weights = segment_softmax(self._scores_v2(values, own, adjacency), adjacency.indptr)
-        return segment_weighted_sum(values, weights, *edges)
+            if of_edges is None:
+                return segment_attention(values, of_sources, of_rows, *edges, SLOPE)
+            scores = of_edges + of_sources.index_select(0, adjacency.indices)
+            scores = leaky_relu(scores if of_rows is None else scores + _by_edge(of_rows, adjacency), SLOPE)
+        return segment_weighted_sum(values, segment_softmax(scores, adjacency.indptr), *edges)
 
     def _scores(self, h: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return numbers (sources, heads) and (destinations, heads), whose sum is the score of an edge."""
@@ -170,11 +247,15 @@ class _EdgeAttention(nn.Module):
         of_rows = None if own is None or self.destination is None else linear(own, self.destination)
         return linear(h, folded), of_rows
 
-    def _scores_v2(self, values: Tensor, own: Tensor | None, adjacency: Adjacency) -> Tensor:
+    def _scores_v2(
+        self, values: Tensor, own: Tensor | None, adjacency: Adjacency, of_edges: Tensor | None
+    ) -> Tensor:
         """Return (edges, heads): a product with the nonlinear sum of both rows of an edge."""
         both = values.index_select(0, adjacency.indices)
         if own is not None and self.destination is not None:
             both = both + _by_edge(linear(own, self.destination), adjacency)
+        if of_edges is not None:
+            both = both + of_edges
         return (leaky_relu(both, SLOPE).view(-1, *self.score.shape) * self.score).sum(-1)
 
 

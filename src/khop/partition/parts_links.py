@@ -10,13 +10,8 @@ from torch import Tensor
 
 from khop.graph import layout
 from khop.graph.derived import Derived
-from khop.graph.negatives import (
-    RelatedPartners,
-    by_column,
-    kept_partners,
-    partner_sources,
-    ranks_by_source,
-)
+from khop.graph.negatives import by_column, kept_partners, partner_sources
+from khop.graph.partner_ranks import RelatedPartners, ranks_by_source
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.csc import Csc
 from khop.partition.book import DEGREES
