@@ -13,6 +13,7 @@ from pathlib import Path
 
 import khop
 
+ROOT = Path(khop.__file__).parent
 FROZEN = Path(__file__).with_name("public_api.txt")
 
 
@@ -59,6 +60,12 @@ def test_the_public_api_is_as_written_down() -> None:
 def test_each_public_name_is_in_the_file() -> None:
     named = set(re.findall(r"^(\w+)", FROZEN.read_text(), re.MULTILINE))
     assert named == set(khop._PUBLIC)
+
+
+def test_a_package_that_is_not_public_says_so() -> None:
+    packages = {path.parent.name: path.read_text() for path in ROOT.glob("*/__init__.py")}
+    silent = {name for name, text in packages.items() if "Internal: its names may change" not in text}
+    assert silent == {"models", "pyg", "testing"}
 
 
 def test_a_signature_that_changes_is_seen() -> None:

@@ -1,6 +1,7 @@
 """Train graph neural networks on sampled neighborhoods: exact, reproducible, fast.
 
-`import khop` alone loads no other library: a public name imports its module on first use.
+`import khop` alone loads no other library: a public name imports its module on first use. The public API is
+`khop.__all__` with `khop.models`, `khop.pyg` and `khop.testing`. All other modules are internal.
 """
 
 from __future__ import annotations

@@ -1,0 +1,4 @@
+"""Samplers: blocks or subgraphs of seeds.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
