@@ -1,0 +1,44 @@
+"""On a GPU: a trainer with recorded steps takes the course of one with single launches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import khop
+from khop.training.recorded_steps import RecordedSteps
+from khop.training.steps import EagerSteps
+from khop.training.trainer import Trainer
+from support.recorded_runs import RecordedRun
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="without a GPU"),
+]
+
+
+def fitted(run: RecordedRun) -> Trainer:
+    graph = khop.Graph(run.graph.store, run.graph.features)
+    trainer = run.on(graph.on("cuda", topology=run.topology, columns=run.columns))
+    trainer.fit()
+    return trainer
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("columns", ["device", "pinned"])
+def test_losses_are_those_of_single_launches(tmp_path: Path, columns: str) -> None:
+    run = RecordedRun(tmp_path / "recorded", columns=columns).with_(device="cuda")
+    single = replace(run, out=tmp_path / "single").with_(launches="single")
+    recorded, wanted = fitted(run), fitted(single)
+    assert isinstance(recorded._steps, RecordedSteps)
+    assert isinstance(wanted._steps, EagerSteps)
+    assert losses(run.out) == pytest.approx(losses(single.out), abs=1e-9)
+    for a, b in zip(recorded.model.parameters(), wanted.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
