@@ -31,6 +31,7 @@ from support.batch_kinds import PLAIN, TYPED
 from support.dated_shop import CUT_OFFS, DATED, Loaders
 from support.in_process import InProcess, connected, exchange_with
 from support.same_samples import assert_same
+from support.small_typed_folders import BUYS
 
 Kind = Callable[[khop.Graph], khop.Loader]
 
@@ -204,6 +205,20 @@ def test_a_sampler_of_groups_is_refused_with_the_remedy(plain_graph: khop.Graph,
     sentence = "open the graph in this process" if seeds == "listed" else "states no arguments from which"
     with pytest.raises(ValueError, match=sentence):
         khop.Loader(sampler, given if seeds == "listed" else given.fetch(), 8)
+
+
+def test_negatives_of_a_table_are_refused_and_the_rows_of_links_replace_them(typed_graph: khop.Graph) -> None:
+    table = torch.arange(1500).view(300, 5) % 200
+    edges = torch.stack([torch.arange(40) * 7, torch.arange(40) * 5])
+    remote, of_table = connected(typed_graph), khop.TableNegatives(table)
+    with pytest.raises(ValueError, match="cannot be sent to a server"):
+        khop.Loader(khop.LinkSampler(remote, [2], negatives=of_table), khop.Links({BUYS: edges}), 16)
+    given = khop.Links({BUYS: edges}, negatives={BUYS: table[edges[0]]})
+    rows = khop.Loader(khop.LinkSampler(remote, [2], negatives=khop.GivenNegatives()), given, 16, seed=3)
+    local = khop.LinkSampler(typed_graph, [2], negatives=of_table)
+    expected = khop.Loader(local, khop.Links({BUYS: edges}), 16, seed=3)
+    for one, other in zip(rows.epoch(0), expected.epoch(0), strict=True):
+        assert_same(one.sample, other.sample)
 
 
 def test_a_sampler_without_settings_is_refused_with_the_remedy(plain_graph: khop.Graph) -> None:
