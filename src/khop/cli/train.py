@@ -38,6 +38,7 @@ from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.fields import run_fields, value_at
 from khop.config.gpu import check_gpu_is_there
+from khop.config.label_propagation import label_propagation
 from khop.config.link_run_task import LinkTask
 from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
@@ -102,6 +103,7 @@ def _compared(run: Run, folder: Path, request: Request, watcher: Observer) -> di
     baseline = OwnFeatures.of(run, request.raw, folder)
     baseline.train()
     scores = baseline.scores(run.run_task.splits, watcher.evaluating, ())
+    scores |= label_propagation(run, run.run_task.splits, ())
     return {score_name(name, run.task.metric): score for name, score in scores.items()}
 
 

@@ -128,7 +128,7 @@ class NodeTask:
     @cached_property
     def _training_labels(self) -> Tensor:
         """The labels of the training split, as stored: (nodes, ...). Collective."""
-        return _training_labels(self.context, self.task)
+        return training_labels(self.context, self.task)
 
     def _outputs(
         self, splits: tuple[str, ...], context: TaskContext, progress: Progress
@@ -140,6 +140,10 @@ class NodeTask:
             return context.outputs(self.model, node_type, ids, progress)
 
         return split_outputs(self.task, context.graph.features, nodes, outputs)
+
+    def nodes(self, split: str) -> Tensor | ListedNodes:
+        """Return the nodes of a split, by its name in results."""
+        return _listed(self.context, self.task.node_type, split)
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
@@ -156,7 +160,7 @@ def node_classification(options: ClassificationTable, context: TaskContext) -> N
     if options.class_weights == "balanced":
         classes = context.graph.schema.column(options.target, options.label).num_classes
         assert classes is not None
-        weights = class_weights(_training_labels(context, objective), classes)
+        weights = class_weights(training_labels(context, objective), classes)
         objective = replace(objective, loss=replace(loss, weights=weights))
     return NodeTask.of(context, objective)
 
@@ -170,7 +174,7 @@ def node_regression(options: RegressionTable, context: TaskContext) -> NodeTask:
     scale = LabelScale((0.0,) * width, (1.0,) * width)
     objective = NodeRegression(options.target, options.label, options.loss, metric, scale)
     if options.standardize == "train":
-        scale = LabelScale.of(_training_labels(context, objective))
+        scale = LabelScale.of(training_labels(context, objective))
         objective = replace(objective, scale=scale)
 
     def in_unit(model: nn.Module) -> nn.Module:
@@ -206,7 +210,7 @@ def _listed(context: TaskContext, node_type: NodeType, split: str) -> Tensor | L
     return context.graph.split(name)[node_type]
 
 
-def _training_labels(context: TaskContext, task: NodeObjective) -> Tensor:
+def training_labels(context: TaskContext, task: NodeObjective) -> Tensor:
     """Return the labels of the training split, in the order of the split. Collective if the columns are."""
     nodes = ids_here(_listed(context, task.node_type, "train"))
     return labels_of(task, context.graph.features, nodes)

@@ -7,7 +7,13 @@ from itertools import product
 
 Record = Mapping[str, object]  # one line of metrics.jsonl
 SCORES = ("train", "val", "test")
-BASELINES = ("majority", "mean", "popularity", "own-features")  # of khop.training.baselines, without torch
+BASELINES = (
+    "majority",
+    "mean",
+    "popularity",
+    "own-features",
+    "label-propagation",
+)  # of khop.training.baselines, without torch
 
 
 def number(value: object) -> float:

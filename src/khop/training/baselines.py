@@ -11,8 +11,8 @@ from torch import Tensor
 from khop.arguments import check_word, instance_of, whole_number
 
 ConstantName = Literal["majority", "mean"]
-POPULARITY, OWN_FEATURES = "popularity", "own-features"
-BASELINES = (*get_args(ConstantName), POPULARITY, OWN_FEATURES)
+POPULARITY, OWN_FEATURES, LABEL_PROPAGATION = "popularity", "own-features", "label-propagation"
+BASELINES = (*get_args(ConstantName), POPULARITY, OWN_FEATURES, LABEL_PROPAGATION)
 
 
 @dataclass(frozen=True, eq=False)
