@@ -30,11 +30,6 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         }
         for kind in ("adamw", "nadam", "radam", "sgd", "rmsprop", "adagrad")
     },
-    "clipped, sparse embeddings": {
-        "task": LINKS,
-        "model": {"embedding": 4, "embedded_types": "all", "embedding_update": "sparse"},
-        "optimizer": {"kind": "adamw", "clip_norm": 0.1},
-    },
     "focal": {
         "task": {"label": "kind", "loss": "focal", "class_weights": "balanced", "label_smoothing": 0.1}
     },
