@@ -70,7 +70,8 @@ MAY_IMPORT = {
         "loading", "exchange", "distributed", "servers", "training",
     },
     "api": BASICS | {
-        "forks", "process_memory", "batch", "kernels", "rules", "features", "graph", "runtime", "datasets", "models",
+        "forks", "process_memory",
+        "batch", "kernels", "rules", "features", "graph", "runtime", "datasets", "models",
         "partition", "sampling", "loading", "exchange", "distributed", "servers", "training", "inference",
     },
     "pyg": BASICS | {"forks", "batch", "kernels", "rules", "features", "graph", "sampling", "loading", "api"},
