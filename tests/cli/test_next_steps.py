@@ -25,7 +25,15 @@ from .conftest import Ran
 
 Command = Callable[..., Ran]
 # Each also says more than a command: for example, to whom a token is given.
-MARKS = ("Next:", "Show it:", "Show a part:", "Train on it:", "give it to one client", "as the first line of")
+MARKS = (
+    "Next:",
+    "Show it:",
+    "Show a part:",
+    "Train on it:",
+    "Train on them:",
+    "give it to one client",
+    "as the first line of",
+)
 PLAN = "plan --nodes 1e6 --edges 1e7 --feature-bytes 400 --fanouts 9,9 --machines 4 --network 10"
 LIGHT = {
     "info": ["info", "graph"],
@@ -35,6 +43,7 @@ LIGHT = {
     "part-files": ["part-files", "parts", "--machine", "0", "--machines", "2"],
     "plan": PLAN.split(),
     "graph sort": ["graph", "sort", "shop", "out", "--by", "at"],
+    "graph cluster": ["graph", "cluster", "graph", "out", "--clusters", "3"],
     "graph split": ["graph", "split", "graph", "out", "--links", "item like item"],
     "lookup": ["lookup", "shop", "user", "bob"],
     "import": ["import", "--guess", "users.csv"],

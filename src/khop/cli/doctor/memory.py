@@ -52,5 +52,5 @@ def _huge_pages(path: Path) -> Finding:
     mode = chosen[1] if chosen else text.strip()
     if mode != "never":
         return Finding(AREA, name, mode)
-    found = "never: training on the CPU is slower (docs/training.md#memory-of-the-process)"
+    found = "never: training on the CPU is slower (docs/training.md#scripts-as-fast-as-the-command)"
     return Finding(AREA, name, found, State.WRONG, f"echo madvise | sudo tee {path}")
