@@ -26,12 +26,9 @@ class RelationDecoder(nn.Module):
         self.width = whole_number(f"decoder {name}: width", width, 1, LARGEST_WIDTH)
         whole_number(f"decoder {name}: relations", relations, 1)
         self.relation = nn.Parameter(torch.empty(relations, width if numbers is None else numbers))
+        self.relations = relations
+        self.register_load_state_dict_pre_hook(_as_only_row)  # type: ignore[no-untyped-call]
         self.reset()
-
-    @property
-    def relations(self) -> int:
-        """Number of relations."""
-        return self.relation.shape[0]
 
     def reset(self) -> None:
         """Give the table new random numbers, from torch's generator."""
@@ -42,7 +39,7 @@ class RelationDecoder(nn.Module):
 
         `relation` is int64 (...), below `relations`; it may be left out if there is only one.
         """
-        query = self.query(self.prepared(source), self._of(relation))
+        query = self.query(self.prepared(source), _of(self, relation))
         return self.compared(query, self.prepared(destination))
 
     def grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
@@ -50,7 +47,7 @@ class RelationDecoder(nn.Module):
 
         `relation` is int64 (sources).
         """
-        query = self.query(self.prepared(sources), self._of(relation))
+        query = self.query(self.prepared(sources), _of(self, relation))
         return self.all_compared(query, self.prepared(destinations))
 
     def source_grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
@@ -58,7 +55,7 @@ class RelationDecoder(nn.Module):
 
         `relation` is int64 (destinations).
         """
-        query = self.source_query(self.prepared(destinations), self._of(relation))
+        query = self.source_query(self.prepared(destinations), _of(self, relation))
         return self.all_compared(query, self.prepared(sources))
 
     def prepared(self, rows: Tensor) -> Tensor:
@@ -80,25 +77,6 @@ class RelationDecoder(nn.Module):
     def all_compared(self, queries: Tensor, rows: Tensor) -> Tensor:
         """Return (queries, rows): the score of each query with each row."""
         return queries @ rows.T
-
-    def _of(self, relation: Tensor | None) -> Tensor:
-        if relation is None and self.relations > 1:
-            raise ValueError(
-                f"decoder {type(self).__name__} has {self.relations} relations: give the relation of each "
-                "pair, as khop.Links(relations=...) does"
-            )
-        if relation is None:
-            return self.relation[0]
-        # index_select: its backward adds in a fixed order if a relation occurs twice.
-        rows = self.relation.index_select(0, relation.flatten())
-        return rows.view(*relation.shape, rows.shape[1])
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
-        # Before there were several relations, the only row was stored as a vector.
-        stored = state_dict.get(f"{prefix}relation")
-        if stored is not None and stored.dim() == 1:
-            state_dict[f"{prefix}relation"] = stored.unsqueeze(0)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class DistMult(RelationDecoder):
@@ -208,6 +186,26 @@ class RotatE(RelationDecoder):
     def all_compared(self, queries: Tensor, rows: Tensor) -> Tensor:
         """Return (queries, rows): the margin minus the distances."""
         return self.margin - _distances(queries, rows, 2)
+
+
+def _of(decoder: RelationDecoder, relation: Tensor | None) -> Tensor:
+    if relation is None and decoder.relations > 1:
+        raise ValueError(
+            f"decoder {type(decoder).__name__} has {decoder.relations} relations: give the relation of each "
+            "pair, as khop.Links(relations=...) does"
+        )
+    if relation is None:
+        return decoder.relation[0]
+    # index_select: its backward adds in a fixed order if a relation occurs twice.
+    rows = decoder.relation.index_select(0, relation.flatten())
+    return rows.view(*relation.shape, rows.shape[1])
+
+
+def _as_only_row(decoder: nn.Module, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
+    """Read the only row of an earlier version, which had one relation and stored its row as a vector."""
+    stored = state_dict.get(f"{prefix}relation")
+    if stored is not None and stored.dim() == 1:
+        state_dict[f"{prefix}relation"] = stored.unsqueeze(0)
 
 
 def _even(name: str, width: int) -> int:
