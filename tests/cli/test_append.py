@@ -42,7 +42,8 @@ def test_every_command_sees_the_new_rows(shop: Path, khop_command: Command) -> N
     current = open_folder(shop)
     counts = "+3 user, +5 item, +40 user buys item, +40 item bought-by user"
     assert ran.stdout.splitlines()[0] == f"shop: snapshot {current.fingerprint[:16]}: {counts}"
-    assert ran.stdout.splitlines()[1] == "Show it: khop info shop"
+    notes = ["item.brand: 1 rows with words or categories that training lacks", "Show it: khop info shop"]
+    assert ran.stdout.splitlines()[1:] == notes
     assert khop_command("lookup", "shop", "user", "u32").stdout == "u32\t32\n"
     assert json.loads(khop_command("info", "shop", "--json").stdout)["nodes"][1]["count"] == 45
     assert khop_command("verify", "shop").stdout == "shop: no problems found\n"

@@ -51,8 +51,8 @@ def test_the_test_split_is_measured_unless_another_is_named(
         "test_majority_accuracy": trained["test_majority_accuracy"],
     }  # fmt: skip
     shown = khop_command("evaluate", "a", "--split", "val").stdout
-    words = shown.splitlines()[-1].split()
-    assert (words[:2], words[3]) == (["val", "accuracy"], "(majority")
+    (scores,) = [line.split() for line in shown.splitlines() if line.lstrip().startswith("val ")]
+    assert (scores[:2], scores[3]) == (["val", "accuracy"], "(majority")
 
 
 def test_the_last_checkpoint_scores_as_the_last_epoch(
