@@ -49,7 +49,7 @@ FANOUTS_ALLOWED = (
         (
             {"task": {"kind": "links"}},
             "task.kind is 'links': must be one of node-classification, node-regression, multi-label, "
-            "link-prediction, or package.module:Class",
+            "edge-classification, edge-regression, link-prediction, or package.module:Class",
         ),
         ({"task": {"label": ""}}, "task.label is '': must be text that is not empty"),
         ({"precision": "half"}, "precision is 'half': must be one of float32, tf32, float64, bfloat16"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from khop.config.run_type import component_of, run_type
-from khop.config.tables import SageTable, SamplerTable, StackTable
+from khop.config.tables import RgcnTable, SageTable, SamplerTable
 from khop.config.values import RunConfig
 
 
@@ -21,7 +21,7 @@ def test_without_kinds_a_run_has_khops_defaults() -> None:
 def test_kinds_change_their_tables_alone() -> None:
     values = {"model": {"kind": "rgcn"}, "sampler": {"rule": {"kind": "weighted"}}}
     run = run_type(values)(graph="g", model={"kind": "rgcn", "bases": 3})
-    assert component_of(run, "model").options is StackTable
+    assert component_of(run, "model").options is RgcnTable
     assert component_of(run, "sampler").options is SamplerTable
     fields = type(run).model_fields["sampler"].annotation.model_fields  # type: ignore[union-attr]
     assert "rule" in fields
