@@ -146,6 +146,11 @@ REFUSED: dict[str, Cases] = {
         ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
         ("fanouts 5: must be a list, as [10,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
     ],
+    "Several": [("observers 5: must be observers", lambda: khop.Several(5))],
+    "TensorBoard": [
+        ("folder 5: must be a path", lambda: khop.TensorBoard(5, "")),
+        ("config 5: must be text", lambda: khop.TensorBoard("a", 5)),
+    ],
     "MlflowLog": [
         ("options 5: must be a mapping", lambda: khop.MlflowLog({}, 5)),
         ("settings 5: must be a mapping", lambda: khop.MlflowLog(5)),
@@ -729,6 +734,7 @@ NOTHING_TO_REFUSE = {
     "LinkRows",
     "NegativeMode",
     "Observer",
+    "Unwatched",
     "Output",
     "OwnIds",
     "PeerLost",

@@ -37,7 +37,9 @@ def test_a_profile_says_where_the_time_goes_and_which_setting_to_change(
     for word in ("waits for", "transfer", "compute", "sampling", "gather", "seeds/s", "edges/s", "busy"):
         assert word in done.stdout
     assert "an epoch has 6 steps: the profile covers several" in done.stdout
-    *_, finding, advice, where = done.stdout.splitlines()
+    *_, finding, advice, where, empty, title, command = done.stdout.splitlines()
+    assert (empty, title) == ("", "Next:")
+    assert command.split()[:2] in (["khop", "profile"], ["khop", "train"])
     assert finding.endswith(".")
     named = [word for word in advice.split() if field_at(word) is not None]
     assert named, advice

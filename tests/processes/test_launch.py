@@ -86,9 +86,10 @@ def test_an_error_in_one_rank_ends_all_and_is_reported(
     how: str, error: type[Exception], sentence: str
 ) -> None:
     """Long before their deadline, which is longer than any test may take."""
+    before = children(os.getpid())  # ranks that tests of other files share
     with pytest.raises(error, match=sentence):
         khop.launch(misbehaves, procs=2, arguments=(how,), device="cpu", deadline=LONG_S)
-    assert children(os.getpid()) == []
+    assert sorted(children(os.getpid())) == sorted(before)
 
 
 STOPPED = f"""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from khop.arguments import instance_of
 from khop.training.step_clock import TimedStep
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Receives every event of a training run, in the thread that trains."""
 
@@ -62,6 +64,9 @@ class Several:
     """An observer that forwards every event to other observers, in order."""
 
     def __init__(self, *observers: Observer) -> None:
+        remedy = "must be observers, such as instances of subclasses of khop.Unwatched"
+        for observer in observers:
+            instance_of("observers", observer, Observer, remedy)
         self.observers = observers
 
     def started(self, epochs: int, steps: int) -> None:

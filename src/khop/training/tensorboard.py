@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from khop.arguments import instance_of, path_of
 from khop.training.observer import Unwatched
 from khop.training.step_clock import TimedStep, seconds_by_stage
 
@@ -29,8 +30,9 @@ class TensorBoard(Unwatched):
     from that update on are no longer shown.
     """
 
-    def __init__(self, folder: Path, config: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | os.PathLike[str], config: str) -> None:
+        self.folder = path_of("folder", folder)
+        instance_of("config", config, str, "must be text, such as the TOML of a run")
         self.config = config  # TOML
         self._steps_per_epoch = 0
         self._writer: SummaryWriter | None = None
