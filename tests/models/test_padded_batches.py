@@ -18,14 +18,14 @@ from khop.draw import NegativeMode
 from khop.kernels.dropout import dropout_key
 from khop.kernels.segment import segment_max, segment_mean
 from khop.kernels.segment_softmax import segment_softmax
-from khop.models.rgcn import RGCN
+from khop.models.rgcn import MANY_TYPES, RGCN
 from khop.models.sage import SAGE
 from khop.models.sequential import Sequential
 from khop.training.link_prediction import LinkPrediction
 from khop.training.tasks import NodeClassification, Task
 from support.host_reads import counting
 from support.padded_batches import SPARE, in_use, padded
-from support.small_graphs import one_type, shop
+from support.small_graphs import one_type, shop, small_graph
 from support.small_links import LinkBatches, predictor
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
@@ -69,6 +69,14 @@ def typed(make: Callable[[Graph], nn.Module]) -> Case:
     return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("item", "y"))
 
 
+def many_typed(make: Callable[[Graph], nn.Module]) -> Case:
+    """As many edge types as the CPU computes together."""
+    edge_counts = {("node", f"to-{number}", "node"): 12 for number in range(MANY_TYPES + 1)}
+    small = small_graph({"node": 20}, edge_counts, {"node": 4}, "node", dtype=torch.float64)
+    batch = small.batch(torch.arange(3, 8), [2, 2], "node")
+    return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("node", "y"))
+
+
 def links(mode: NegativeMode) -> Case:
     return Case(predictor(), LinkBatches(mode).batch(), LinkPrediction())
 
@@ -78,6 +86,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "sage, typed": lambda: typed(lambda graph: SAGE.for_graph(graph, 8, 2, embedding=5, encoder="linear")),
     "rgcn": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5)),
     "rgcn, bases": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5, bases=2)),
+    "rgcn, many types": lambda: many_typed(lambda graph: RGCN.for_graph(graph, 8, 2)),
     "sequential": lambda: plain(lambda _: Sequential([Attention(7, 6), Attention(6, 3)])),
     "links, binary": lambda: links(NegativeMode.BINARY),
     "links, triplet": lambda: links(NegativeMode.TRIPLET),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Block
+from khop.kernels.choice import Engine, engine
 from khop.kernels.grouped_linear import grouped_linear
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import segment_sum
@@ -98,7 +99,11 @@ MANY_TYPES = 16  # edge types without bases, from which they are computed in one
 
 
 class RgcnLayer(Layer):
-    """A layer that computes many relations together: one aggregation, and one product for all of them."""
+    """A layer that computes many relations together: one aggregation, and one product for all of them.
+
+    Edge types are together on the CPU alone. On a device each has its own kernels: they read nothing on the
+    host, and pass over what a static shape has behind the last edge.
+    """
 
     weights: RgcnWeights
 
@@ -106,7 +111,8 @@ class RgcnLayer(Layer):
         """Return a function that adds own rows and the means of in-neighbors by relation, times weights."""
         weights, slots = self.weights, self.weights.slots
         few = len(weights.bases) or MANY_TYPES
-        if slots.given is None and len(slots.first) <= few:
+        is_native = engine(weights.bias.device) is Engine.NATIVE
+        if slots.given is None and (len(slots.first) <= few or not is_native):
             return super().totals(h, block)
 
         def total(node_type: NodeType, activation: Activation) -> Tensor:
