@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from khop.api.evaluate import evaluate_links
 from khop.api.open_graph import Graph
@@ -14,11 +15,11 @@ from khop.features.table import FeatureTable
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.inference import link_evaluation
 from khop.inference.link_evaluation import link_scores, node_rows, with_negatives
-from khop.inference.stages import row_table
+from khop.inference.stages import Stage, row_table
 from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
 from khop.training.link_prediction import LinkPrediction
-from support.small_links import BUYS, ON, LinkBatches, graph, links, predictor
+from support.small_links import BUYS, ON, WIDTH, LinkBatches, graph, links, predictor
 
 TYPES = ("user", "item", "tag", "item")
 
@@ -28,10 +29,20 @@ TYPES = ("user", "item", "tag", "item")
 def test_scores_are_those_of_batches_over_all_neighbors(
     decoder: DecoderKind, chunk_numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_evaluation, "_CHUNK_NUMBERS", chunk_numbers)
+    monkeypatch.setattr(link_evaluation, "CHUNK_NUMBERS", chunk_numbers)
+    sizes, decoded = list[tuple[int, int]](), link_evaluation.decoded_rows
+
+    def noting(stage: Stage, *rest: object) -> Tensor:
+        sizes.append((stage.count, max(map(stage.size, range(stage.num_chunks)))))
+        return decoded(stage, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(link_evaluation, "decoded_rows", noting)
     model, whole = predictor(decoder), graph()
     rows = node_rows(model.encoder, whole, whole.features, TYPES, chunk_size=11)
     found = link_scores(model, row_table(rows), links(3))
+    numbers = (1 + 1 + 3) * WIDTH  # values of a link: its source, its destination and three negatives
+    most = max(1, chunk_numbers // numbers)
+    assert sizes == [(count, min(count, most)) for count in (16, 7)]
     batch = LinkBatches(NegativeMode.TRIPLET).batch()
     model.eval()
     expected = model(batch)

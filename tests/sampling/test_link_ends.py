@@ -7,17 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.draw import DrawKey
-from khop.sampling.link_ends import NegativesByType, Planted, plant_apart, plant_merged
+from khop.sampling.link_ends import DrawnEnds, NegativesByType, Planted, plant_apart, plant_merged
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
 
 BUYS, LIKE = ("user", "buys", "item"), ("item", "like", "item")
-LINKS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), max_size=6)
+NODE = st.integers(0, 4)
+LINKS = st.lists(st.tuples(NODE, NODE, NODE, NODE), max_size=6)  # two ends and two numbers for negatives
+SIDES = st.sampled_from([(0, 0), (1, 0), (0, 2), (1, 2)])  # negative destinations and sources of a link
+Drawn = list[tuple[int, int, int, int]]
+Sides = tuple[int, int]
 
 
-def planted(
-    buys: list[tuple[int, int, int]], likes: list[tuple[int, int, int]], own: list[int]
-) -> tuple[Seeds, NegativesByType]:
-    """Links of two types, of which the first have a negative each, beside seed nodes."""
+def planted(buys: Drawn, likes: Drawn, own: list[int], sides: list[Sides]) -> tuple[Seeds, NegativesByType]:
+    """Links of two types beside seed nodes, with as many negatives as `sides` says of each type."""
     by_type, first = {}, 10
     for edge_type, listed in ((BUYS, buys), (LIKE, likes)):
         ends = torch.tensor([pair[:2] for pair in listed], dtype=torch.int64).view(-1, 2).T
@@ -28,7 +30,14 @@ def planted(
     seeds = Seeds(
         {"item": nodes}, {"item": torch.arange(len(own))}, {"item": nodes}, LinkSeeds(by_type, DrawKey(1))
     )
-    return seeds, {BUYS: torch.tensor([[link[2]] for link in buys]).view(-1, 1), LIKE: None}
+    negatives = {}
+    for edge_type, listed, (destinations, sources) in zip((BUYS, LIKE), (buys, likes), sides, strict=True):
+        numbers = torch.tensor([link[2:] for link in listed], dtype=torch.int64).view(-1, 2)
+        negatives[edge_type] = DrawnEnds(
+            numbers[:, :destinations] if destinations else None,
+            numbers.flip(1)[:, :sources] if sources else None,
+        )
+    return seeds, negatives
 
 
 def check_rows(found: Planted, seeds: Seeds, negatives: NegativesByType) -> None:
@@ -39,9 +48,13 @@ def check_rows(found: Planted, seeds: Seeds, negatives: NegativesByType) -> None
         assert torch.equal(nodes[source][rows.source], of_type.edges[0])
         assert torch.equal(nodes[destination][rows.destination], of_type.edges[1])
         drawn = negatives[edge_type]
-        assert (rows.negatives is None) is (drawn is None)
-        if drawn is not None and rows.negatives is not None:
-            assert torch.equal(nodes[destination][rows.negatives], drawn)
+        for node_type, own, expected in (
+            (destination, rows.negatives, drawn.destinations),
+            (source, rows.source_negatives, drawn.sources),
+        ):
+            assert (own is None) is (expected is None)
+            if own is not None and expected is not None:
+                assert torch.equal(nodes[node_type][own], expected)
 
 
 def sorted_unique(node_type: str, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,11 +62,11 @@ def sorted_unique(node_type: str, ids: torch.Tensor) -> tuple[torch.Tensor, torc
     return nodes, places
 
 
-@given(buys=LINKS, likes=LINKS, own=st.lists(st.integers(0, 4), max_size=3))
+@given(buys=LINKS, likes=LINKS, own=st.lists(NODE, max_size=3), sides=st.lists(SIDES, min_size=2, max_size=2))
 def test_merged_ends_are_one_seed_per_node(
-    buys: list[tuple[int, int, int]], likes: list[tuple[int, int, int]], own: list[int]
+    buys: Drawn, likes: Drawn, own: list[int], sides: list[Sides]
 ) -> None:
-    seeds, negatives = planted(buys, likes, own)
+    seeds, negatives = planted(buys, likes, own, sides)
     found = plant_merged(seeds, negatives, sorted_unique)
     check_rows(found, seeds, negatives)
     items = found.seeds.nodes["item"].tolist()
@@ -61,27 +74,34 @@ def test_merged_ends_are_one_seed_per_node(
     assert len(set(items[len(own) :])) == len(items) - len(own)
 
 
-@given(buys=LINKS, likes=LINKS, own=st.lists(st.integers(0, 4), max_size=3))
+@given(buys=LINKS, likes=LINKS, own=st.lists(NODE, max_size=3), sides=st.lists(SIDES, min_size=2, max_size=2))
 def test_ends_apart_have_a_position_and_the_time_of_their_link(
-    buys: list[tuple[int, int, int]], likes: list[tuple[int, int, int]], own: list[int]
+    buys: Drawn, likes: Drawn, own: list[int], sides: list[Sides]
 ) -> None:
-    seeds, negatives = planted(buys, likes, own)
+    seeds, negatives = planted(buys, likes, own, sides)
     found = plant_apart(seeds, negatives)
     check_rows(found, seeds, negatives)
     assert found.seeds.times is not None
     ends = {t: ids.numel() for t, ids in found.seeds.nodes.items()}
-    assert sum(ends.values()) == len(own) + 3 * len(buys) + 2 * len(likes)
+    of_links = [2 + sum(of_type) for of_type in sides]
+    assert sum(ends.values()) == len(own) + of_links[0] * len(buys) + of_links[1] * len(likes)
     assert {t: of.numel() for t, of in found.seeds.positions.items()} == ends
     assert {t: of.numel() for t, of in found.seeds.times.items()} == ends
     for edge_type, rows in found.rows.items():
         positions = found.seeds.positions
-        of_ends = [positions[edge_type[0]][rows.source], positions[edge_type[2]][rows.destination]]
-        if rows.negatives is not None:
-            of_ends.append(positions[edge_type[2]][rows.negatives].flatten())
-        distinct = torch.cat(of_ends)
-        assert torch.unique(distinct).numel() == distinct.numel()  # keys of disjoint trees
         assert seeds.links is not None
         times = seeds.links.by_type[edge_type].times
         assert times is not None
-        assert torch.equal(found.seeds.times[edge_type[0]][rows.source], times)
-        assert torch.equal(found.seeds.times[edge_type[2]][rows.destination], times)
+        of_ends = []
+        for node_type, of_end in (
+            (edge_type[0], rows.source),
+            (edge_type[2], rows.destination),
+            (edge_type[2], rows.negatives),
+            (edge_type[0], rows.source_negatives),
+        ):
+            if of_end is not None:
+                of_ends.append(positions[node_type][of_end].flatten())
+                expected = times if of_end.dim() == 1 else times[:, None].expand(of_end.shape)
+                assert torch.equal(found.seeds.times[node_type][of_end], expected)
+        distinct = torch.cat(of_ends)
+        assert torch.unique(distinct).numel() == distinct.numel()  # keys of disjoint trees
