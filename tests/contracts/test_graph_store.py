@@ -155,6 +155,13 @@ class OtherRows(Smallest):
         return replace(csc, indices=csc.indices.flip(0))
 
 
+class FirstValues(Smallest):
+    """Values are those of the first edges, whatever was asked."""
+
+    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
+        return self.inner.edge_values(edge_type, column, torch.arange(edges.numel()))
+
+
 class OnlyInName(Smallest):
     def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
         return self
@@ -305,6 +312,10 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     ShortBounds: (graph_members.partition_bounds_cover_all_nodes, "must ascend from 0 to 6"),
     PreparesOnce: (graph_members.preparing_changes_no_draw, "Take any needs in `prepare`"),
+    FirstValues: (
+        graph_members.edge_values_are_those_of_the_column,
+        "edge_values of ('item', 'like', 'item'), edges",
+    ),
     OtherRows: (
         graph_members.whole_edges_are_those_of_the_graph,
         "local_csc of ('user', 'buys', 'item'): indices",

@@ -27,8 +27,10 @@ from khop import (
 )
 from khop.graph.needs import Need
 from khop.graph.store import GraphStore
+from khop.sampling.groups import GroupSeeds
 from khop.sampling.sampler import KernelSampler
 from khop.schema import EdgeType, NodeType
+from khop.testing import group_sampler
 from khop.testing import sampler as suite
 from khop.testing.promises import BrokenPromise, keep_all
 from khop.testing.sampler import PROMISES, RANDOM_PROMISES, Make
@@ -298,6 +300,13 @@ class OtherKernels(Smallest):
         return NeighborSampler(self.graph, [2, 2], edge_ids=True).for_kernels()
 
 
+class MakesGroups(Smallest):
+    """It makes groups, and takes single nodes."""
+
+    def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
+        return GroupSeeds("nodes", sum(ids.numel() for ids in nodes.values()), 1, nodes)
+
+
 WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     Counts: (suite.samples_are_functions_of_seeds_and_key, "the second sample"),
     NoKey: (suite.draws_depend_on_the_key, "another key gives the same sample"),
@@ -324,6 +333,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     EvaluatesAll: (suite.evaluation_uses_a_sampler_or_the_default, "must be 9 or fewer"),
     OtherKernels: (suite.evaluation_uses_a_sampler_or_the_default, "the sample of for_kernels()"),
     ManyFanouts: (suite.evaluation_uses_a_sampler_or_the_default, "number of exact_fanouts"),
+    MakesGroups: (group_sampler.groups_are_dealt_once_per_epoch, "no error was raised, must be Unsupported"),
 }
 
 

@@ -1,8 +1,9 @@
 """Contract suites: tests that every implementation of a protocol passes, khop's own and yours.
 
-`khop.testing.graph_store`, `graph_rules`, `feature_store`, `rule`, `sampler` and `batch_source` each have
-`PROMISES`, a tuple of functions. Each function takes a way to make the implementation. It raises
-`BrokenPromise`, which names the promise and the difference. A test calls them one by one:
+`khop.testing.graph_store`, `graph_rules`, `feature_store`, `rule`, `sampler`, `group_sampler` (samplers of
+groups) and `batch_source` each have `PROMISES`, a tuple of functions. Each function takes a way to
+make the implementation. It raises `BrokenPromise`, which names the promise and the difference. A test calls
+them one by one:
 
     from khop.testing import feature_store
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-SUITES = ("graph_store", "graph_rules", "feature_store", "rule", "sampler", "batch_source")
+SUITES = ("graph_store", "graph_rules", "feature_store", "rule", "sampler", "group_sampler", "batch_source")
 
 
 def __getattr__(name: str) -> ModuleType:

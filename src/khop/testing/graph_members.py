@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from math import isqrt
 
@@ -139,6 +140,23 @@ def in_degrees_are_the_lengths_of_rows(make: Make) -> None:
 
 
 @promise
+def edge_values_are_those_of_the_column(make: Make) -> None:
+    """Return a column's numbers of edges by their positions in CSC order, in any order; or Unsupported."""
+    times = list(range(-5, len(SHOP.edges[LIKE]) - 5))  # ascending, so rows that are sorted by time stay
+    graph = make(replace(SHOP, columns={LIKE: {"time": list(map(float, times))}}))
+    pairs = list(zip(SHOP.edges[LIKE], times, strict=True))
+    in_order = [time for _, time in sorted(pairs, key=lambda each: each[0][1])]
+    for edges in ([len(times) - 1, 0, 7, 7, 30], []):
+        found = unless_unsupported(lambda of=edges: graph.edge_values(LIKE, "time", int64(of)))  # type: ignore[misc]
+        if found is None:
+            return
+        what = f"edge_values of {LIKE}, edges {edges}"
+        expect_equal(f"dtype of {what}", found.dtype, torch.int64)
+        expect_equal(what, found.tolist(), [in_order[edge] for edge in edges])
+    expect_refusal(lambda: graph.edge_values(LIKE, "cost", int64([0])), "column 'cost'", "cost", "like")
+
+
+@promise
 def whole_edges_are_those_of_the_graph(make: Make) -> None:
     """Return all edges by `local_csc` and `in_one_piece`, or raise Unsupported."""
     graph = make(SHOP)
@@ -260,6 +278,7 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     results_are_on_the_frontiers_device,
     preparing_changes_no_draw,
     in_degrees_are_the_lengths_of_rows,
+    edge_values_are_those_of_the_column,
     whole_edges_are_those_of_the_graph,
     some_edge_types_are_those_of_the_graph,
     kept_edges_are_those_that_were_named,

@@ -1,4 +1,4 @@
-"""Contract suite of `khop.Sampler`: a function from a graph store to a sampler of seed nodes."""
+"""Contract suite of `khop.Sampler`: a function from a graph store to a sampler of seeds, not of groups."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from khop.graph.store import GraphStore, GraphStoreBase
 from khop.rules.rule import Hop
 from khop.sampling.sampler import Sampler, Seeds
 from khop.schema import EdgeType, NodeType
+from khop.testing import group_sampler
 from khop.testing.graphs import SHOP, PlainGraph, plain_graphs, plain_seeds, ring, seeds_of
 from khop.testing.promises import (
     examples,
@@ -392,5 +393,6 @@ PROMISES: tuple[Callable[[Make], None], ...] = (
     it_states_what_it_takes,
     visits_are_probabilities_of_nodes,
     evaluation_uses_a_sampler_or_the_default,
+    *group_sampler.PROMISES,
 )
 RANDOM_PROMISES: tuple[Callable[[Make], None], ...] = (draws_depend_on_the_key,)  # of samplers that draw
