@@ -96,7 +96,7 @@ class GraphStore(Protocol):
         ...
 
     def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-        """Return the numbers of some edges, (edges): a column of numbers at int64 positions in CSC order.
+        """Return int64 (edges): a column of whole numbers at int64 positions in CSC order.
 
         Unsupported if this process does not have the column of all edges. Not collective.
         """
