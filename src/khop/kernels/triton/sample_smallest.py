@@ -71,6 +71,54 @@ def _keys(
     return key, id
 
 
+@triton.jit
+def _last_pick(
+    order: tl.tensor,
+    indices: tl.tensor,
+    source_ids: tl.tensor,
+    numbers: tl.tensor,
+    first: tl.tensor,
+    degree: tl.tensor,
+    number: tl.tensor,
+    period: tl.tensor,
+    per_row: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """Return the key of the last pick of a row, the picks with this key, and the id of the last pick.
+
+    The key is found bit by bit. A row without more than `per_row` edges has the key 0.
+    """
+    places = tl.arange(0, BLOCK)
+    limit = tl.full([], 0, tl.uint64)
+    ties = degree * 0 + per_row  # picks among the keys that are equal to the limit so far
+    last_id = degree * 0 - 1
+    if degree > per_row:
+        for place in range(64):
+            shift = (degree * 0 + 63 - place).to(tl.uint64)
+            below = degree * 0
+            for start in range(0, degree, BLOCK):
+                at = start + places
+                inside = at < degree
+                k, _ = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+                below += tl.sum((inside & ((k >> shift) == (limit >> shift))).to(tl.int64), 0)
+            is_above = below < ties
+            ties = tl.where(is_above, ties - below, ties)
+            limit = tl.where(is_above, limit | (tl.full([], 1, tl.uint64) << shift), limit)
+        if order is not None:
+            last_id = degree  # ties are counted in the order of the row
+        else:
+            for _ in range(ties):
+                following = degree * 0 + 0x7FFFFFFFFFFFFFFF
+                for start in range(0, degree, BLOCK):
+                    at = start + places
+                    inside = at < degree
+                    k, id = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
+                    is_next = inside & (k == limit) & (id > last_id)
+                    following = tl.minimum(following, tl.min(tl.where(is_next, id, 0x7FFFFFFFFFFFFFFF), 0))
+                last_id = following
+    return limit, ties, last_id
+
+
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
 def smallest(
     indptr: tl.tensor,
@@ -94,7 +142,7 @@ def smallest(
     per_row: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Find the key of the last pick bit by bit, then write the picks; a program per row."""
+    """Find the last pick, then write the picks in row order; a program per row."""
     row = tl.program_id(0).to(tl.int64)
     rows = row + tl.zeros([1], tl.int64)
     _live, _node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
@@ -109,33 +157,9 @@ def smallest(
     else:
         given = tl.load(key).to(tl.uint64, bitcast=True)
         number = mixed(given ^ mixed_stream.to(tl.int64).to(tl.uint64, bitcast=True))
-    limit = tl.full([], 0, tl.uint64)  # the key of the last pick
-    ties = taken * 0 + per_row  # picks among the keys that are equal to it so far
-    last_id = taken * 0 - 1
-    if degree > per_row:
-        for place in range(64):
-            shift = (taken * 0 + 63 - place).to(tl.uint64)
-            below = taken * 0
-            for start in range(0, degree, BLOCK):
-                at = start + places
-                inside = at < degree
-                k, _ = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
-                below += tl.sum((inside & ((k >> shift) == (limit >> shift))).to(tl.int64), 0)
-            is_above = below < ties
-            ties = tl.where(is_above, ties - below, ties)
-            limit = tl.where(is_above, limit | (tl.full([], 1, tl.uint64) << shift), limit)
-        if order is not None:
-            last_id = degree  # ties are counted in the order of the row, below
-        else:
-            for _ in range(ties):
-                following = taken * 0 + 0x7FFFFFFFFFFFFFFF
-                for start in range(0, degree, BLOCK):
-                    at = start + places
-                    inside = at < degree
-                    k, id = _keys(order, indices, source_ids, numbers, first, at, inside, number, period)
-                    is_next = inside & (k == limit) & (id > last_id)
-                    following = tl.minimum(following, tl.min(tl.where(is_next, id, 0x7FFFFFFFFFFFFFFF), 0))
-                last_id = following
+    limit, ties, last_id = _last_pick(
+        order, indices, source_ids, numbers, first, degree, number, period, per_row, BLOCK
+    )
     done = taken * 0
     tied = taken * 0
     for start in range(0, degree, BLOCK):
