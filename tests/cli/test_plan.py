@@ -53,6 +53,7 @@ def test_servers_are_planned_beside_worker_mode(khop_command: Command) -> None:
     assert served["sent_bytes"] == pytest.approx(2 * served["batch_bytes"])
     assert f"servers for which trainers do not wait {served['enough']}" in said
     assert "servers" not in json.loads(khop_command(*ASKED, "--json").stdout)
+    assert said.endswith("khop serve GRAPH --listen HOST:7311 khop train run.toml --servers HOST:7311")
 
 
 def test_a_negative_number_of_servers_is_a_sentence(khop_command: Command) -> None:

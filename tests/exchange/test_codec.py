@@ -67,7 +67,8 @@ def test_ids_take_32_bits_where_they_fit_and_are_checked() -> None:
 
 
 def test_ranks_agree_on_equal_settings_alone() -> None:
-    facts = [(DrawKey(key), *of) for key in (1, 2) for of in ((1, "a"), (1, "b"), (2, "a"))]
+    keys = [DrawKey(1), DrawKey(2), DrawKey(1, 5, 3), DrawKey(1, 5, 4), DrawKey(1, 6, 3)]
+    facts = [(key, *of) for key in keys for of in ((1, "a"), (1, "b"), (2, "a"))]
     hashes = [agreement(*of) for of in facts]
     assert len(set(hashes)) == len(facts)
     assert all(0 <= each < 1 << 63 for each in hashes)

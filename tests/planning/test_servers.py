@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,36 @@ def test_the_slowest_part_decides_and_enough_servers_leave_it_to_the_trainers() 
     assert found.step == max(found.trainer_cores, found.trainer_network)
     assert found.enough <= enough
     assert planned(servers=enough - 1).bottleneck.startswith("server")
+
+
+def test_the_table_of_the_documentation_has_the_planned_figures() -> None:
+    """The page gives rows for 25 Gbit/s, and steps and seeds per second for 100 Gbit/s in brackets."""
+    page = (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
+    rows = re.findall(
+        r"^\| (one machine|worker mode, 4[^|]*|4 trainers, . servers?) \|(.*)\|$", page, re.MULTILINE
+    )
+    found = {
+        name: [float(n.replace(",", "")) for n in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+        for name, text in rows
+    }
+    graph, run = GraphSize(111_059_956, 1_615_685_872, 512), Run((15, 10, 5), 4096)
+    slow, fast = (Cluster(4, 32, gbit, 1e-4, cache_share=0.2) for gbit in (25, 100))
+    alone = predict(graph, replace(run, batch_size=1024), replace(slow, machines=1), MEASURED)[0]
+    step = alone.times.step
+    expected = {"one machine": [alone.memory.total / 1e9, 0, step * 1e3, 1024 / step]}
+    modes = [predict(graph, run, cluster, MEASURED)[0] for cluster in (slow, fast)]
+    name, steps = "worker mode, 4 machines, all edges on each", [mode.times.step for mode in modes]
+    sent = modes[0].memory.total / 1e9, modes[0].traffic.bytes / 1e6
+    expected[name] = [*sent, *(1e3 * step for step in steps), *(4096 / step for step in steps)]
+    for servers, name in ((1, "4 trainers, 1 server"), (4, "4 trainers, 4 servers")):
+        both = [predict_servers(graph, run, cluster, servers, MEASURED) for cluster in (slow, fast)]
+        memory = [both[0].server_memory / 1e9, both[0].trainer_memory / 1e9] if servers == 1 else []
+        steps = [each.step for each in both]
+        times = [*(1e3 * step for step in steps), *(4096 / step for step in steps)]
+        expected[name] = [*memory, both[0].sent_bytes / 1e6, *times]
+    assert found.keys() == expected.keys()
+    for name, figures in expected.items():
+        assert found[name] == pytest.approx(figures, rel=0.03), name
 
 
 def test_a_number_of_servers_is_positive() -> None:

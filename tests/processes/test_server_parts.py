@@ -108,6 +108,28 @@ def test_the_owner_of_a_part_is_killed_and_comes_back(parts: Parts, expected: li
     assert {batch.traffic["server"] for batch in found} == {0, 1}
 
 
+@pytest.mark.long
+def test_two_owners_of_a_part_share_its_requests_and_replace_each_other(
+    parts: Parts, expected: list[khop.Batch], tmp_path: Path
+) -> None:
+    first, others = parts.addresses[0], [parts.addresses[1], f"127.0.0.1:{free_port()}"]
+    owners = tmp_path / "owners.toml"
+    owners.write_text(f"parts = [['{first}'], {others}]\ntoken_file = '{parts.token}'\n")
+    words = ("--owners", owners, "--token-file", parts.token)
+    parts.start(parts.folder, "--part", "0", *words, listen=first)
+    running = [parts.start(parts.folder, "--part", "1", *words, listen=address) for address in others]
+    loader, found = loader_of(khop.connect([first], token_file=parts.token, deadline=60.0)), []
+    answers = []
+    for batch in loader.epoch(0):
+        found.append(batch)
+        if batch.step == 5:
+            answers = [int(str(each.status("--token-file", parts.token)["answers"])) for each in running]
+            running[0].kill()
+    check(found, expected)
+    assert min(answers) > 5
+    assert sum(batch.traffic["server_retries"] for batch in found) == 0  # the client noticed nothing
+
+
 def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:
     try:
         yield from batches

@@ -16,7 +16,7 @@ import pyarrow.parquet
 
 from khop.api.partition import partition_graph
 from khop.servers.access import Role, write_token
-from support.commands import ENVIRONMENT, KHOP, free_port, train
+from support.commands import ENVIRONMENT, KHOP, TORCHRUN, free_port, train
 from support.named_shop import CLASSES, write_named_shop
 from support.server_processes import servers
 from support.small_folders import write_hub_graph, write_learnable_graph
@@ -64,6 +64,26 @@ def test_servers_are_killed_and_the_world_size_changes_within_an_epoch(
     apart = max(abs(one[2] - other[2]) / other[2] for one, other in zip(found, expected, strict=True))
     print(f"losses differ by at most {apart:.1e}")
     assert apart < 1e-4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_ranks_of_torchrun_on_servers_have_the_losses_of_local_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_learnable_graph(tmp_path / "toy")
+    Path("run.toml").write_text(RUN)
+    train("run.toml", "--out", "local", "--procs", "2")
+    with servers() as start:
+        addresses = ",".join(start("toy").address for _ in range(2))
+        words = [*TORCHRUN, "2", "-m", "khop", "train", "run.toml", "--out", "far", "--servers", addresses]
+        done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert losses("far") == losses("local")
+    lines = [json.loads(line) for line in Path("far", "steps.jsonl").read_text().splitlines()]
+    assert {len(line["traffic"]["server"]) for line in lines} == {2}  # one number for each rank
+    assert {place for line in lines for place in line["traffic"]["server"]} == {0, 1}
 
 
 @pytest.mark.long

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import khop
+import khop.servers.lists as lists
 from khop.errors import Unsupported
 from khop.features.store import Rows
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.servers.errors import InvalidAnswer
-from khop.servers.frame import whole
+from khop.servers.frame import Tensors, whole
 from khop.servers.graph import RemoteView
+from khop.servers.served import Answered
 from khop.servers.transport import CallContext
 from support.in_process import connected, exchange_with
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
@@ -34,6 +36,21 @@ def test_ids_of_a_split_can_be_fetched(typed_graph: khop.Graph) -> None:
     assert isinstance(listed, ListedNodes)
     assert len(listed) == 50
     assert torch.equal(ids_here(listed), ids_here(typed_graph.split("val")["user"]))
+
+
+@pytest.mark.parametrize("ids", [torch.arange(49), torch.rand(50)], ids=["fewer", "no ids"])
+def test_an_answer_without_the_requested_ids_is_refused(
+    typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch, ids: torch.Tensor
+) -> None:
+    def other(*_: object) -> Answered:
+        tensors = Tensors()
+        return {"ids": tensors(ids)}, tensors
+
+    monkeypatch.setitem(lists._ANSWERS, "ids", other)
+    with pytest.raises(
+        InvalidAnswer, match=rf"answer: has {ids.dtype} of shape \({ids.numel()},\), asked were 50"
+    ):
+        ids_here(connected(typed_graph).split("val")["user"])
 
 
 def test_original_ids_of_all_nodes_are_not_here(tmp_path: Path) -> None:

@@ -75,8 +75,16 @@ def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -
         "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
     )
     say(console, f"Costs are {costs}. How each number is made: docs/planning.md.")
+    say_next(console, *_next(cluster, served))
+
+
+def _next(cluster: Cluster, served: ServersPrediction | None) -> list[tuple[str, ...]]:
+    """Return the commands that carry out a plan."""
+    train = ("khop", "train", "run.toml")
+    if served is not None:
+        return [("khop", "serve", "GRAPH", "--listen", "HOST:7311"), (*train, "--servers", "HOST:7311")]
     parts = ("khop", "partition", "GRAPH", "PARTS", "--parts", str(cluster.machines))
-    say_next(console, parts, ("khop", "train", "run.toml", "--graph", "PARTS"))
+    return [parts, (*train, "--graph", "PARTS")]
 
 
 def _fewest(machines: int | None) -> str:

@@ -108,5 +108,8 @@ def check_below(numbers: Tensor, limit: int, what: str) -> None:
 
 
 def agreement(key: DrawKey, *facts: object) -> int:
-    """Return a hash of the facts that ranks have to agree on for a draw; it fits in int64."""
-    return mix64(key.value ^ crc32(repr(facts).encode())) >> 1
+    """Return a hash of the key, its epoch and step, and the facts that ranks have to agree on for a draw.
+
+    It fits in int64. Rules may draw by the keys of other steps, so two keys of one value can differ.
+    """
+    return mix64(key.value ^ crc32(repr((key.of_epoch, key.step, *facts)).encode())) >> 1

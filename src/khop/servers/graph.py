@@ -101,9 +101,9 @@ class RemoteView:
         """Return the ids of a split of one type, int64 (count), fetched in pieces."""
         pieces = []
         for first in range(0, count, _IDS_AT_ONCE):
-            limits: dict[str, Plain] = {"first": first, "last": min(count, first + _IDS_AT_ONCE)}
-            fields = {"list": dict(reference), **limits}
-            pieces.append(self.ask(IDS, fields, Tensors(), lambda frame: frame.tensor(frame.document["ids"])))
+            last = min(count, first + _IDS_AT_ONCE)
+            fields: dict[str, Plain] = {"list": dict(reference), "first": first, "last": last}
+            pieces.append(self.ask(IDS, fields, Tensors(), partial(_ids, last - first)))
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
 
 
@@ -172,6 +172,13 @@ def remote_graph(view: RemoteView, schema: Schema) -> RemoteGraph:
     """Return the edges of a view of a graph on servers; `schema` is that of the view."""
     nodes = NumberedNodes(view.description.nodes, {}, view.description.bounds)
     return RemoteGraph(view, schema, nodes)
+
+
+def _ids(count: int, frame: Frame) -> Tensor:
+    ids = frame.tensor(frame.document["ids"])
+    if ids.shape != (count,) or ids.dtype != torch.int64:
+        raise ValueError(f"answer: has {ids.dtype} of shape {tuple(ids.shape)}, asked were {count} ids")
+    return ids
 
 
 def _in_degrees(view: RemoteView, edge_type: EdgeType, nodes: Tensor) -> Tensor:

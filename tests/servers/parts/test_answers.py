@@ -46,6 +46,7 @@ def hop_request(service: Service, *, part: int = 0, **change: Plain) -> bytes:
         "kind": HOP,
         "graph": service._served.fingerprint,
         "part": part,
+        "request": 7,
         **hop_fields((), hop, KEY, wire),
         "frontier": tensors(wire.request(frontier, graph.spans(part))),
         **change,
@@ -54,7 +55,10 @@ def hop_request(service: Service, *, part: int = 0, **change: Plain) -> bytes:
 
 
 def plain_request(service: Service, kind: str, fields: Mapping[str, Plain]) -> bytes:
-    return whole({"kind": kind, "graph": service._served.fingerprint, "part": 0, "view": [], **fields}, [])
+    return whole(
+        {"kind": kind, "graph": service._served.fingerprint, "part": 0, "request": 7, "view": [], **fields},
+        [],
+    )
 
 
 class _Stream:
@@ -75,7 +79,9 @@ def test_only_tokens_of_servers_may_ask_for_hops(services: list[Service]) -> Non
             handler.answer(request, token, Client("a", "a"), stream, 1.0)
     assert not stream.sent
     handler.answer(request, Token("between", b"", role=Role.SERVER), Client("a", "a"), stream, 1.0)
-    assert received(stream.sent, 1 << 20, "answer").tensors[0].numel() > 100
+    answer = received(stream.sent, 1 << 20, "answer")
+    assert answer.tensors[0].numel() > 100
+    assert answer.document["request"].whole() == 7
     assert handler.drain(5)
 
 
@@ -90,6 +96,7 @@ def test_a_request_about_another_part_or_graph_is_refused(services: list[Service
     ("change", "sentence"),
     [
         ({"key": written_key(DrawKey(6))}, "for another hop, or for another key"),
+        ({"key": written_key(DrawKey(5, 0, 1))}, "for another hop, or for another key"),  # of another step
         ({"key": 6}, r"request\.key: has no field"),
         ({"fanouts": [[["user", "sells", "item"], 3]]}, "no edge type"),
         ({"fanouts": [["item", 3]]}, "is no edge type"),

@@ -28,6 +28,7 @@ class Owner:
     answer: int = 0
     error: Exception | None = None
     together: threading.Barrier | None = None
+    late: int = 0  # requests by which answers lag behind
     contexts: list[CallContext] = field(default_factory=list)
     addresses: tuple[str, ...] = ("10.0.0.6:7311",)
 
@@ -46,6 +47,7 @@ class Owner:
             raise self.error
         given = parsed(request, 1 << 20, "request").document
         fields = {"answer": self.answer, "asked": given["part"].value, "kind": given["kind"].value}
+        fields["request"] = given["request"].whole() - self.late
         return Answer(receive(iter([whole(fields, [])])), "a", 0, 0, 0, 0.0)
 
 
@@ -100,6 +102,17 @@ def test_the_wait_is_that_of_the_caller() -> None:
 def test_an_error_names_the_part(error: Exception, raised: type[Exception], words: str) -> None:
     with pytest.raises(raised, match=words):
         exchange({0: Owner(error=error)}).ask("hop", {0: Query({})}, read, lambda: None)
+
+
+def test_an_answer_to_an_earlier_request_is_refused() -> None:
+    """Hops of successive steps have answers of equal sizes: nothing else in them differs."""
+    owner = Owner()
+    asked = exchange({0: owner})
+    asked.ask("hop", {0: Query({})}, read, lambda: None)
+    owner.late = 1
+    sentence = r"part 0 \(10\.0\.0\.6:7311\): answer: is to request 0, and this request is 1"
+    with pytest.raises(InvalidAnswer, match=sentence):
+        asked.ask("hop", {0: Query({})}, read, lambda: None)
 
 
 GOOD = {"wire": VERSION, "randomness": 1, "fingerprint": "f" * 64, "part": 2}

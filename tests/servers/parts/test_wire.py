@@ -54,7 +54,7 @@ def test_a_hop_is_read_as_it_was_written(rule: Rule, frontier: Frontier) -> None
 def test_negatives_are_read_as_they_were_written(
     negatives: DrawnNegatives, until: torch.Tensor | None
 ) -> None:
-    key, positives = DrawKey(7), Positives(IDS, IDS, until, "time")
+    key, positives = DrawKey(7, 3, 2), Positives(IDS, IDS, until, "time")
     asked = read_negatives(sent(negative_fields((), BUYS, negatives, positives, key)), BUILTIN, SCHEMA, NODES)
     assert (asked.edge_type, asked.negatives, asked.key) == (BUYS, negatives, key)
     assert asked.wire == NegativeWire.of(BUYS, negatives, positives, key, 200)

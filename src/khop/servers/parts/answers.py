@@ -73,7 +73,9 @@ class PartAnswers:
             raise WrongGraph(
                 f"the request is for part {asked}, and this server has part {self.part}; correct owners.toml"
             )
-        return self._answers[kind](frame)
+        number = frame.document["request"].whole()
+        fields, tensors = self._answers[kind](frame)
+        return {**fields, "request": number}, tensors
 
     def _hop(self, frame: Frame) -> Answered:
         graph = self._views.graph(frame.document["view"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TypeVar
 
 from khop.draw import RANDOMNESS
@@ -21,7 +22,7 @@ from khop.servers.errors import (
 )
 from khop.servers.frame import VERSION, Frame, Tensors, received, whole
 from khop.servers.json_fields import Document, Plain
-from khop.servers.transport import CallContext, Exchange
+from khop.servers.transport import Buffer, CallContext, Exchange
 
 Own = TypeVar("Own")
 Value = TypeVar("Value")
@@ -45,6 +46,7 @@ class PartExchange:
         self.part = part
         self._fingerprint, self._owners, self._limits = fingerprint, owners, limits
         self._threads = ThreadPoolExecutor(_UNBOUNDED, thread_name_prefix="khop-ask")
+        self._numbers = count()  # of requests; an answer has that of its request
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -79,7 +81,8 @@ class PartExchange:
         read: Callable[[int, Frame], Value],
         caller: Caller | None,
     ) -> Value:
-        fields = {"kind": kind, "graph": self._fingerprint, "part": part, **query.fields}
+        number = next(self._numbers)
+        fields = {"kind": kind, "graph": self._fingerprint, "part": part, "request": number, **query.fields}
         request, owners = whole(fields, query.tensors.all), self._owners[part]
         context = CallContext(f"{kind} of part {part}", limits=self._limits)
         if caller is not None:
@@ -87,9 +90,7 @@ class PartExchange:
             context = CallContext(context.stage, stop=caller.gone, limits=limits)
         where = f"part {part} ({', '.join(owners.addresses)})"
         try:
-            return owners.ask(
-                context, request, lambda pieces: read(part, received(pieces, _MOST_ANSWER, "answer"))
-            ).value
+            return owners.ask(context, request, lambda pieces: read(part, _answer_to(number, pieces))).value
         except PeerLost as error:
             raise PartLost(str(error)) from None
         except InvalidRequest:
@@ -98,6 +99,14 @@ class PartExchange:
             raise type(error)(f"{where}: {error}") from error
         except ValueError as error:
             raise InvalidAnswer(f"{where}: {error}") from error
+
+
+def _answer_to(number: int, pieces: Iterator[Buffer]) -> Frame:
+    """Read an answer; ValueError if it is the answer to another request, such as one of another step."""
+    frame = received(pieces, _MOST_ANSWER, "answer")
+    if (found := frame.document["request"].whole()) != number:
+        raise ValueError(f"answer: is to request {found}, and this request is {number}")
+    return frame
 
 
 def within(limits: Limits, patience_s: float) -> Limits:

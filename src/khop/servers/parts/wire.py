@@ -80,7 +80,7 @@ def negative_fields(
         "negatives": described(negatives),
         "until": positives.until is not None,
         "time_column": positives.time_column,
-        "key": key.value,
+        "key": written_key(key),
     }
 
 
@@ -101,7 +101,7 @@ def read_negatives(
     edge_type = edge_type_of(given["type"].type_(), schema)
     negatives: DrawnNegatives = registry.made(given["negatives"])  # type: ignore[assignment]
     check_drawn(negatives)
-    column, key = given.given("time_column"), DrawKey(given["key"].whole())
+    column, key = given.given("time_column"), read_key(given["key"])
     until = _NOTHING if given["until"].value is True else None
     positives = Positives(_NOTHING, _NOTHING, until, None if column is None else column.text())
     wire = NegativeWire.of(edge_type, negatives, positives, key, nodes[edge_type[2]])
