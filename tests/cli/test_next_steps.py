@@ -62,8 +62,9 @@ OF_RUNS = {
     "compare": ["compare", "one", "two"],
     "report": ["report", "one", "-o", "report.html"],
 }
+OF_SERVERS = {"serve", "servers status"}
 ELSEWHERE = {  # in the test files of these commands, which make what they need
-    "predict", "recommend", "append", "compact", "serve", "servers status",
+    "predict", "recommend", "append", "compact",
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def place(khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_every_command_is_tried_here_or_in_its_own_file() -> None:
-    known = {*LIGHT, *OF_RUNS, *ELSEWHERE}
+    known = {*LIGHT, *OF_RUNS, *OF_SERVERS, *ELSEWHERE}
     assert set(words_of(typer.main.get_command(app))) == known
 
 
@@ -149,7 +150,9 @@ def test_next_commands_can_be_copied_and_a_redirect_stays_one() -> None:
     assert printed.get() == "\nNext:\nkhop init 'my graph' > run.toml\n"
 
 
-def test_a_server_on_a_terminal_names_the_command_of_its_clients(learnable: Path) -> None:
+def test_a_server_and_its_status_name_the_command_of_its_clients(
+    khop_command: Command, learnable: Path
+) -> None:
     pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "khop", "serve", str(learnable), "--listen", "127.0.0.1:0"]
@@ -157,8 +160,11 @@ def test_a_server_on_a_terminal_names_the_command_of_its_clients(learnable: Path
         os.close(theirs)
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(3)]
+        status = khop_command("servers", "status", lines[2].split()[-1])
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
     os.close(ours)
     assert lines[:2] == ["\n", "Next:\n"]
     assert lines[2].startswith("khop train run.toml --servers 127.0.0.1:")
+    assert status.code == 0, status
+    assert status.stdout.endswith(f"\nNext:\n{lines[2]}")

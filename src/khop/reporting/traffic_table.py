@@ -19,9 +19,10 @@ def traffic_section(runs: Sequence[ReportedRun]) -> str:
         return paragraph(
             "The runs exchanged no rows with other processes or servers, so there is no cache to hit."
         )
-    rows = [[run.name, *_cells(run)] for run in runs]
-    heading = ["run", "rows needed", "remote", *_RATES.values(), "received per epoch", "received in all"]
-    charts = [_chart(runs, name, title) for name, title in _RATES.items()]
+    rates = _rates(runs)
+    rows = [[run.name, *_cells(run, rates)] for run in runs]
+    heading = ["run", "rows needed", "remote", *rates.values(), "received per epoch", "received in all"]
+    charts = [_chart(runs, name, title) for name, title in rates.items()]
     return table("Caches and network", heading, rows) + f'<div class="charts">{"".join(charts)}</div>'
 
 
@@ -29,14 +30,20 @@ def _of_epochs(run: ReportedRun) -> list[Mapping[str, float]]:
     return [found for record in run.summary.records if isinstance(found := record.get("traffic"), Mapping)]
 
 
-def _cells(run: ReportedRun) -> list[str]:
+def _rates(runs: Sequence[ReportedRun]) -> Mapping[str, str]:
+    """Return the rates to show. Without a cache on a device, its hit rate is 0 everywhere and left out."""
+    on_device = any(epoch.get("device_hit_rate") for run in runs for epoch in _of_epochs(run))
+    return {name: title for name, title in _RATES.items() if on_device or name != "device_hit_rate"}
+
+
+def _cells(run: ReportedRun, shown: Mapping[str, str]) -> list[str]:
     epochs = _of_epochs(run)
     if not epochs:
-        return ["–"] * 6
+        return ["–"] * (4 + len(shown))
     needed, remote = (sum(epoch.get(name, 0) for epoch in epochs) for name in ("needed_rows", "remote_rows"))
     last = epochs[-1]
     received = sum(epoch.get(name, 0) for epoch in epochs for name in _BYTES)
-    rates = [f"{last[name]:.1%}" if name in last else "–" for name in _RATES]
+    rates = [f"{last[name]:.1%}" if name in last else "–" for name in shown]
     return [f"{needed:,.0f}", f"{remote:,.0f}", *rates, _bytes(received / len(epochs)), _bytes(received)]
 
 
