@@ -1,7 +1,8 @@
 """Train graph neural networks on sampled neighborhoods: exact, reproducible, fast.
 
 `import khop` alone loads no other library: a public name imports its module on first use. The public API is
-`khop.__all__` with `khop.models`, `khop.pyg` and `khop.testing`. All other modules are internal.
+`khop.__all__` with `khop.models`, `khop.pyg` and `khop.testing`, and the names that pages of docs/ import
+from other modules. All other names are internal. tests/public_api.txt lists the public ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`python -m khop` is the command `khop`; torchrun starts it this way."""
+"""`python -m khop` is the command `khop`; torchrun starts it this way.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
 
 from __future__ import annotations
 

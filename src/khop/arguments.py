@@ -1,4 +1,7 @@
-"""Checks of single arguments at the point of entry: ValueError with value, reason and remedy."""
+"""Checks of single arguments at the point of entry: ValueError with value, reason and remedy.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
 
 from __future__ import annotations
 

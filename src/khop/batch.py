@@ -1,4 +1,7 @@
-"""Output of a loader: blocks, node ids, columns and seeds, all in local ids of one batch."""
+"""Output of a loader: blocks, node ids, columns and seeds, all in local ids of one batch.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A component is a class with `Options`, a pydantic model or a dataclass, and `build(options, context)`. This
 module imports neither torch nor another part of khop, and loads a component only when it is named.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
 
 from __future__ import annotations

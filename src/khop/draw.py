@@ -1,6 +1,8 @@
 """Inputs and results of draws: keys, frontiers, neighbors and negatives.
 
 The bits are specified in docs/randomness.md.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Warnings for processes forked while torch had threads or a GPU: a fork does not copy these."""
+"""Warnings for processes forked while torch had threads or a GPU: a fork does not copy these.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """New names of the keys in files that earlier versions wrote.
 
 The files are config.toml and run.toml, state.json of checkpoints, metrics.jsonl and steps.jsonl.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Memory settings for a process that trains on a CPU, applied only on request."""
+"""Memory settings for a process that trains on a CPU, applied only on request.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
 
 from __future__ import annotations
 

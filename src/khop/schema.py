@@ -1,4 +1,7 @@
-"""Types of a graph and their columns, known without reading an array."""
+"""Types of a graph and their columns, known without reading an array.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The user's cache folder, where built-in graphs are unpacked.
 
 Besides the command and `khop.launch`, this is the only module that reads the environment.
+
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Models over the blocks of a batch. Each public name imports its module at its first use."""
+"""Models over the blocks of a batch. Each public name imports its module at its first use.
+
+The public names are in `khop.models.__all__`. The modules of this package are internal: their names may
+change in any version.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Drop-in replacements of torch_geometric's `NeighborLoader` and `LinkNeighborLoader`: change one import.
 
 Needs torch_geometric, but none of its compiled extras. docs/pyg.md lists every argument.
+
+The public names are in `khop.pyg.__all__`. The modules of this package are internal: their names may change
+in any version.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ them one by one:
     def test_my_store(promise):
         promise(MyStore)
 
-The suites need hypothesis. They are imported on first use: `import khop` needs nothing of it.
+The suites need hypothesis. They are imported on first use: `import khop` needs nothing of it. All other
+modules of this package are internal: their names may change in any version.
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 from khop.cli.doctor.finding import State
-from khop.cli.doctor.versions import versions
+from khop.cli.doctor.versions import PURPOSES, versions
 
 from .support import by_name
 
@@ -22,3 +25,9 @@ def test_packages_are_missing_too_old_or_optional() -> None:
 def test_the_state_of_a_package_is_the_strictest_of_all_that_need_it() -> None:
     needs = ['pyarrow>=17; extra == "a"', "pyarrow>=18"]
     assert by_name(versions(needs, {"pyarrow": "17.5"}.get))["pyarrow"].state is State.STOPS
+
+
+def test_each_optional_package_has_a_purpose() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    assert {need.partition(">=")[0] for needs in extras for need in needs} == set(PURPOSES)

@@ -16,9 +16,12 @@ PURPOSES = {
     "pymetis": "khop partition --method metis",
     "tensorboard": "khop train --tensorboard",
     "wandb": "khop train --logger wandb",
-    "mlflow": "khop train --logger mlflow",
+    "mlflow-skinny": "khop train --logger mlflow",
     "pyarrow": "khop import, khop serve and Parquet files",
     "duckdb": "khop import of CSV files and databases",
+    "adbc-driver-postgresql": "khop import of Postgres tables",
+    "adbc-driver-sqlite": "khop import of SQLite tables",
+    "pyyaml": "khop import dgl:FOLDER, which reads meta.yaml",
     "ray": "khop serve --on-ray",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:>=\s*([\d.]+))?[^;]*(?:;(.*))?")
