@@ -7,8 +7,8 @@ from khop.importing.sets.published import PUBLISHED
 from khop.importing.sets.pyg_raw import PYG_RAW
 
 
-def test_all_sets_of_ogb_and_torch_geometric_have_a_result() -> None:
-    assert {*OGB_SETS, *PYG_RAW} == PUBLISHED.keys()
+def test_all_sets_of_ogb_and_torch_geometric_but_one_have_a_result() -> None:
+    assert PUBLISHED.keys() == {*OGB_SETS, *PYG_RAW} - {"Coauthor-Physics"}
 
 
 def test_each_result_has_its_source() -> None:
