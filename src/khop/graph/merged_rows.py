@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.graph.npy import CHUNK_BYTES
 from khop.kernels.insert_rows import insert_rows
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
+CHUNK_BYTES = 1 << 20  # read, merged, digested and written while it is in the cache of a core
 Read = Callable[[int, int], Array]  # rows `first` to `last` - 1, asked for in order
 
 
@@ -33,7 +33,7 @@ class MergedRows:
         return not len(self.at) or int(self.at[0]) == self.count
 
     def chunks(self, read: Read, added: Array) -> Iterator[Array]:
-        """Yield the rows of both, some MiB at once. The dtype is that of `added`."""
+        """Yield the rows of both, about a MiB at once. The dtype is that of `added`."""
         row_bytes = max(1, int(np.prod(added.shape[1:], dtype=np.int64)) * added.itemsize)
         step, done = max(1, CHUNK_BYTES // row_bytes), 0
         for first in range(0, max(1, self.count), step):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.encode_number import as_lists
 from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa, pc
@@ -34,7 +35,7 @@ class CategoryEncoder:
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode categories; the rows with one that training lacks are counted."""
         values = np.zeros((len(array), self.width), np.float32)
-        values[array.is_null().to_numpy(zero_copy_only=False), _NULL] = 1
+        values[numpy_of(array.is_null()), _NULL] = 1
         rows, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
         codes, names = _coded(texts)
         place = {name: number + _BESIDE for number, name in enumerate(self.categories)}
@@ -89,15 +90,15 @@ def _rows_and_texts(
         rows = np.arange(len(array))
     else:
         lists = as_lists(array, separator, key, where)
-        rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        rows = numpy_of(pc.list_parent_indices(lists)).astype(np.int64)
         texts = texts_of(pc.list_flatten(lists))
         texts = pc.utf8_trim_whitespace(texts) if separator is not None else texts
-    valid = texts.is_valid().to_numpy(zero_copy_only=False)
+    valid = numpy_of(texts.is_valid())
     return rows[valid], texts.filter(pa.array(valid))
 
 
 def _coded(texts: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Return a code for each text, and the texts by code in the order of first appearance."""
     encoded = texts.dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = numpy_of(encoded.indices).astype(np.int64)
     return codes, encoded.dictionary.to_pylist()

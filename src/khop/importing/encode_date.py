@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa
 from khop.importing.times import PER_SECOND, TimeFormat, to_unit, unit_of
@@ -93,7 +94,7 @@ def _seconds(
     array: Any, given: DateEncoder | DateFitter, where: Where
 ) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """Return seconds since 1970, 0 for nulls, and a mask of the nulls."""
-    null: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    null: npt.NDArray[np.bool_] = numpy_of(array.is_null())
     seconds = np.zeros(len(array), np.int64)
     at = np.flatnonzero(~null)
     if len(at):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa, pc
 from khop.kernels.moments import Moments
@@ -88,10 +89,10 @@ class BooleanEncoder:
 
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode booleans, numbers 0 and 1, or words such as yes and no."""
-        null = array.is_null().to_numpy(zero_copy_only=False)
+        null = numpy_of(array.is_null())
         if not pa.types.is_boolean(array.type):
             array = _truths(array, self.key, where)
-        true = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
+        true = numpy_of(pc.fill_null(array, False))
         return Encoded(np.stack([true, null], axis=1).astype(np.float32))
 
     def state(self) -> Mapping[str, Any]:
@@ -111,8 +112,8 @@ class VectorEncoder:
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode lists; ValueError for another length, a null, NaN or infinity."""
         lists = as_lists(array, self.separator, self.key, where)
-        null = lists.is_null().to_numpy(zero_copy_only=False)
-        lengths = pc.fill_null(pc.list_value_length(lists), self.width).to_numpy(zero_copy_only=False)
+        null = numpy_of(lists.is_null())
+        lengths = numpy_of(pc.fill_null(pc.list_value_length(lists), self.width))
         if (lengths != self.width).any():
             row = int(np.argmax(lengths != self.width))
             raise ValueError(
@@ -159,7 +160,7 @@ def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
                     f"{where(row)}: {key} is {value!r}: no number; correct it, or give another kind"
                 ) from None
         raise
-    numbers: npt.NDArray[np.float64] = cast.to_numpy(zero_copy_only=False)
+    numbers: npt.NDArray[np.float64] = numpy_of(cast)
     return np.array(numbers, np.float64)
 
 

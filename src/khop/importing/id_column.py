@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.encode_number import is_text
 from khop.importing.encoder import Where
 from khop.importing.packages import pa, pc
@@ -41,14 +42,14 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.argmax(numpy_of(array.is_null())))
         raise ValueError(
             f"{where(row)}: {key} is null; an id is never null, correct the row or leave it out by where"
         )
     if kind == "string":
         return _string_keys(array.cast(pa.large_string()))
     if is_text(array.type):
-        canonical = pc.match_substring_regex(array, _CANONICAL).to_numpy(zero_copy_only=False)
+        canonical = numpy_of(pc.match_substring_regex(array, _CANONICAL))
         if not canonical.all():
             row = int(np.argmin(canonical))
             raise ValueError(
@@ -61,7 +62,7 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
         raise ValueError(
             f'{where(0)} and after: {key} is beyond int64 ({error}); give id_type = "string"'
         ) from None
-    return np.ascontiguousarray(integers.to_numpy(zero_copy_only=False), np.int64)
+    return np.ascontiguousarray(numpy_of(integers), np.int64)
 
 
 def key_texts(array: Any, kind: Kind) -> Any:

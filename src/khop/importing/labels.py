@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.encode_category import texts_of
 from khop.importing.encode_number import as_lists, numbers_of
 from khop.importing.encoder import Where
@@ -71,7 +72,7 @@ class LabelReader:
 
     def _class(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
         encoded = self._texts(array, where).dictionary_encode()
-        codes = pc.fill_null(encoded.indices, UNKNOWN).to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = numpy_of(pc.fill_null(encoded.indices, UNKNOWN)).astype(np.int64)
         names = encoded.dictionary.to_pylist()
         places = np.array([place.get(name, UNKNOWN) for name in names] + [UNKNOWN], np.int64)
         values = places[codes]
@@ -83,10 +84,10 @@ class LabelReader:
 
     def _multi(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
         lists = as_lists(array, self.spec.separator, self.key, where)
-        known = lists.is_valid().to_numpy(zero_copy_only=False)
+        known = numpy_of(lists.is_valid())
         values = np.zeros((len(lists), len(place)), np.uint8)
         values[~known] = UNKNOWN_BYTE
-        rows = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+        rows = numpy_of(pc.list_parent_indices(lists))
         outside = set()
         for row, name in zip(rows.tolist(), texts_of(pc.list_flatten(lists)).to_pylist(), strict=True):
             if name in place:

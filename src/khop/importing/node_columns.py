@@ -13,6 +13,7 @@ from khop.graph import layout
 from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.manifest import NodeEntry
 from khop.graph.parallel_tasks import in_order
+from khop.importing.arrow_values import numpy_of
 from khop.importing.column_spec import Raw
 from khop.importing.encode_number import is_text, numbers_of
 from khop.importing.encoder import Encoder
@@ -258,12 +259,10 @@ def raw_dtype(dtype: Any, asked: str | None = None) -> str:
 def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
     """Return numbers in a dtype that holds them exactly; ValueError for a null and for lost digits."""
     if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.argmax(numpy_of(array.is_null())))
         raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
     is_parsed = is_text(array.type)
-    values: npt.NDArray[Any] = (
-        _raw_of_text(array, dtype, key, rows) if is_parsed else array.to_numpy(zero_copy_only=False)
-    )
+    values: npt.NDArray[Any] = _raw_of_text(array, dtype, key, rows) if is_parsed else numpy_of(array)
     with np.errstate(invalid="ignore"):
         stored = values.astype(dtype)
         lost = (stored.astype(values.dtype) != values) & ((values == values) | (stored.dtype.kind == "i"))
@@ -279,13 +278,13 @@ def _raw_of_text(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[An
     """Return the numbers of text: all digits of integers, or an error."""
     numbers = numbers_of(array, key, rows.row)
     texts = pc.utf8_trim_whitespace(array)
-    is_whole = pc.match_substring_regex(texts, r"^-?\d+$").to_numpy(zero_copy_only=False)
+    is_whole = numpy_of(pc.match_substring_regex(texts, r"^-?\d+$"))
     if dtype == "int64":
         for row in np.flatnonzero(~is_whole | (np.abs(numbers) >= 2.0**62)):
             text = texts[row].as_py()
             if not (is_whole[row] and -_MOST_INT64 - 1 <= int(text) <= _MOST_INT64):
                 raise ValueError(f"{rows.row(int(row))}: {key} is {text!r}: no int64; correct the row")
-        return np.asarray(texts.cast(pa.int64()).to_numpy(zero_copy_only=False))
+        return np.asarray(numpy_of(texts.cast(pa.int64())))
     for row in np.flatnonzero(is_whole & (np.abs(numbers) >= 2.0**53)):
         text = texts[row].as_py()
         if int(text) != int(numbers[row]):

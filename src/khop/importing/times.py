@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.packages import pa, pc
 from khop.importing.spec import Unit
 
@@ -73,7 +74,7 @@ def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -
     exists twice or never.
     """
     if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.argmax(numpy_of(array.is_null())))
         raise ValueError(
             f"{where(row)}: {key} is null; give each row a time, or leave null times out by where"
         )
@@ -95,7 +96,7 @@ def instant(value: datetime | int, unit: Unit, key: str) -> int:
 
 def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
     if pa.types.is_floating(array.type):
-        numbers: npt.NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        numbers: npt.NDArray[np.float64] = numpy_of(array.cast(pa.float64()))
         bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2.0**53)
         if bad.any():
             row = int(np.argmax(bad))
@@ -166,13 +167,13 @@ def _all_rows(array: Any) -> npt.NDArray[np.bool_]:
 
 def _has_zone(array: Any) -> npt.NDArray[np.bool_]:
     """Return the rows that end with a zone; most tables have "Z" in all rows, which is found faster."""
-    found: npt.NDArray[np.bool_] = pc.ends_with(array, "Z").to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.bool_] = numpy_of(pc.ends_with(array, "Z"))
     return found if found.all() else _matching(ZONE)(array)
 
 
 def _matching(pattern: str) -> _Matches:
     def matches(array: Any) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = pc.match_substring_regex(array, pattern).to_numpy(zero_copy_only=False)
+        found: npt.NDArray[np.bool_] = numpy_of(pc.match_substring_regex(array, pattern))
         return found
 
     return matches
@@ -233,7 +234,7 @@ def _converted(
 
 
 def _numpy(array: Any) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = array.to_numpy(zero_copy_only=False)
+    values: npt.NDArray[np.int64] = numpy_of(array)
     return values
 
 

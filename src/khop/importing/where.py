@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.importing.arrow_values import numpy_of
 from khop.importing.csv_file import quoted
 from khop.importing.packages import duckdb, pa
 from khop.importing.read_spec import nearest
@@ -79,7 +80,7 @@ class Where:
                 f"{self.key}: {self.expression!r} fails in {rows.place.name} ({_line(error)}); use try_cast, "
                 "or correct the rows"
             ) from None
-        mask: npt.NDArray[np.bool_] = table.column(0).combine_chunks().to_numpy(zero_copy_only=False)
+        mask: npt.NDArray[np.bool_] = numpy_of(table.column(0).combine_chunks())
         return mask
 
     def _query(self, batch: Any) -> Any:
