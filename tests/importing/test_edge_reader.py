@@ -8,7 +8,7 @@ import pytest
 from tests.importing.shop import TEST, VAL, at, events, spec
 
 from khop import import_tables, open_graph
-from khop.importing.edge_reader import Counted
+from khop.importing.edge_reader import Counted, EdgeImport, statistics_columns
 
 EDGES = "edges.user buys item"
 
@@ -91,3 +91,28 @@ def test_statistics_see_no_edge_that_is_left_out(tmp_path: Path) -> None:
     import_tables(values, tmp_path / "out")
     columns = open_graph(tmp_path / "out").columns
     assert columns["review", "about", "item"]["stars"].tolist() == [0, 89]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({}, []),
+        ({"orphans": "drop"}, ["user_id", "item_id"]),
+        ({"nulls": "drop"}, ["user_id", "item_id"]),
+        ({"split": {"ratio": [1, 0, 0]}}, ["user_id", "item_id"]),
+    ],
+)
+def test_ends_are_read_for_statistics_only_if_they_decide_on_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], ends: list[str]
+) -> None:
+    asked: list[list[str]] = []
+
+    def noted(edges: EdgeImport) -> list[str]:
+        asked.append(statistics_columns(edges))
+        return asked[-1]
+
+    monkeypatch.setattr("khop.importing.edge_reader.statistics_columns", noted)
+    table = events().append_column("price", pa.array([1.0, 3.0, 1.0, 9.0, 3.0, 1.0, 5.0, 7.0]))
+    given = {"rows": table, "columns": {"price": "number"}, **changes}
+    import_tables(spec(**{f"{EDGES}.{name}": value for name, value in given.items()}), tmp_path / "out")
+    assert asked == [[*ends, "ts", "price"]]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from khop.graph.edge_runs import EdgeChunk, EdgePlan
 from khop.graph.parallel_tasks import in_order
+from khop.importing.arrow_values import numpy_of
 from khop.importing.column_spec import Raw
 from khop.importing.encoder import Encoder
 from khop.importing.encoders import fitter
@@ -78,7 +79,7 @@ class EdgeReader:
             return rows, 0
         valid = np.ones(len(rows), bool)
         for column, _ in self.ends:
-            valid &= rows.column(column).is_valid().to_numpy(zero_copy_only=False)
+            valid &= numpy_of(rows.column(column).is_valid())
         return rows.keep(valid), int((~valid).sum())
 
     def add_ends(self, node_types: Collection[str]) -> None:
@@ -314,14 +315,36 @@ def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
         return reader.given.edge_encoders(reader.edge_type)
     columns = {name: one for name, one in reader.rules.columns.items() if not isinstance(one, Raw)}
     fitters = {name: fitter(one, f"{reader.key}.columns.{name}") for name, one in columns.items()}
-    for whole in in_order(reader.source.pieces(list(reader.columns())), reader.threads) if fitters else ():
+    pieces = reader.source.pieces(statistics_columns(edges)) if fitters else iter(())
+    for whole in in_order(pieces, reader.threads):
         rows, _ = reader.without_nulls(whole)
-        rows = rows.keep(edges.known(rows))
-        times, parts = edges.latest(rows), reader.parts(rows)
+        if reader.rules.orphans == "drop":
+            rows = rows.keep(edges.known(rows))
+        parts = reader.parts(rows)
         allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
+        times = None if reader.cut_offs is None else edges.latest(rows)
         if times is not None and reader.cut_offs is not None:
             allowed &= times < reader.cut_offs.val
         seen = rows.keep(allowed)
         for name, one in fitters.items():
             one.add(seen.column(columns[name].column or name), seen.row)
     return {name: one.encoder() for name, one in fitters.items()}
+
+
+def statistics_columns(edges: EdgeImport) -> list[str]:
+    """Return the columns that are read for statistics: the ends only if they decide on the rows that count.
+
+    Ids are most of a table, and looking them up is most of its import. Orphans that are refused need no look
+    here: the edges are read once more.
+    """
+    reader, rules = edges.reader, edges.reader.rules
+    is_by_hash = rules.split is not None and rules.split.column is None
+    is_by_nodes = reader.cut_offs is not None and any(end in edges.node_times for _, end in reader.ends)
+    if "drop" in (rules.orphans, rules.nulls) or is_by_hash or is_by_nodes:
+        return list(reader.columns())
+    chosen = {one.column or name for name, one in rules.columns.items() if not isinstance(one, Raw)}
+    if reader.cut_offs is not None and reader.source.spec.time is not None:
+        chosen.add(reader.source.spec.time)
+    if rules.split is not None and rules.split.column is not None:
+        chosen.add(rules.split.column)
+    return [name for name in reader.columns() if name in chosen]
