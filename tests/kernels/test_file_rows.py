@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,15 @@ def test_a_file_that_is_removed_keeps_its_rows_until_it_is_closed(tmp_path: Path
         os.fstat(descriptor)
     with pytest.raises(FileNotFoundError):
         RowFile.open(tmp_path / "x", 0, 1, (1,), torch.int64)
+
+
+def test_calls_for_one_file_take_turns(tmp_path: Path) -> None:
+    table = torch.arange(60).view(-1, 2)
+    file, other = stored(tmp_path / "x", table), stored(tmp_path / "y", table)
+    with ThreadPoolExecutor(1) as pool, file.turn:
+        waiting = pool.submit(read_file_rows, file, torch.tensor([4, 20]))
+        assert torch.equal(read_file_rows(other, torch.tensor([7])), table[[7]])
+        assert not waiting.done()
+        file.turn.release()
+        assert torch.equal(waiting.result(timeout=60), table[[4, 20]])
+        file.turn.acquire()

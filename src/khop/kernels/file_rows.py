@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from weakref import finalize
 
 import torch
@@ -19,6 +20,7 @@ from khop.kernels.memory import pooled
 WINDOW = (
     256  # reads announced ahead; a disk then has enough of them to work on, and no page is dropped unread
 )
+READERS = 4  # threads of one call: while one waits for a core, the others keep the disk busy
 THREADS = 32  # that wait for a file system which ignores announcements
 # File systems that ignore announcements, or answer each by a round trip: as statfs(2) names them.
 DEAF = {
@@ -46,6 +48,7 @@ class RowFile:
     dtype: torch.dtype
     descriptor: int
     heeds_announcements: bool  # False: several threads read instead
+    turn: Lock = field(default_factory=Lock, repr=False)  # of the one call that reads
 
     @classmethod
     def open(
@@ -74,16 +77,18 @@ class RowFile:
 def read_file_rows(file: RowFile, ids: Tensor, *, threads: int = 1) -> Tensor:
     """Return the rows of `ids`, int64, ascending, each once: as they are stored, (ids, ...).
 
-    Rows on the same page are read at once, and pages are announced to the disk ahead. ValueError names the
-    first row that cannot be read.
+    Rows on the same page are read at once, and pages are announced to the disk ahead. Calls for one file take
+    turns: the disk works for the batch that is needed first, and not for several at once. ValueError names
+    the first row that cannot be read.
     """
     rows = pooled((ids.numel(), *file.shape), file.dtype)
     window = WINDOW if file.heeds_announcements else 0
-    threads = threads if file.heeds_announcements else max(threads, THREADS)
+    threads = max(threads, READERS if file.heeds_announcements else THREADS)
     place = (file.descriptor, file.first_byte, file.row_bytes, file.num_rows)
-    row, error = _core.read_file_rows(
-        *place, ids.contiguous(), window, threads, rows.view(-1).view(torch.uint8)
-    )
+    with file.turn:
+        row, error = _core.read_file_rows(
+            *place, ids.contiguous(), window, threads, rows.view(-1).view(torch.uint8)
+        )
     if row >= 0:
         raise _unreadable(file, row, error)
     return rows
