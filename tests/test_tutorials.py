@@ -1,63 +1,34 @@
-"""The tutorials do what they show: their files are written, their commands and scripts run, in order.
-
-A block of TOML or Python that begins with `# NAME` is that file; another Python block is run. Lines below a
-command are looked for in its output, in which numbers count as equal: scores differ between processors.
-"""
+"""The tutorials do what they show, and make the pictures that they have: support/tutorials.py runs them."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
+from PIL import Image, ImageFilter
 
-ROOT = Path(__file__).parents[1]
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+from support.tutorials import ROOT, TUTORIALS, original, pictures, run_tutorial, typed
+
+LAUNCH = ROOT / "examples" / "launch"
 SEVERAL = ("from-glt", "many-processes")  # minutes on two cores: run by make test-long
-BLOCK = re.compile(r"^```(console|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
-NUMBER = re.compile(r"-?\d[\d,.]*(?:e-?\d+)?")
+ALIKE = 0.85  # correlation of blurred pictures: scores, and so the curves, differ a little between processors
 
 
-@dataclass(frozen=True)
-class Typed:
-    """A command of a console block, and the lines of its output that the page shows."""
-
-    command: str
-    shown: Sequence[str]
-
-
-def typed(block: str) -> Iterator[Typed]:
-    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, *shown = part.splitlines()
-        yield Typed(command, [line for line in shown if line.strip()])
-
-
-def masked(line: str) -> str:
-    """Return the words of a line; each number is `#`."""
-    return " ".join(NUMBER.sub("#", line).split())
-
-
-def run_in_shell(given: Typed, folder: Path) -> None:
-    beside = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
-    done = subprocess.run(
-        ["bash", "-ec", given.command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{given.command}\n{done.stdout}{done.stderr}"
-    printed = {masked(line) for line in (done.stdout + done.stderr).splitlines()}
-    assert [line for line in given.shown if masked(line) not in printed] == [], "\n".join(sorted(printed))
+def likeness(one: Path, other: Path) -> float:
+    """Correlation of two pictures, in which lines count although they are a few pixels apart."""
+    with Image.open(one) as first, Image.open(other) as second:
+        if first.size != second.size:
+            return 0.0
+        blurred = [
+            np.asarray(each.convert("L").filter(ImageFilter.GaussianBlur(8)), dtype=np.float64).ravel()
+            for each in (first, second)
+        ]
+    return float(np.corrcoef(*blurred)[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -67,27 +38,26 @@ def run_in_shell(given: Typed, folder: Path) -> None:
         for page in TUTORIALS
     ],
 )
-def test_a_tutorial_runs_from_its_first_line_to_its_last(
+def test_a_tutorial_runs_from_its_first_line_to_its_last_and_makes_its_pictures(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    namespace = {"__name__": "__main__"}
-    text = page.read_text()
-    for match in BLOCK.finditer(text):
-        language, block = match.groups()
-        named = FILE.match(block)
-        if named:
-            (tmp_path / named[1]).write_text(block)
-        elif language == "console":
-            for given in typed(block):
-                run_in_shell(given, tmp_path)
-        elif language == "python":
-            padding = "\n" * text.count(
-                "\n", 0, match.start(2)
-            )  # a traceback then names the line of the page
-            exec(compile(padding + block, page, "exec"), namespace)
+    run_tutorial(page, tmp_path)
+    for name in pictures(page):
+        assert likeness(original(name, tmp_path), page.with_name(name)) > ALIKE, name
+
+
+def test_each_tutorial_has_a_picture_and_no_two_are_alike() -> None:
+    shown = [page.with_name(name) for page in TUTORIALS for name in pictures(page)]
+    assert len(shown) >= len(TUTORIALS)
+    assert [page.stem for page in TUTORIALS if not pictures(page)] == []
+    alike = [
+        (one.name, other.name)
+        for number, one in enumerate(shown)
+        for other in shown[:number]
+        if likeness(one, other) > ALIKE
+    ]
+    assert alike == []
 
 
 def test_tutorials_are_short_to_type() -> None:
@@ -113,13 +83,44 @@ def test_a_tutorial_begins_with_its_purpose_and_its_time(page: Path) -> None:
     assert re.search(r"takes? (one|two|three|four|five) minutes?", first), first
 
 
-def test_the_files_to_start_from_are_valid(tmp_path: Path) -> None:
-    launch = ROOT / "examples" / "launch"
-    subprocess.run(["bash", "-n", str(launch / "slurm.sbatch")], check=True)
-    service, job = yaml.safe_load_all((launch / "kubernetes.yaml").read_text())
+def test_the_files_to_start_from_are_valid() -> None:
+    service, job = yaml.safe_load_all((LAUNCH / "kubernetes.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
     assert pod["subdomain"] == service["metadata"]["name"]
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
-    assert f"--nnodes={job['spec']['completions']}" in pod["containers"][0]["args"]
+    (script,) = pod["containers"][0]["args"]
+    assert f"--nnodes={job['spec']['completions']} " in script
     claims = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} <= claims
+
+
+def kubernetes_script() -> str:
+    _, job = yaml.safe_load_all((LAUNCH / "kubernetes.yaml").read_text())
+    (script,) = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    return str(script).replace("/data/", "")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "script", "out"),
+    [
+        ("srun", (LAUNCH / "slurm.sbatch").read_text(), "runs/slurm-7"),
+        ("torchrun", kubernetes_script(), "runs/khop"),
+    ],
+    ids=["slurm", "kubernetes"],
+)
+def test_a_job_that_starts_again_resumes(tmp_path: Path, launcher: str, script: str, out: str) -> None:
+    """A program in place of the launcher prints the arguments that the script gives to it."""
+    (tmp_path / launcher).write_text('#!/bin/bash\necho "$@"\n')
+    (tmp_path / launcher).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+
+    def started() -> str:
+        command = ["bash", "-ec", script, "name", "run.toml"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.partition("train ")[2].strip()
+
+    assert started() == f"run.toml --out {out}"
+    (tmp_path / out / "checkpoints" / "last").mkdir(parents=True)
+    assert started() == f"--resume {out}"
