@@ -8,7 +8,7 @@ import torch
 import khop
 from khop.batch import num_bytes
 from khop.loading.source import BatchRequest
-from khop.servers.bound import label_bytes, most_bytes, seed_counts
+from khop.servers.bound import DrawnEnds, label_bytes, most_bytes, seed_counts
 from support.batch_kinds import PLAIN, TYPED
 
 
@@ -18,7 +18,7 @@ def test_no_batch_is_larger_than_its_limit(
 ) -> None:
     loader = kind(plain_graph if kind in PLAIN else typed_graph)  # type: ignore[operator]
     source, order = loader._batches.source, loader._order
-    negatives = getattr(loader.graph_sampler.settings().get("negatives"), "per_positive", 0)
+    negatives = DrawnEnds.of(loader.graph_sampler)
     for step in range(order.num_steps):
         seeds = order.share(0, step)
         drawn = source.make(BatchRequest.of(seeds, khop.DrawKey(step)))

@@ -13,12 +13,14 @@ import torch
 import khop
 from khop.api.serve import ServedGraph
 from khop.draw import DrawKey
+from khop.sampling.link_split import LinkColumns, Shares
 from khop.sampling.seeds import StepShare
 from khop.servers.json_fields import Document, written
 from khop.servers.prepared import Prepared
 from khop.servers.registry import BUILTIN
 from khop.servers.settings import Settings
 from khop.servers.source import described_sampler
+from khop.servers.split_arguments import SplitArguments
 from support.small_typed_folders import LIKE
 
 
@@ -78,6 +80,14 @@ def test_seeds_by_number_are_looked_up(typed_graph: khop.Graph) -> None:
     seeds = found.seeds(numbers(2, 0))
     assert seeds.nodes["item"].tolist() == [6, 0]  # the split has every third item
     assert found.listed_counts(numbers(2, 0)) == {"item": 2}
+
+
+def test_negatives_of_listed_links_are_counted(typed_graph: khop.Graph) -> None:
+    """Otherwise a batch could be larger than the limit that is checked before it is made."""
+    split = SplitArguments((LIKE,), Shares(0.2, 0.1, 0.0), LinkColumns(7), 3)
+    view = ({"only": [list(LIKE)]}, {"split_links": split.plain, "part": "val"})
+    found = prepared(typed_graph, seeds={"view": list(view), "part": "val"}, view=view)
+    assert found.listed_counts(numbers(2, 0)) == {"item": 2 * (2 + 7)}
 
 
 def test_numbers_outside_the_list_are_refused(typed_graph: khop.Graph) -> None:

@@ -13,7 +13,7 @@ import khop
 from khop.api.connect import graph_on
 from khop.api.open_graph import Graph
 from khop.api.serve import ServedGraph
-from khop.api.time_split import time_cut_offs
+from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
 from khop.loading.local_source import LocalSource
 from khop.sampling.listed import ListedNodes
 from khop.sampling.sampler import SamplerBase
@@ -28,6 +28,7 @@ from khop.servers.source import RemoteSource, source_of
 from khop.testing import batch_source as suite
 from khop.testing.batch_source import PROMISES, Make
 from support.batch_kinds import PLAIN, TYPED
+from support.dated_shop import BUYS as DATED_BUYS
 from support.dated_shop import CUT_OFFS, DATED, Loaders
 from support.in_process import InProcess, connected, exchange_with
 from support.same_samples import assert_same
@@ -108,6 +109,34 @@ def test_split_links_are_the_same_on_servers(typed_graph: khop.Graph) -> None:
         for found, expected in zip(remote, local, strict=True):
             assert_same_batches(found, expected)
         assert remote.state_dict() == local.state_dict()
+
+
+@pytest.mark.parametrize("by", ["random", "time", "column"])
+def test_labels_and_relations_of_split_links_are_those_of_local_ones(
+    dated_graph: khop.Graph, by: str
+) -> None:
+    def loaders(graph: khop.Graph) -> list[khop.Loader]:
+        if by == "random":
+            split = khop.split_links(graph, DATED_BUYS, 0.2, 30, negatives=3, label="split", relation="time")
+        elif by == "time":
+            split = split_links_by_time(graph, DATED_BUYS, CUT_OFFS, label="split", relation="time")
+        else:
+            split = split_links_by_column(graph, DATED_BUYS, negatives=2, label="split", relation="time")
+        drawn = khop.UniformNegatives(2, mode=khop.NegativeMode.TRIPLET, exact=True)
+        given = khop.GivenNegatives(mode=khop.NegativeMode.TRIPLET)
+        parts = ((split.train, split.train_links, drawn), (split.val, split.val_links, given))
+        return [
+            khop.Loader(
+                khop.LinkSampler(edges, [3], negatives=of, exclude="edge", relation="time"), links, 64
+            )
+            for edges, links, of in parts
+        ]
+
+    for remote, local in zip(loaders(connected(dated_graph)), loaders(dated_graph), strict=True):
+        for found, expected in zip(remote, local, strict=True):
+            assert found.links[DATED_BUYS].relations is not None
+            assert found.links[DATED_BUYS].labels is not None
+            assert_same_batches(found, expected)
 
 
 def test_links_of_a_list_come_by_number(typed_graph: khop.Graph) -> None:

@@ -122,6 +122,19 @@ def links_with_times(graph: khop.Graph) -> khop.Loader:
     return khop.Loader(sampler, given, 16, seed=SEED)
 
 
+def both_ends(graph: khop.Graph) -> khop.Loader:
+    """Links with two kinds of negatives at both ends; links of nodes with few edges carry no message."""
+    kinds = (khop.UniformNegatives(2, group=4, corrupt="both"), khop.DegreeNegatives(1, corrupt="both"))
+    sampler = khop.LinkSampler(
+        graph,
+        [2, 2],
+        negatives=khop.MixedNegatives(kinds),
+        exclude=khop.SpotTarget(5),
+        rule=khop.TopK("time"),
+    )
+    return khop.Loader(sampler, khop.Links({BUYS: _ends(300, 200, 40)}), 16, shuffle=True, seed=SEED)
+
+
 PLAIN: tuple[Callable[[khop.Graph], khop.Loader], ...] = (
     plain_nodes,
     plain_subgraph,
@@ -140,6 +153,7 @@ TYPED: tuple[Callable[[khop.Graph], khop.Loader], ...] = (
     links,
     triplets,
     links_with_times,
+    both_ends,
 )
 
 

@@ -121,33 +121,16 @@ def _step(graph: Graph, step: Document) -> Mapping[str, _View]:
 
 
 def _split(graph: Graph, given: SplitArguments) -> LinkSplit:
-    columns, method = given.columns, given.method
+    columns, method = {**vars(given.columns), "seed": given.seed}, given.method
     match method:
         case Shares():
-            return split_links(
-                graph,
-                given.edge_types,
-                method.val,
-                method.test,
-                disjoint_share=method.disjoint_share,
-                negatives=columns.negatives,
-                label=columns.label,
-                time=columns.time,
-                seed=given.seed,
-            )
+            shares = (method.val, method.test)
+            disjoint = method.disjoint_share
+            return split_links(graph, given.edge_types, *shares, disjoint_share=disjoint, **columns)
         case TimeCutOffs():
-            return split_links_by_time(
-                graph,
-                given.edge_types[0],
-                method,
-                negatives=columns.negatives,
-                time=columns.time,
-                seed=given.seed,
-            )
+            return split_links_by_time(graph, given.edge_types[0], method, **columns)
         case ByColumn():
-            return split_links_by_column(
-                graph, given.edge_types[0], negatives=columns.negatives, time=columns.time, seed=given.seed
-            )
+            return split_links_by_column(graph, given.edge_types[0], **columns)
 
 
 def service_of(

@@ -193,6 +193,7 @@ class NegativeWire:
         candidates: int,
     ) -> NegativeWire:
         """Return the format of a draw among `candidates` nodes."""
+        assert positives.relations is None  # callers have refused them
         has_until = positives.until is not None
         digest = agreement(key, edge_type, negatives, has_until, positives.time_column)
         return cls(negatives.per_positive, candidates, has_until, positives.time_column, digest)

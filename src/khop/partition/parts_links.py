@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -89,10 +89,7 @@ class PartsLinks:
 
     def related(self, edge_type: EdgeType, column: str, nodes: Tensor | None) -> RelatedPartners:
         """Raise ValueError: partners by relation need all edges in one process."""
-        raise ValueError(
-            f"exact negatives of {edge_type} by relation {column!r}: this process holds edges in parts; open "
-            'the graph with placement="features", or use exact=False'
-        )
+        refuse_relations(edge_type, column)
 
     def _asks_others(self, edge_type: EdgeType) -> bool:
         is_whole = len(self.held.folder.held) == self.held.folder.book.num_parts
@@ -123,3 +120,11 @@ class PartsLinks:
             sources.append(csc.indices.to(dtype))
             destinations.append(csc.destinations(first, dtype))
         return torch.cat(sources), torch.cat(destinations)
+
+
+def refuse_relations(edge_type: EdgeType, column: str | None) -> NoReturn:
+    """Raise ValueError: exact negatives by relation need all edges in one process."""
+    raise ValueError(
+        f"exact negatives of {edge_type} by relation {column!r}: this process holds edges in parts; open the "
+        'graph with placement="features", serve the whole graph, or use exact=False'
+    )

@@ -15,7 +15,7 @@ from khop.loading.columns import ColumnChoice
 from khop.rules.rule import Hop
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.outputs import Output
-from khop.sampling.sampler import Sampler, Seeds
+from khop.sampling.sampler import Sampler, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType, Schema
 from khop.servers.frame import DTYPES
 from khop.servers.json_fields import Type
@@ -63,22 +63,50 @@ def most_bytes(
     return total + label_bytes + sum(count * (_SEED + widths.of_seed(t)) for t, count in seeds.items())
 
 
-def label_bytes(seeds: Seeds, negatives_per_link: int) -> int:
+@dataclass(frozen=True)
+class DrawnEnds:
+    """Negatives that a sampler draws for each link, by the end that they replace."""
+
+    sources: int
+    destinations: int
+
+    @classmethod
+    def of(cls, sampler: Sampler) -> DrawnEnds:
+        """Return the numbers of a sampler's negatives; 0 for one that draws none."""
+        negatives = sampler.settings().get("negatives")
+        ends = {"source": 0, "destination": 0}
+        for part in getattr(negatives, "parts", (negatives,)):
+            corrupt = getattr(part, "corrupt", "destination")
+            for end in ends if corrupt == "both" else (corrupt,):
+                ends[end] += getattr(part, "per_positive", 0)
+        return cls(ends["source"], ends["destination"])
+
+
+def label_bytes(seeds: Seeds, drawn: DrawnEnds) -> int:
     """Return the bytes of the labels of links, with those of their negatives."""
-    links = {} if seeds.links is None else seeds.links.by_type
-    given = (of_type.labels for of_type in links.values() if of_type.labels is not None)
-    return sum(labels.nbytes for labels in given) * (1 + negatives_per_link)
+    links = [] if seeds.links is None else list(seeds.links.by_type.values())
+    per_link = 1 + drawn.sources + drawn.destinations
+    return sum(
+        of_type.labels.nbytes * (per_link + _given(of_type))
+        for of_type in links
+        if of_type.labels is not None
+    )
 
 
-def seed_counts(seeds: Seeds, negatives_per_link: int) -> dict[NodeType, int]:
+def seed_counts(seeds: Seeds, drawn: DrawnEnds) -> dict[NodeType, int]:
     """Return the number of seed nodes by type, with the ends of links and of their negatives."""
     counts = {t: ids.numel() for t, ids in seeds.nodes.items()}
     for (source, _, destination), links in ({} if seeds.links is None else seeds.links.by_type).items():
-        given = 0 if links.negatives is None else links.negatives.shape[1]
         count = links.positions.numel()
-        counts[source] = counts.get(source, 0) + count
-        counts[destination] = counts.get(destination, 0) + count * (1 + max(given, negatives_per_link))
+        counts[source] = counts.get(source, 0) + count * (1 + drawn.sources)
+        of_destination = 1 + drawn.destinations + _given(links)
+        counts[destination] = counts.get(destination, 0) + count * of_destination
     return counts
+
+
+def _given(links: SeedLinks) -> int:
+    """Return the number of given negatives of each link."""
+    return 0 if links.negatives is None else links.negatives.shape[1]
 
 
 @dataclass(frozen=True)

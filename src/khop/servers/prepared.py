@@ -17,6 +17,7 @@ from khop.loading.local_source import LocalSource
 from khop.sampling.sampler import Sampler, Seeds, sampler_of
 from khop.sampling.seeds import SeedList
 from khop.schema import NodeType
+from khop.servers.bound import DrawnEnds
 from khop.servers.json_fields import Document
 from khop.servers.lists import seed_list
 from khop.servers.registry import Registry
@@ -63,9 +64,9 @@ class Prepared:
         return cls(served, registry, given, sampler, read_columns(given["columns"], graph.schema))
 
     @property
-    def negatives_per_link(self) -> int:
-        """Negatives that the sampler draws for each link; 0 if it draws none."""
-        return int(getattr(self.sampler.settings().get("negatives"), "per_positive", 0))
+    def drawn_ends(self) -> DrawnEnds:
+        """Negatives that the sampler draws for each link."""
+        return DrawnEnds.of(self.sampler)
 
     def source(self) -> LocalSource:
         """Return the source of batches, over the view of the graph."""
@@ -111,10 +112,19 @@ class Prepared:
         if seeds.listed is None:
             return None
         count, found = seeds.listed.mine.numel(), dict[NodeType, int]()
+        drawn = self.drawn_ends
+        of_link = 2 + drawn.sources + drawn.destinations + self._given_negatives()
         for type_ in self.seed_list().counts:
             for end in dict.fromkeys([type_] if isinstance(type_, str) else (type_[0], type_[2])):
-                found[end] = count * (1 if isinstance(type_, str) else 2 + self.negatives_per_link)
+                found[end] = count * (1 if isinstance(type_, str) else of_link)
         return found
+
+    def _given_negatives(self) -> int:
+        """Return the negatives that each link of the list has; at most those of its split."""
+        reference = self.given.given("seeds")
+        if reference is None or reference.given("part") is None:
+            return 0
+        return reference["view"].each()[-1]["split_links"]["negatives"].whole()
 
 
 def _sampler(registry: Registry, given: Document, graph: GraphStore) -> Sampler:

@@ -203,8 +203,8 @@ def _most(prepared: Prepared, seeds: Seeds, allowed: int | None) -> int | None:
     """Return the most bytes of a batch; TooLarge if they are more than allowed."""
     counts = prepared.listed_counts(seeds)
     if counts is None:
-        counts = seed_counts(seeds, prepared.negatives_per_link)
-    labels = label_bytes(seeds, prepared.negatives_per_link)
+        counts = seed_counts(seeds, prepared.drawn_ends)
+    labels = label_bytes(seeds, prepared.drawn_ends)
     limit = most_bytes(prepared.sampler, prepared.columns, counts, labels, seeds.nodes)
     if limit is not None and allowed is not None and limit > allowed:
         raise _too_large(f"could have {limit:,}", allowed, seeds)

@@ -12,6 +12,7 @@ import torch
 import khop
 from khop.api.time_split import split_links_by_time, time_cut_offs
 from khop.graph.import_record import TimeCutOffs
+from khop.servers.errors import InvalidRequest
 from support.batch_kinds import PLAIN, TYPED
 from support.dated_shop import BUYS as DATED_BUYS
 from support.dated_shop import CUT_OFFS, DATED, Loaders, write_dated_shop
@@ -74,6 +75,19 @@ def test_splits_by_time_and_by_column_are_the_same_over_parts(dated_parts: Path,
         for one, other in zip(found, expected, strict=True):
             assert_same_batches(one, other)
         assert found.state_dict() == expected.state_dict()
+
+
+def test_negatives_by_relation_are_refused_over_parts(typed_parts: Path) -> None:
+    """Exact ones need all edges of a source, which only a server of the whole graph has."""
+    remote, sentence = connected_to_parts(typed_parts), r"by relation 'time': .* serve the whole graph, or"
+    split = khop.split_links(remote, BUYS, negatives=2, relation="time")
+    given = khop.LinkSampler(split.val, [3], negatives=khop.GivenNegatives(), relation="time")
+    with pytest.raises(InvalidRequest, match=sentence):
+        next(iter(khop.Loader(given, split.val_links, 64)))
+    split = khop.split_links(remote, BUYS, negatives=0, relation="time")
+    drawn = khop.LinkSampler(split.train, [3], negatives=khop.UniformNegatives(exact=True), relation="time")
+    with pytest.raises(InvalidRequest, match=sentence):
+        next(iter(khop.Loader(drawn, split.train_links, 64)))
 
 
 @pytest.mark.parametrize("cut_offs", [TimeCutOffs(-5, 80), TimeCutOffs(60, 200)])

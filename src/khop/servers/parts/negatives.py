@@ -15,7 +15,7 @@ from khop.exchange.draw_wire import NegativeWire
 from khop.graph.negatives import NegativeTables, NothingLeft, all_drawn
 from khop.kernels.owners import ByOwner, first_outside
 from khop.partition.local_partitions import LocalPartitions
-from khop.partition.parts_links import Pairs, PartsLinks
+from khop.partition.parts_links import Pairs, PartsLinks, refuse_relations
 from khop.sampling.link_split import EdgeRange
 from khop.schema import EdgeType, NodeType
 from khop.servers.counts import MOST_EDGES, checked_counts
@@ -57,6 +57,8 @@ class SharedNegatives:
         """
         if not negatives.exact:
             return self.tables.draw(edge_type, negatives, positives, key)
+        if positives.relations is not None:
+            refuse_relations(edge_type, positives.relation_column)
         source, _, destination = edge_type
         folder, own = self._held.folder, self._exchange.part
         position = first_outside(positives.sources, (0, folder.num_nodes(source)))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from khop.distributed.held_edges import HeldEdges
 from khop.graph.import_record import TimeCutOffs
+from khop.partition.parts_links import refuse_relations
 from khop.sampling.link_split import Counted, EdgeSplit, Part, Shares, link_numbers, split_edges
 from khop.sampling.time_split import PARTS, check_parts, split_by_column, split_by_time
 from khop.schema import EdgeType
@@ -76,7 +77,13 @@ class SharedSplit:
         return {"train": made.train, "val": made.val, "test": made.test}[name]
 
     def check(self) -> None:
-        """Raise ValueError if a part of a split by time or by a column has no links."""
+        """Raise ValueError if a part of a split by time or by a column has no links.
+
+        Negatives by relation are refused, too.
+        """
+        columns = self.arguments.columns
+        if columns.relation is not None and columns.negatives:
+            refuse_relations(self.arguments.edge_types[0], columns.relation)
         if isinstance(self.arguments.method, Shares):
             return
         (edge_type,) = self.arguments.edge_types
