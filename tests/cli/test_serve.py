@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from khop.cli.commands.serve import SecurityOptions, ServeOptions
-from khop.cli.serve import _command, _shown
+from khop.cli.serve import _command, _metrics_address, _shown
 from khop.servers.access import secret_of
 from khop.servers.addresses import Address
 from support.commands import free_port
@@ -122,6 +122,12 @@ def test_several_servers_get_consecutive_ports_and_no_token_in_their_arguments(t
         "--tls-cert", str(tmp_path / "c"), "--tls-key", str(tmp_path / "k"), "--at-once", "3",
         "--view-bytes", "8GiB", "--max-rate", "1000.0",
     ]  # fmt: skip
+
+
+def test_metrics_are_on_the_loopback_unless_an_address_is_given() -> None:
+    assert _metrics_address(None) is None
+    assert _metrics_address("9400") == Address("127.0.0.1", 9400)
+    assert _metrics_address("10.0.0.5:9400") == Address("10.0.0.5", 9400)
 
 
 def test_counters_have_separators_and_identities_have_none() -> None:

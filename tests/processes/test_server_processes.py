@@ -15,11 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.errors import PeerLost
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.servers.access import write_token
 from khop.servers.errors import NotAllowed, Unauthenticated, WrongGraph
 from support.certificates import Authority
@@ -262,6 +265,32 @@ def test_consecutive_ports_are_served_by_processes_that_end_together(folder: Pat
 def test_a_server_without_requests_ends(folder: Path, start: Starts) -> None:
     server = start(folder, "--exit-idle", "0.5")
     assert server.process.wait(60) == 0
+
+
+MEASURED = """
+import resource, sys, khop
+graph = khop.connect(sys.argv[1:])
+loader = khop.Loader(khop.NeighborSampler(graph, [2]), graph.split("train"), 64, shuffle=True, seed=1)
+batches = loader.epoch(0)
+next(batches)
+print(len(loader), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.long
+def test_the_memory_of_a_client_does_not_grow_with_the_split(start: Starts, tmp_path: Path) -> None:
+    """The ids of the longer split take 64 MB. They stay on the server."""
+    peaks = []
+    for count in (64_000, 8_000_000):
+        nodes, ends = torch.arange(count), torch.arange(1000)
+        table = NodeTable(count, splits={"train": nodes})
+        write_graph(tmp_path / str(count), {"item": table}, {("item", "to", "item"): EdgeTable(ends, ends)})
+        words = [sys.executable, "-c", MEASURED, start(tmp_path / str(count)).address]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+        steps, peak_mib = map(int, done.stdout.split())
+        assert steps == count // 64
+        peaks.append(peak_mib)
+    assert peaks[1] - peaks[0] < 20, peaks
 
 
 @pytest.mark.long
