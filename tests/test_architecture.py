@@ -101,7 +101,7 @@ MAY_IMPORT = {
     },
     "__main__": {"cli"},
     "__init__": {
-        "errors", "forks", "schema", "batch", "draw", "rules", "features", "graph",
+        "errors", "forks", "schema", "batch", "draw", "kernels", "rules", "features", "graph",
         "datasets", "sampling", "training", "inference", "api", "importing", "pyg", "config",
     },
 }  # fmt: skip

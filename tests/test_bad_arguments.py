@@ -700,6 +700,21 @@ REFUSED: dict[str, Cases] = {
         ('path None: must be a path, as text or as a pathlib.Path', lambda: khop.write_graph(None, {'n': khop.NodeTable(1)}, {})),
     ],
     "GivenNegatives": [("mode 5: must be one of", lambda: khop.GivenNegatives(5))],
+    "SparseColumn": [
+        ("values [1]: must be a tensor of int32", lambda: khop.SparseColumn([1], 3)),
+        ("values are torch.int64 (3,): must be int32 (rows, 2, entries)", lambda: khop.SparseColumn(tensor([1, 2, 3]), 3)),
+        ("width 0: must be", lambda: khop.SparseColumn(torch.zeros(3, 2, 1, dtype=torch.int32), 0)),
+        ("the sparse column is a list: give a torch.sparse_csr tensor", lambda: khop.SparseColumn.of([1])),
+        ("the sparse column is a Tensor: give a torch.sparse_csr tensor", lambda: khop.SparseColumn.of(SPARSE)),
+    ],
+    "SparseRows": [
+        ("rows are torch.float32 (3, 4): must be int32", lambda: khop.SparseRows.of(torch.zeros(3, 4), 4)),
+        ("width 0: must be", lambda: khop.SparseRows.of(torch.zeros(3, 2, 1, dtype=torch.int32), 0)),
+        (
+            "weight (2, 5): must be (outputs, 4)",
+            lambda: khop.SparseRows.of(torch.zeros(3, 2, 1, dtype=torch.int32), 4).product(torch.zeros(2, 5)),
+        ),
+    ],
     "Quantized": [
         ("values [1]: must be a tensor", lambda: khop.Quantized([1], tensor([1.0]))),
         ("scales 5: must be a tensor", lambda: khop.Quantized(tensor([1]), 5)),

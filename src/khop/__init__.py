@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from khop.graph.node_ids import OwnIds as OwnIds
     from khop.graph.quantize import Quantized as Quantized
     from khop.graph.quantize import quantize as quantize
+    from khop.graph.sparse_column import SparseColumn as SparseColumn
     from khop.graph.store import GraphStoreBase as GraphStoreBase
     from khop.graph.tables import EdgeChunks as EdgeChunks
     from khop.graph.tables import EdgeTable as EdgeTable
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from khop.inference.node_outputs import sampled_inference as sampled_inference
     from khop.inference.triple_ranking import TripleRanking as TripleRanking
     from khop.inference.triple_ranking import triple_ranking as triple_ranking
+    from khop.kernels.sparse_column import SparseRows as SparseRows
     from khop.pyg.convert import batch_to_pyg as batch_to_pyg
     from khop.pyg.convert import graph_from_pyg as graph_from_pyg
     from khop.pyg.convert import graph_to_pyg as graph_to_pyg
@@ -221,6 +223,8 @@ _PUBLIC = {
     "Schema": "khop.schema",
     "Seeds": "khop.sampling.sampler",
     "Subgraph": "khop.batch",
+    "SparseColumn": "khop.graph.sparse_column",
+    "SparseRows": "khop.kernels.sparse_column",
     "SpotTarget": "khop.sampling.spot_target",
     "Sum": "khop.rules.sum",
     "SymmetricSum": "khop.rules.symmetric_sum",

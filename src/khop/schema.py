@@ -5,6 +5,7 @@ Internal: its names may change in any version. The public ones are in `khop.__al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -27,6 +28,12 @@ class ColumnSpec:
     shape: tuple[int, ...]  # of one row; () for a scalar column
     num_classes: int | None = None  # of a label column; a label of -1 means "unknown"
     scales: tuple[float, ...] | None = None  # of a quantized column, one per number of a row
+    sparse_width: int | None = None  # of a sparse column: numbers of a row; its shape is (2, longest)
+
+    @property
+    def width(self) -> int:
+        """Number of numbers of a row: of a sparse column, with the zeros that are not stored."""
+        return math.prod(self.shape) if self.sparse_width is None else self.sparse_width
 
     @property
     def is_narrow(self) -> bool:

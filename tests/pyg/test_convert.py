@@ -224,3 +224,22 @@ def test_what_to_undirected_added_is_known_as_the_reverse_and_split_with_its_typ
     assert not users_of & set(zip(users, csc.indices.tolist(), strict=True))
     data[back].edge_index = data[back].edge_index[:, :-1]
     assert khop.graph_from_pyg(data).schema.reverse(buys) is None
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_sparse_attributes_are_sparse_columns_and_come_back() -> None:
+    dense = torch.zeros(4, 30)
+    dense[1, 7], dense[3, 2] = 2.0, -1.0
+    data = Data(x=dense.to_sparse_csr(), edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
+    graph = khop.graph_from_pyg(data)
+    assert graph.schema.column("node", "x").width == 30
+    back = khop.graph_to_pyg(graph).x
+    assert back.layout == torch.sparse_csr
+    assert torch.equal(back.to_dense(), dense)
+    model = khop.models.SAGE.for_graph(graph, 4, 1, target=["node"], outputs=2)
+    batch = khop.Loader(khop.NeighborSampler(graph, [2]), torch.arange(4), 4, columns=["x"]).batch(0, 0)
+    assert model(batch)["node"].shape == (4, 2)
+    with pytest.raises(ValueError, match=r"attribute 'x' has layout torch.sparse_csr: loaders of khop.pyg"):
+        next(iter(khop.pyg.NeighborLoader(data, num_neighbors=[2], batch_size=2)))
+    with pytest.raises(ValueError, match="attribute 'x' is a tensor of layout sparse_coo"):
+        khop.graph_from_pyg(Data(x=dense.to_sparse(), edge_index=data.edge_index))

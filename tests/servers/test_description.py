@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
+from scipy import sparse
 
 import khop
 from khop.api.serve import ServedGraph
@@ -26,6 +29,18 @@ def test_a_description_comes_back_as_the_graph_is(typed_graph: khop.Graph) -> No
         for name in typed_graph.split_names
     }
     assert found.renumbered == ()
+
+
+def test_a_sparse_column_is_known_with_its_width(tmp_path: Path) -> None:
+    words = sparse.random(5, 60, 0.05, format="csr", random_state=1)
+    ring = khop.EdgeTable(torch.arange(5), torch.arange(5).roll(1))
+    folder = khop.write_graph(
+        tmp_path / "g", {"n": khop.NodeTable(5, {"x": words})}, {("n", "to", "n"): ring}
+    )
+    graph = khop.open_graph(folder)
+    found = read_description(Service(ServedGraph.of(graph)).description(), "server")
+    assert found.schema == graph.schema
+    assert found.schema.column("n", "x").width == 60
 
 
 @pytest.mark.parametrize("name", ["wire", "randomness"])

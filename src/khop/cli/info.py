@@ -97,6 +97,8 @@ def _column_table(types: Sequence[NodeSummary | EdgeSummary]) -> Table:
     for summary in types:
         for column in summary.columns:
             shape = " x ".join(map(str, column.shape)) or "number"
+            if column.sparse_width is not None:
+                shape = f"{column.shape[-1]} of {column.sparse_width:,}"
             classes = "" if column.num_classes is None else str(column.num_classes)
             name = summary.type if isinstance(summary, NodeSummary) else _arrow(summary.type)
             table.add_row(name, column.name, column.dtype, shape, classes, decimal(column.num_bytes))

@@ -19,6 +19,7 @@ from khop.graph.manifest import EdgeEntry, NodeEntry
 from khop.graph.node_ids import stored_ids
 from khop.graph.progress import ProgressCallback
 from khop.graph.row_order import INPUT
+from khop.graph.sparse_column import SparseColumn
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import Keys, keys_at
 from khop.schema import EdgeType, NodeType
@@ -74,11 +75,16 @@ def _nodes(
     splits = {name: base.split(name)[node.type].numpy() for name in node.splits}
     return NodeTable(
         len(rows),
-        {name: column[torch.from_numpy(rows)] for name, column in columns.items()},
+        {name: _kept(column, rows, node.sparse.get(name)) for name, column in columns.items()},
         {name: number[split[kept[split]]] for name, split in splits.items()},
         node.num_classes,
         None if ids is None else keys_at(ids, rows),
     )
+
+
+def _kept(column: Tensor, rows: npt.NDArray[np.int64], sparse_width: int | None) -> Tensor | SparseColumn:
+    kept = column[torch.from_numpy(rows)]
+    return kept if sparse_width is None else SparseColumn(kept, sparse_width)
 
 
 def _edges(

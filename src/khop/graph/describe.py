@@ -88,6 +88,7 @@ class Column:
     shape: tuple[int, ...]  # of one row
     num_classes: int | None
     num_bytes: int
+    sparse_width: int | None = None  # of a sparse column: numbers of a row, with those that are not stored
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,13 @@ def _columns(
     manifest: Manifest, specs: Mapping[str, ColumnSpec], files: Mapping[str, str]
 ) -> tuple[Column, ...]:
     return tuple(
-        Column(name, spec.dtype, spec.shape, spec.num_classes, manifest.arrays[files[name]].bytes)
+        Column(
+            name,
+            spec.dtype,
+            spec.shape,
+            spec.num_classes,
+            manifest.arrays[files[name]].bytes,
+            spec.sparse_width,
+        )
         for name, spec in specs.items()
     )

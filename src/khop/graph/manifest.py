@@ -19,7 +19,7 @@ from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 FORMAT = "khop-graph"
-VERSION = 2  # the highest that this khop reads; a folder has the lowest that describes it
+VERSION = 3  # the highest that this khop reads; a folder has the lowest that describes it
 NEEDS_KHOP = "0.1.0"  # the first khop that reads VERSION
 
 
@@ -45,6 +45,7 @@ class NodeEntry:
     num_classes: Mapping[str, int] = field(default_factory=dict)  # of label columns
     scales: Mapping[str, Scales] = field(default_factory=dict)  # of quantized columns
     ids: str = ""  # kind of the stored ids, "string" or "int64"; "": none are stored
+    sparse: Mapping[str, int] = field(default_factory=dict)  # of sparse columns: numbers of a row
 
     def arrays(self) -> dict[str, Expected]:
         """Return the files that must exist."""
@@ -104,7 +105,9 @@ class Manifest:
 
     @property
     def version(self) -> int:
-        """Lowest format version that describes the folder: 2 with ids of nodes, else 1."""
+        """Lowest format version that describes the folder: 3 with sparse columns, 2 with ids, else 1."""
+        if any(node.sparse for node in self.nodes):
+            return 3
         return 2 if any(node.ids for node in self.nodes) else 1
 
     def files(self, contents: Contents) -> set[str]:
@@ -137,7 +140,9 @@ class Manifest:
         for node in self.nodes:
             files = {name: self.arrays[layout.node_column(node.type, name)] for name in node.columns}
             columns[node.type] = {
-                n: ColumnSpec(f.dtype, f.shape[1:], node.num_classes.get(n), node.scales.get(n))
+                n: ColumnSpec(
+                    f.dtype, f.shape[1:], node.num_classes.get(n), node.scales.get(n), node.sparse.get(n)
+                )
                 for n, f in files.items()
             }
         for edge in self.edges:
@@ -174,6 +179,7 @@ class Manifest:
             layout.check_names(node.columns, f"column of node type {node.type!r}")
             layout.check_names(node.splits, f"split of node type {node.type!r}")
             _check_scales(self.arrays, {layout.node_column(node.type, n): s for n, s in node.scales.items()})
+            _check_sparse(self.arrays, {layout.node_column(node.type, n): w for n, w in node.sparse.items()})
         _check_ids(self.nodes)
         if self.part is not None:
             _check_part(self.part, self.nodes)
@@ -230,11 +236,18 @@ def _check_scales(arrays: Mapping[str, ArrayEntry], by_file: Mapping[str, Scales
             raise ValueError(f"{file}: {len(scales)} scales do not fit a row of it")
 
 
+def _check_sparse(arrays: Mapping[str, ArrayEntry], by_file: Mapping[str, int]) -> None:
+    for file, width in by_file.items():
+        entry = arrays.get(file)
+        if entry is None or entry.dtype != "int32" or len(entry.shape) != 3 or entry.shape[1] != 2:
+            raise ValueError(f"{file}: rows of {width} numbers are stored as int32 (rows, 2, entries)")
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write graph.json and flush it. It is the last file of a folder to be written."""
     content = {"format": FORMAT, "version": manifest.version, "needs_khop": NEEDS_KHOP, **asdict(manifest)}
     for entry in (*content["nodes"], *content["edges"]):
-        for optional in ("scales", "times", "ids"):  # left out if empty: same bytes as before
+        for optional in ("scales", "times", "ids", "sparse"):  # left out if empty: same bytes as before
             if not entry.get(optional):
                 entry.pop(optional, None)
     if manifest.part is None:
@@ -333,6 +346,7 @@ def node_entry(entry: Mapping[str, Any]) -> NodeEntry:
         num_classes=dict(entry["num_classes"]),
         scales=_scales(entry),
         ids=str(entry.get("ids", "")),
+        sparse={name: int(width) for name, width in entry.get("sparse", {}).items()},
     )
 
 

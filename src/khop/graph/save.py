@@ -16,6 +16,7 @@ from khop.graph.folder import Folder
 from khop.graph.node_ids import stored_ids
 from khop.graph.progress import ProgressCallback
 from khop.graph.quantize import Quantized
+from khop.graph.sparse_column import SparseColumn
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import Keys
 from khop.schema import ColumnSpec, EdgeType, NodeType
@@ -54,7 +55,7 @@ def _node_table(
     specs = graph.schema.columns.get(node_type, {})
     return NodeTable(
         graph.num_nodes(node_type),
-        _given(columns.get(node_type, {}), specs),
+        {name: _sparse(column, specs.get(name)) for name, column in columns.get(node_type, {}).items()},
         {name: of_split[node_type] for name, of_split in splits.items() if node_type in of_split},
         {name: spec.num_classes for name, spec in specs.items() if spec.num_classes is not None},
         ids,
@@ -74,6 +75,12 @@ def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeT
 def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantized]:
     """Return columns as `write_graph` takes them."""
     return {name: _quantized(column, specs.get(name)) for name, column in columns.items()}
+
+
+def _sparse(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantized | SparseColumn:
+    if spec is None or spec.sparse_width is None:
+        return _quantized(column, spec)
+    return SparseColumn(column, spec.sparse_width)
 
 
 def _quantized(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantized:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import cast
 
 import numpy as np
 from torch import Tensor
@@ -17,12 +18,14 @@ from khop.graph.given_ids import GivenIds, check_distinct, given_ids, index_byte
 from khop.graph.inputs import Array, Given
 from khop.graph.manifest import EdgeEntry, NodeEntry
 from khop.graph.quantize import Quantized
+from khop.graph.sparse_column import SparseColumn, SparseMatrix, is_sparse, sparse_column
 from khop.kernels.build_csc import index_dtype
 from khop.kernels.checks import INDEX_DTYPES
 from khop.kernels.id_table import Keys
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
 _INT64_BYTES = 8
+NodeColumn = Array | Quantized | SparseColumn | SparseMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class NodeTable:
     """
 
     count: int | None = None
-    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (count, ...) each
+    columns: Mapping[str, NodeColumn] = field(default_factory=dict)  # (count, ...) each
     splits: Mapping[str, Array] = field(default_factory=dict)
     # Of label columns; -1 in them is "unknown". In a column of floating numbers NaN is: int64 is stored.
     num_classes: Mapping[str, int] = field(default_factory=dict)
@@ -83,7 +86,8 @@ class GivenNodes:
         mapping_of(f"{where}: num_classes", table.num_classes, "names of label columns to whole numbers")
         layout.check_names(table.columns, f"{where}: column")
         layout.check_names(table.splits, f"{where}: split")
-        columns = _given_columns(where, table.columns)
+        stored = {name: _stored(where, name, column) for name, column in table.columns.items()}
+        columns = _given_columns(where, stored)
         _check_unknown(where, table.unknown, columns)
         ids = None if table.ids is None else given_ids(table.ids, where)
         count = _node_count(where, table.count, columns, ids)
@@ -104,12 +108,13 @@ class GivenNodes:
             name: _split_ids(array, count, f"{where}: split {name!r}") for name, array in table.splits.items()
         }
         check_splits(splits, count, f"{node_type!r} nodes")
-        scales = _scales(table.columns)
+        scales = _scales(stored)
+        sparse = {name: column.width for name, column in stored.items() if isinstance(column, SparseColumn)}
         if ids is not None:
             check_distinct(ids, count, where)
         kind = "" if ids is None else kind_of(ids)
         classes = dict(table.num_classes)
-        entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), classes, scales, kind)
+        entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), classes, scales, kind, sparse)
         return cls(entry, columns, splits, ids)
 
     @property
@@ -136,6 +141,7 @@ class GivenEdges:
         instance_of(where, table, EdgeTable, "give a khop.EdgeTable")
         mapping_of(f"{where}: columns", table.columns, "names to tensors or arrays")
         layout.check_names(table.columns, f"{where}: column")
+        _refuse_sparse(where, table.columns)
         ends: list[Given] = []
         for side, node_type, array in (
             ("sources", edge_type[0], table.sources),
@@ -218,12 +224,27 @@ def _node_count(where: str, count: int | None, columns: Mapping[str, Given], ids
     return whole_number(f"{where}: count", count, 0)
 
 
-def _given_columns(where: str, columns: Mapping[str, Array | Quantized]) -> dict[str, Given]:
-    arrays = {name: c.values if isinstance(c, Quantized) else c for name, c in columns.items()}
+def _stored(where: str, name: str, column: NodeColumn) -> Array | Quantized | SparseColumn:
+    """Return a column as it is stored: a sparse matrix as rows of indices and values."""
+    if is_sparse(column):
+        return sparse_column(column, f"{where}: column {name!r}")
+    return cast("Array | Quantized | SparseColumn", column)
+
+
+def _refuse_sparse(where: str, columns: Mapping[str, object]) -> None:
+    for name, column in columns.items():
+        if isinstance(column, SparseColumn) or is_sparse(column):
+            raise ValueError(
+                f"{where}: column {name!r} is sparse: columns of nodes may be; give a dense array for edges"
+            )
+
+
+def _given_columns(where: str, columns: Mapping[str, Array | Quantized | SparseColumn]) -> dict[str, Given]:
+    arrays = {name: c.values if isinstance(c, Quantized | SparseColumn) else c for name, c in columns.items()}
     return {name: Given.of(array, f"{where}: column {name!r}") for name, array in arrays.items()}
 
 
-def _scales(columns: Mapping[str, Array | Quantized]) -> dict[str, tuple[float, ...]]:
+def _scales(columns: Mapping[str, Array | Quantized | SparseColumn]) -> dict[str, tuple[float, ...]]:
     quantized = {name: column for name, column in columns.items() if isinstance(column, Quantized)}
     return {name: tuple(column.scales.flatten().tolist()) for name, column in quantized.items()}
 

@@ -105,5 +105,7 @@ def _columns(specs: Mapping[str, ColumnSpec]) -> str:
 
 def _dtype(spec: ColumnSpec) -> str:
     shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
+    if spec.sparse_width is not None:
+        return f"sparse float32[{spec.sparse_width}]"
     classes = f" ({spec.num_classes} classes)" if spec.num_classes else ""
     return f"{spec.dtype}{shape}{classes}"

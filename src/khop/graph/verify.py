@@ -24,6 +24,7 @@ from khop.graph.npy import file_checksum, map_array, row_chunks
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT
 from khop.graph.snapshots import current_folder
+from khop.graph.sparse_column import check_sparse
 from khop.kernels.checks import check_offsets
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes, whole_numbers
@@ -167,6 +168,8 @@ def _node_checks(node: NodeEntry) -> dict[str, Check]:
     for name in node.columns:
         file = layout.node_column(node.type, name)
         checks[file] = Given.check_original_ids if name == ORIGINAL_ID else _check_numbers
+        if name in node.sparse:
+            checks[file] = partial(check_sparse, width=node.sparse[name])
         if name in node.num_classes:
             checks[file] = partial(Given.check_labels, num_classes=node.num_classes[name])
     for name in node.splits:

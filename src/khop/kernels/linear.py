@@ -13,6 +13,7 @@ from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from khop.kernels.linear_device import linear_sum_device
 from khop.kernels.relu import relu_
+from khop.kernels.sparse_column import SparseRows
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -21,6 +22,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Differentiable once if it is computed in blocks. The library and the block size come from a short
     measurement, made once per machine: see `khop.kernels.linear_choice`.
     """
+    if isinstance(x, SparseRows):
+        return x.product(weight, bias)
     return linear_sum([x], [weight], bias)
 
 

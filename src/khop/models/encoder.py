@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from khop.arguments import check_word
 from khop.batch import Batch
+from khop.kernels.sparse_column import SparseRows
 from khop.models.names import parameter_name
 from khop.models.node_embedding import NodeEmbedding
 from khop.models.sizes import ModelSizes
@@ -34,9 +36,11 @@ class Encoder(nn.Module):
         super().__init__()
         check_word("encoder", encoding, Encoding)
         self.column = sizes.column
+        self.sparse = sizes.sparse
         self.inputs = {t: sizes.inputs[t] for t in node_types if t in sizes.inputs}
         counts = {t: sizes.embedded[t] for t in node_types if t in sizes.embedded}
         linear = encoding == "linear"
+        _check_sparse(sizes, encoding, [t for t in counts if t in self.inputs])
         learned = sizes.embedding or 0
         self.tables = nn.ModuleDict({parameter_name(t): _table(n, sizes) for t, n in counts.items()})
         raw = {t: self.inputs.get(t, 0) + (learned if t in counts else 0) for t in node_types}
@@ -56,6 +60,8 @@ class Encoder(nn.Module):
         name = parameter_name(node_type)
         embedded = self._embedded(name, batch.sample.nodes[node_type], batch) if name in self.tables else None
         column = self._column(node_type, batch) if node_type in self.inputs else None
+        if embedded is not None and node_type in self.sparse:
+            return self._beside_entries(self.linear[name], column, embedded)
         if embedded is None or column is None:
             rows = column if embedded is None else embedded
         else:
@@ -67,6 +73,16 @@ class Encoder(nn.Module):
         out: Tensor = linear(rows.to(next(linear.parameters()).dtype))
         return out
 
+    def _beside_entries(self, linear: nn.Module, column: Tensor | None, embedded: Tensor) -> Tensor:
+        """Multiply entries and embeddings by their columns of the weight."""
+        weight, bias = linear.weight, linear.bias
+        assert isinstance(weight, Tensor)
+        assert isinstance(bias, Tensor)
+        assert column is not None
+        width = column.shape[1]
+        out: Tensor = F.linear(column.to(weight.dtype), weight[:, :width], bias)
+        return out + F.linear(embedded.to(weight.dtype), weight[:, width:])
+
     def _embedded(self, name: str, ids: Tensor, batch: Batch) -> Tensor:
         rows: Tensor = self.tables[name](ids)
         return self.unknown[name](rows, ids, batch) if name in self.unknown else rows
@@ -77,7 +93,17 @@ class Encoder(nn.Module):
                 f"column {self.column!r} of {node_type!r}: the model reads it, the batch does not have it; "
                 f"give the loader columns=[{self.column!r}]"
             )
-        return batch.columns[node_type][self.column].reshape(-1, self.inputs[node_type])
+        column, width = batch.columns[node_type][self.column], self.inputs[node_type]
+        return SparseRows.of(column, width) if node_type in self.sparse else column.reshape(-1, width)
+
+
+def _check_sparse(sizes: ModelSizes, encoding: Encoding, embedded: Sequence[NodeType]) -> None:
+    for node_type in embedded:
+        if node_type in sizes.sparse and encoding == "none":
+            raise ValueError(
+                f"column {sizes.column!r} of {node_type!r} is sparse, and the type has embeddings too: give "
+                'encoder="linear", which multiplies both'
+            )
 
 
 def _table(count: int, sizes: ModelSizes) -> nn.Module:

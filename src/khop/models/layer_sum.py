@@ -13,6 +13,7 @@ from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
 from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.kernels.sparse_column import SparseRows
 from khop.schema import EdgeType
 
 # Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
@@ -48,7 +49,7 @@ class LayerSum:
             # Rows without edges end where the row before does.
             few = replace(adjacency, indptr=pad(adjacency.indptr[reached + 1], (1, 0)))
             self._add_to(reached, product_of_neighbors(h, few, weight))
-        elif weight_comes_first(adjacency, weight):
+        elif weight_comes_first(h, adjacency, weight):
             self._add(product_of_neighbors(h, adjacency, weight))
         elif adjacency.weight is None and self._own is not None and self._own[0] is h:
             own, mean = prefix_and_mean(h, adjacency.indptr, adjacency.indices)
@@ -76,6 +77,9 @@ class LayerSum:
         return linear_sum(self._inputs, self._weights, self._bias, self._addend, activation)
 
     def _product(self, x: Tensor, weight: Tensor) -> None:
+        if isinstance(x, SparseRows):
+            self._add(linear(x, weight))
+            return
         self._inputs.append(x)
         self._weights.append(weight)
 
@@ -124,16 +128,19 @@ def aggregated(h: Tensor, adjacency: Adjacency) -> Tensor:
 
 def product_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
     """Return (destinations, out): weight times `aggregated` rows of h."""
-    if weight_comes_first(adjacency, weight):
+    if weight_comes_first(h, adjacency, weight):
         return aggregated(linear(h, weight), adjacency)
     return linear(aggregated(h, adjacency), weight)
 
 
-def weight_comes_first(adjacency: Adjacency, weight: Tensor) -> bool:
+def weight_comes_first(h: Tensor, adjacency: Adjacency, weight: Tensor) -> bool:
     """Return True if it is cheaper to multiply all sources' rows than to multiply the aggregated rows.
 
-    Aggregation is linear, so both give the same result; the choice depends only on shapes.
+    Aggregation is linear, so both give the same result; the choice depends only on shapes, and sparse rows
+    come first always: their aggregates would be dense.
     """
+    if isinstance(h, SparseRows):
+        return True
     outputs, inputs = weight.shape
     edges = adjacency.indices.numel() * AGGREGATION_COST
     cost_first = adjacency.num_src * inputs * outputs + edges * outputs

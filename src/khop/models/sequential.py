@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from khop.arguments import mapping_of
 from khop.batch import Batch, Block
+from khop.kernels.sparse_column import SparseRows
 from khop.models.layered import check_num_blocks
 from khop.schema import NodeType
 
@@ -22,10 +23,13 @@ class Sequential(nn.Module):
     `x` maps node types to rows, `adjacency` maps edge types to adjacencies, and the result maps node types to
     rows.
 
-    The first layer's input is the node column `column`, in the dtype of the parameters.
+    The first layer's input is the node column `column`, in the dtype of the parameters. For a sparse column
+    give its width: `x` is then `khop.SparseRows`, of which linear layers multiply the entries alone.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], column: str = "x") -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], column: str = "x", sparse_width: int | None = None
+    ) -> None:
         super().__init__()
         if not layers:
             raise ValueError("Sequential: no layers, give a list of modules with forward(x, adjacency)")
@@ -37,6 +41,7 @@ class Sequential(nn.Module):
                 )
         self.layers = nn.ModuleList(layers)
         self.column = column
+        self.sparse_width = sparse_width
 
     @property
     def num_layers(self) -> int:
@@ -51,7 +56,9 @@ class Sequential(nn.Module):
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
         """Return the rows of the column for each node type that has it."""
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
-        found = {t: of[self.column].to(dtype) for t, of in batch.columns.items() if self.column in of}
+        found = {
+            t: self._rows(of[self.column]).to(dtype) for t, of in batch.columns.items() if self.column in of
+        }
         if not found:
             there = {t: sorted(of) for t, of in batch.columns.items()}
             raise ValueError(
@@ -85,6 +92,16 @@ class Sequential(nn.Module):
             h = self.layer(index, h, block)
         out = {t: h[t].index_select(0, rows) for t, rows in batch.sample.seed_index.items() if t in h}
         return next(iter(out.values())) if len(batch.sample.seed_index) == len(out) == 1 else out
+
+    def _rows(self, column: Tensor) -> Tensor:
+        if self.sparse_width is not None:
+            return SparseRows.of(column, self.sparse_width)
+        if column.dtype == torch.int32 and column.shape[1:2] == (2,) and column.dim() == 3:
+            raise ValueError(
+                f"column {self.column!r} has rows of indices and values: give the width of the sparse column"
+                ", Sequential(layers, sparse_width=graph.schema.column(node_type, column).width)"
+            )
+        return column
 
     def _checked(self, index: int, rows: Tensor, num_dst: int, node_type: NodeType | None = None) -> Tensor:
         if rows.shape[0] != num_dst:

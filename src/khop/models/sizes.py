@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -41,6 +40,7 @@ class ModelSizes:
     embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
     embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of types with embeddings
     embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
+    sparse: frozenset[NodeType] = frozenset()  # types whose input column is sparse
     unknown: float = 0.0  # probability that training reads the row of nodes without an embedding; 0: no row
 
     @property
@@ -85,7 +85,7 @@ class ModelSizes:
         if embedded_types == "all" and not embedding:
             raise ValueError(f"embedded_types 'all' with embedding {embedding}: give a width, such as 64")
         specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
-        inputs = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
+        inputs = {t: of_type[column].width for t, of_type in specs.items() if column in of_type}
         if not inputs and not embedding:
             there = {t: sorted(of_type) for t, of_type in specs.items()}
             raise ValueError(
@@ -99,7 +99,8 @@ class ModelSizes:
         sizes = cls(
             inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update
         )
-        return replace(sizes, unknown=unknown)
+        sparse = {t for t in inputs if specs[t][column].sparse_width is not None}
+        return replace(sizes, unknown=unknown, sparse=frozenset(sparse))
 
 
 def _classifier(

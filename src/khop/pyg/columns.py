@@ -159,6 +159,11 @@ def _rows(column: _Column, ids: Tensor) -> Any:
         return torch.from_numpy(np.take(value, ids.cpu().numpy(), axis=column.dim))
     if not isinstance(value, Tensor):
         return value[ids.to(value.device)]
+    if value.layout != torch.strided:
+        raise ValueError(
+            f"attribute {column.name!r} has layout {value.layout}: loaders of khop.pyg slice dense rows; "
+            "give attribute.to_dense(), or train on khop.graph_from_pyg(data), which keeps torch.sparse_csr"
+        )
     simple = type(value) is Tensor and column.dim == 0 and value.is_contiguous()
     if simple and value.device.type == "cpu" and not value.requires_grad:
         return gather(value, ids)

@@ -17,8 +17,10 @@ from khop.batch import Adjacency, Batch
 from khop.features.table import FeatureTable
 from khop.graph.checks import are_reverses
 from khop.graph.csc_graph import CscGraph
-from khop.graph.inputs import Given
+from khop.graph.inputs import Given, refuse_unreadable
+from khop.graph.sparse_column import is_sparse, sparse_column
 from khop.kernels.csc import Csc
+from khop.kernels.sparse_column import SparseRows
 from khop.pyg.label_links import label_names
 from khop.pyg.source import Attributes, Source
 from khop.pyg.typed_data import DATA_KINDS, storages
@@ -36,29 +38,31 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
 
     Attributes with a row per node or edge become columns. Boolean ones named `<split>_mask` become splits;
     masks with several columns become the splits "train.0", "train.1", ... Node columns share memory with
-    `data`. If its edges are sorted by destination, edge columns and sources share memory too. Attributes
-    that belong to neither nodes nor edges are not converted. Links (`edge_label_index` and the like) are not
-    either: `khop.links_from_pyg` makes seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is
-    recorded as the reverse. `graph.save(folder)` writes a graph folder.
+    `data`; those of layout torch.sparse_csr become sparse columns. If its edges are sorted by destination,
+    edge columns and sources share memory too. Attributes that belong to neither nodes nor edges are not
+    converted. Links (`edge_label_index` and the like) are not either: `khop.links_from_pyg` makes seeds of
+    them. An edge type from `ToUndirected`, "rev_to" of "to", is recorded as the reverse.
+    `graph.save(folder)` writes a graph folder.
     """
     instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
     schema = source.graph.schema
     columns: Tensors = {}
+    specs: dict[NodeType | EdgeType, dict[str, ColumnSpec]] = {}
     splits: Splits = {}
     for node_type in schema.node_types:
         nodes = _of_type(data, node_type)
-        columns[node_type] = {}
+        columns[node_type], specs[node_type] = {}, {}
         for name, column in _tensors(data, nodes, nodes.is_node_attr):
             if name.endswith(_MASK) and column.dtype == torch.bool:
                 _add_splits(splits, node_type, name.removesuffix(_MASK), column)
             else:
-                columns[node_type][name] = column
+                columns[node_type][name], specs[node_type][name] = _stored(name, column)
     for edge_type in schema.edge_types:
         edges, order = _of_type(data, edge_type), source.permutations[edge_type]
         given = _tensors(data, edges, edges.is_edge_attr)
         columns[edge_type] = {name: column if order is None else column[order] for name, column in given}
-    specs = {t: {name: _spec(name, column) for name, column in of.items()} for t, of in columns.items()}
+        specs[edge_type] = {name: _spec(name, column) for name, column in columns[edge_type].items()}
     schema = replace(schema, columns=specs, reverse_of=_reverses(source.graph))
     topology = replace(source.graph, schema=schema, columns=columns)
     return Graph(topology, FeatureTable(columns), splits=splits)
@@ -83,7 +87,8 @@ def _ends(csc: Csc) -> tuple[Given, Given]:
 def graph_to_pyg(graph: Graph) -> Data | HeteroData:
     """Make a torch_geometric `Data` of a graph with one node and one edge type, else a `HeteroData`.
 
-    Columns are shared. Edges are sorted by destination. A split becomes a mask, `<split>_mask`.
+    Columns are shared; sparse ones become torch.sparse_csr. Edges are sorted by destination. A split becomes
+    a mask, `<split>_mask`.
     """
     graph_of("graph", graph)
     schema = graph.schema
@@ -93,7 +98,7 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
         nodes = _of_type(data, node_type)
         nodes.num_nodes = graph.num_nodes(node_type)
         for name, column in columns.get(node_type, {}).items():
-            nodes[name] = column
+            nodes[name] = _given_back(column, schema.column(node_type, name))
     for edge_type in schema.edge_types:
         csc = graph.csc(edge_type)
         edges = _of_type(data, edge_type)
@@ -111,9 +116,9 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
 def batch_to_pyg(batch: Batch) -> Data | HeteroData:
     """Make a torch_geometric `Data` or `HeteroData` of a batch of the subgraph expansion.
 
-    Columns are shared. Seeds come first; `batch_size` is their number. A duplicate seed has one row, given by
-    `seed_index`. Weights of edges are `edge_weight`, or `sampled_edge_weight`
-    beside a column of that name; loss weights of seeds are `loss_weight`.
+    Columns are shared; sparse ones are rows for `khop.SparseRows.of`. Seeds come first; `batch_size` is their
+    number. A duplicate seed has one row, given by `seed_index`. Weights of edges are `edge_weight`, or
+    `sampled_edge_weight` beside a column of that name; loss weights of seeds are `loss_weight`.
     """
     instance_of("batch", batch, Batch, "must be a batch of a khop.Loader")
     sample = batch.sample
@@ -188,6 +193,23 @@ def _add_splits(splits: Splits, node_type: NodeType, name: str, mask: Tensor) ->
     masks = {name: mask} if mask.dim() == 1 else {f"{name}.{i}": mask[:, i] for i in range(mask.shape[1])}
     for split, of_split in masks.items():
         splits.setdefault(split, {})[node_type] = of_split.nonzero().view(-1)
+
+
+def _stored(name: str, column: Tensor) -> tuple[Tensor, ColumnSpec]:
+    """Return a node column as it is stored, and its spec."""
+    if not is_sparse(column):
+        refuse_unreadable(column, f"attribute {name!r}")
+        return column, _spec(name, column)
+    sparse = sparse_column(column, f"attribute {name!r}")
+    return sparse.values, replace(_spec(name, sparse.values), sparse_width=sparse.width)
+
+
+def _given_back(column: Tensor, spec: ColumnSpec) -> Tensor:
+    if spec.sparse_width is None:
+        return column
+    rows = SparseRows.of(column, spec.sparse_width)
+    size = (column.shape[0], spec.sparse_width)
+    return torch.sparse_csr_tensor(rows.indptr, rows.places.long(), rows.numbers, size, check_invariants=True)
 
 
 def _spec(name: str, column: Tensor) -> ColumnSpec:

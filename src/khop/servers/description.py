@@ -109,7 +109,13 @@ def _bounds(graph: GraphStore) -> dict[NodeType, tuple[int, ...]]:
 
 def _spec(spec: ColumnSpec) -> Plain:
     scales = None if spec.scales is None else list(spec.scales)
-    return {"dtype": spec.dtype, "shape": list(spec.shape), "num_classes": spec.num_classes, "scales": scales}
+    return {
+        "dtype": spec.dtype,
+        "shape": list(spec.shape),
+        "num_classes": spec.num_classes,
+        "scales": scales,
+        "sparse_width": spec.sparse_width,
+    }
 
 
 def _read_spec(given: Document) -> ColumnSpec:
@@ -121,6 +127,7 @@ def _read_spec(given: Document) -> ColumnSpec:
         tuple(length.whole(0, _MOST) for length in given["shape"].each()),
         None if classes is None else classes.whole(0, _MOST),
         None if scales is None else tuple(scale.real() for scale in scales.each()),
+        None if (width := given.given("sparse_width")) is None else width.whole(1, _MOST),
     )
 
 
