@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -74,6 +75,19 @@ def test_tutorials_are_short_to_type() -> None:
     assert len(in_short) <= 5
     assert in_short[0].startswith("pip install")
     assert set(in_short[1:]) <= set(run)  # the test above runs them, in their order
+
+
+@pytest.mark.parametrize("classes", [("MaxLayer", "MaxModel"), ("AbsoluteError", "SizeTask")])
+def test_a_model_or_a_task_of_your_own_takes_40_lines(classes: tuple[str, ...]) -> None:
+    page = (ROOT / "docs" / "tutorials" / "own-components.md").read_text()
+    (module,) = re.findall(r"^```python\n(# mine\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    found = {node.name: node for node in ast.parse(module).body if isinstance(node, ast.ClassDef)}
+    imports = [line for line in module.splitlines() if line.startswith(("import ", "from "))]
+    lines = [
+        line for name in classes for line in (ast.get_source_segment(module, found[name]) or "").splitlines()
+    ]
+    decorators = sum(len(found[name].decorator_list) for name in classes)
+    assert len(imports) + decorators + len([line for line in lines if line.strip()]) <= 40
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
