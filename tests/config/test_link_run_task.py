@@ -19,7 +19,7 @@ from khop.graph.tables import EdgeTable, NodeTable
 from khop.inference.chunks import unwatched
 from khop.sampling.links import LinkSampler
 from khop.sampling.sampler import Seeds
-from support.small_link_folders import BOUGHT_BY, BUYS, write_shop
+from support.small_link_folders import BOUGHT_BY, BUYS, SEES, write_shop
 
 Prepare = Callable[..., Run]
 
@@ -115,6 +115,50 @@ def test_every_metric_of_every_split_is_measured(prepared: Prepare) -> None:
     assert list(found) == ["val", "val/mrr", "val/roc-auc", "test", "test/mrr", "test/roc-auc"]
     assert all(0 < value < 1 for value in found.values())
     assert run_task.scores(("test",), unwatched)["test"] == found["test"]
+
+
+def test_several_edge_types_share_an_encoder_and_are_measured_each(tmp_path: Path) -> None:
+    values = {
+        "graph": str(write_shop(tmp_path / "shop", one_way=True)),
+        "task": {"kind": "link-prediction", "target": "user buys item, user sees shop"},
+        "links": {"eval_negatives": 4, "decoder": "distmult"},
+        "sampler": {"fanouts": [5, 5]},
+        "model": {"hidden": 16, "embedding": 8},
+        "training": {"batch_size": 256},
+    }
+    run_task = task_of(prepare(RawRun(values, "run.toml"), tmp_path / "cache"))
+    assert run_task.edge_types == (BUYS, SEES)
+    assert run_task.node_types == ("user", "item", "shop")
+    assert dict(run_task.split.val_links.counts) == {BUYS: 110, SEES: 12}
+    batch = run_task.loader().batch(0, 0)
+    counts = {edge_type: rows.num_links for edge_type, rows in batch.links.items()}
+    assert set(counts) == {BUYS, SEES}
+    losses = run_task.task.losses(run_task.model(batch), batch)
+    assert losses.numel() == 2 * sum(counts.values()), "a link and its negative, of both types"
+    found = run_task.evaluated(("val",), unwatched, ["hits@10"])
+    each = [found.scores[f"val/{words}/mrr"] for words in ("user buys item", "user sees shop")]
+    assert found.scores["val"] == pytest.approx(sum(each) / 2)
+    assert {"val/roc-auc", "val/hits@10", "val/user sees shop/hits@10"} <= set(found.scores)
+    assert found.baselines["val/popularity/mrr"] > 0
+    with pytest.raises(ValueError, match="pairs and recommendations are of one edge type"):
+        _ = run_task.edge_type
+
+
+def test_several_edge_types_are_split_at_random(tmp_path: Path) -> None:
+    columns = {"split": torch.tensor([0, 1, 2])}
+    tables = {
+        t: EdgeTable(torch.arange(3), torch.arange(3), columns) for t in (BUYS, ("user", "likes", "item"))
+    }
+    nodes = {t: NodeTable(columns={"x": torch.zeros(3, 1)}) for t in ("user", "item")}
+    values = {
+        "graph": str(write_graph(tmp_path / "g", nodes, tables)),
+        "task": {"kind": "link-prediction", "target": "user buys item, user likes item"},
+        "sampler": {"fanouts": [2]},
+    }
+    with pytest.raises(
+        ValueError, match=r'links.split is "auto": a split by time or by a column has one edge'
+    ):
+        prepare(RawRun(values, "run.toml"), tmp_path / "cache")
 
 
 def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:

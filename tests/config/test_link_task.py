@@ -43,6 +43,32 @@ def prepared(shop: Path) -> Prepare:
             {"task__target": "user likes item"},
             "task.target is 'user likes item': the edge types are user buys item",
         ),
+        (
+            {"task__target": "user buys item, user likes item"},
+            "task.target is 'user likes item': the edge types are user buys item",
+        ),
+        (
+            {"task__target": "user buys item, user buys item"},
+            "task.target is 'user buys item, user buys item': names an edge type twice; name it once (",
+        ),
+        (
+            {"task__target": "user buys item, item bought_by user"},
+            "task.target is 'user buys item, item bought_by user': item bought_by user has the edges of user "
+            "buys item turned around; name one of them (",
+        ),
+        (
+            {"task__target": "user buys item, user sees shop"},
+            "task.target is 'user buys item, user sees shop': user sees shop has no reverse, the others have",
+        ),
+        (
+            {"links__hard_negatives": 2, "links__decoder": "mlp"},
+            "links.hard_negatives is 2 and links.decoder is 'mlp': scores are dot products, as",
+        ),
+        (
+            {"links__hard_negatives": 2, "links__corrupt": "both"},
+            "links.hard_negatives is 2 and links.corrupt is 'both': they replace destinations; leave one",
+        ),
+        ({"links__shared_negatives": 2}, "links.shared_negatives is 2 and links.negatives_group 1: give the"),
         ({"task__label": "x"}, "task.label is 'x': links have no label column, leave it out (--label)"),
         ({"task__metric": "accuracy"}, "task.metric is 'accuracy': the metrics of links are mrr, roc-auc"),
         ({"links__val": 0.0001}, "links.val is 0.0001: of 1101 links of user buys item that holds out none"),

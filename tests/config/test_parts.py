@@ -48,5 +48,5 @@ def test_spot_target_and_the_schema_decide_which_links_carry_no_message() -> Non
     plain, spotted = RunConfig(graph="g"), RunConfig(graph="g", links={"spot_target": 7})  # type: ignore[arg-type]
     kinds = {buys: Exclude.EDGE_AND_REVERSE, back: Exclude.EDGE_AND_REVERSE, views: Exclude.EDGE}
     for edge_type, kind in kinds.items():
-        assert exclusion_of(plain, schema, edge_type) is kind
-        assert exclusion_of(spotted, schema, edge_type) == SpotTarget(7, kind)
+        assert exclusion_of(plain, schema, [edge_type]) is kind
+        assert exclusion_of(spotted, schema, [edge_type]) == SpotTarget(7, kind)

@@ -16,7 +16,9 @@ def test_a_pair_has_the_score_of_its_destination() -> None:
     degrees = torch.tensor([4, 0, 1 << 40, (1 << 40) + 1])  # no float32 tells the last two apart
     edges, negatives = torch.tensor([[0, 1, 1], [3, 0, 1]]), torch.tensor([[0, 2], [1, 2], [0, 3]])
     links = Links({BUYS: edges}, negatives={BUYS: negatives})
-    scores, of_negatives = popularity_scores(BUYS, degrees, 2, links, DynamicChunks())[BUYS]
+    scores, of_negatives = popularity_scores(
+        {BUYS: degrees}, {"user": 2, "item": degrees.numel()}, links, DynamicChunks()
+    )[BUYS]
     assert torch.equal(scores, degrees[edges[1]])
     assert torch.equal(of_negatives, degrees[negatives])
     # Places: first of 3, second behind 2**40, and third.
@@ -27,5 +29,5 @@ def test_a_pair_has_the_score_of_its_destination() -> None:
 def test_sources_and_destinations_may_be_of_one_type() -> None:
     degrees = torch.tensor([7, 5, 3])
     links = Links({KNOWS: torch.tensor([[0, 2], [1, 0]])}, negatives={KNOWS: torch.tensor([[2], [1]])})
-    scores, of_negatives = popularity_scores(KNOWS, degrees, 3, links, DynamicChunks())[KNOWS]
+    scores, of_negatives = popularity_scores({KNOWS: degrees}, {KNOWS[0]: 3}, links, DynamicChunks())[KNOWS]
     assert (scores.tolist(), of_negatives.tolist()) == ([5, 7], [[3], [5]])

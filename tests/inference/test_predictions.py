@@ -54,13 +54,22 @@ def test_numbers_have_their_unit_and_other_outputs_are_written_as_they_are() -> 
 def test_links_have_both_ids_and_their_rank_among_negatives() -> None:
     edge_type = ("item", "with", "item")
     links = Links({edge_type: torch.tensor([[0, 1], [2, 0]])})
-    scored = (links, torch.tensor([1.0, 0.0]), torch.tensor([[0.0, 1.0], [5.0, -1.0]]))
-    (piece,) = LinkPredictions(edge_type, {"val": scored}).pieces(Names(IDS))
+    scored = {edge_type: (torch.tensor([1.0, 0.0]), torch.tensor([[0.0, 1.0], [5.0, -1.0]]))}
+    (piece,) = LinkPredictions((edge_type,), {"val": (links, scored)}).pieces(Names(IDS))
     assert pa.table(piece).to_pylist()[0] == {
         "source_id": "a", "source": 0, "destination_id": "c", "destination": 2, "split": "val", "score": 1.0,
         "rank": 1.5,
     }  # fmt: skip
     assert piece["rank"].to_pylist() == [1.5, 2.0]
+
+
+def test_links_of_several_types_have_their_type() -> None:
+    types = (("item", "with", "item"), ("item", "near", "item"))
+    links = Links({t: torch.tensor([[0], [number]]) for number, t in enumerate(types)})
+    scored = {t: (torch.tensor([1.0]), torch.tensor([[0.0]])) for t in types}
+    pieces = list(LinkPredictions(types, {"val": (links, scored)}).pieces(Names(IDS)))
+    assert [piece["edge_type"].to_pylist() for piece in pieces] == [["item with item"], ["item near item"]]
+    assert [piece["destination"].to_pylist() for piece in pieces] == [[0], [1]]
 
 
 def test_names_are_read_from_an_imported_folder(tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "task": {"kind": "edge-classification", "label": "stars", "class_weights": "balanced"},
     },
     "numbers of edges": {"task": {"kind": "edge-regression", "label": "weight", "metric": "mae"}},
+    "gat over a column of edges": {
+        "task": {"label": "kind"},
+        "model": {"kind": "gat", "heads": 2, "edge_column": "weight"},
+    },
+    "hard and shared": {
+        "task": LINKS,
+        "links": {"hard_negatives": 2, "hard_every": 2, "shared_negatives": 2, "negatives_group": 9},
+    },
     "infonce": {
         "task": LINKS,
         "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},

@@ -63,7 +63,23 @@ def test_links_are_ranked_among_their_negatives() -> None:
     scores, negatives = torch.tensor([3.0, 1.0, 0.0]), torch.tensor([[1.0, 2.0], [2.0, 0.0], [1.0, 2.0]])
     links = Links({edge_type: torch.tensor([[0, 1, 2], [2, 1, 0]])})
     names = Names({"user": IdsHere(np.array([10, 11, 12])), "item": IdsHere(StringKeys.of(["x", "y", "z"]))})
-    found = examined(LinkPredictions(edge_type, {"test": (links, scores, negatives)}), names, "test")
+    found = examined(
+        LinkPredictions((edge_type,), {"test": (links, {edge_type: (scores, negatives)})}), names, "test"
+    )
     assert isinstance(found, Examined)
     assert found.picture == RankingCurve((1, 2, 3), (1 / 3, 2 / 3, 1.0), 2)
     assert found.worst[0] == ("12", "x", "0", "3 of 3")
+
+
+def test_links_of_several_types_are_named_by_type() -> None:
+    buys, views = ("user", "buys", "item"), ("user", "views", "item")
+    links = Links({buys: torch.tensor([[0], [1]]), views: torch.tensor([[1, 2], [0, 2]])})
+    scores = {
+        buys: (torch.tensor([5.0]), torch.tensor([[1.0]])),
+        views: (torch.tensor([0.0, 9.0]), torch.tensor([[1.0], [1.0]])),
+    }
+    found = examined(LinkPredictions((buys, views), {"test": (links, scores)}), Names({}), "test")
+    assert isinstance(found, Examined)
+    assert found.heading == ("edge type", "source", "destination", "score", "rank")
+    assert found.worst[0] == ("user views item", "1", "0", "0", "2 of 2")
+    assert found.worst[1] == ("user buys item", "0", "1", "5", "1 of 2")

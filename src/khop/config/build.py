@@ -20,7 +20,7 @@ from khop.config.read import RawRun, checked
 from khop.config.resolve import graph_folder, resolve
 from khop.config.resolve_task import SPLIT_FIELDS
 from khop.config.run_fingerprint import facts_of
-from khop.config.run_task import Evaluation, PredictingTask, RunTask
+from khop.config.run_task import Evaluation, PredictingTask, PreparingTask, RunTask
 from khop.config.run_type import built
 from khop.config.values import RunConfig, Training
 from khop.graph.progress import ProgressCallback
@@ -103,6 +103,7 @@ class Run:
             settings,
             out,
             observer,
+            self.run_task.before_epoch if isinstance(self.run_task, PreparingTask) else None,
         )
 
     def restore(self, folder: Path, notice: Callable[[str], None], given: Collection[str]) -> None:

@@ -102,7 +102,7 @@ class EdgeTask:
         """Make the loader of training batches, which exclude the edges of a step and their reverses."""
         split = self.parts.split
         context = replace(self.context, graph=split.train)
-        exclude = exclusion_of(self.context.config, split.train.schema, self.edge_type)
+        exclude = exclusion_of(self.context.config, split.train.schema, [self.edge_type])
         sampler = context.sampler(self.parts.fanouts, LinkSettings(None, exclude))
         return context.links_loader(sampler, split.train_links, self.model.encoder)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor, nn
+from torch import nn
 
 from khop.api.in_degrees import in_degrees
 from khop.api.loader import Loader
@@ -13,11 +13,13 @@ from khop.api.open_graph import Graph
 from khop.api.relation_count import relation_count
 from khop.api.split_links import LinkSplit
 from khop.config.contexts import LinkSettings, TaskContext, rule_of
-from khop.config.parts import exclusion_of
+from khop.config.filtered_ranking import filtered_ranking
+from khop.config.link_negatives import HardTable, negatives_of
+from khop.config.parts import exclusion_of, words_of
 from khop.config.run_task import Evaluation
 from khop.config.split_edges import Hops, SplitEdges, work_of
 from khop.config.tables import BuiltinTask
-from khop.draw import DegreeNegatives, GivenNegatives, NegativeMode, Negatives, UniformNegatives
+from khop.draw import GivenNegatives, NegativeMode, Negatives
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.link_evaluation import Scores, exact_link_scores, mean_metrics
 from khop.inference.popularity import popularity_scores
@@ -38,16 +40,17 @@ BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to 
 
 @dataclass(frozen=True, eq=False)
 class LinkTask:
-    """The task of a link-prediction run: the split links of one edge type, and a model to score pairs."""
+    """The task of a link-prediction run: the split links of its edge types, and a model to score pairs."""
 
     context: TaskContext
     whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out links
-    edge_type: EdgeType
-    fanouts: Hops  # of training: for the edge types that any hop follows, and for the target type
+    edge_types: tuple[EdgeType, ...]
+    fanouts: Hops  # of training: for the edge types that any hop follows, and for the target types
     measured: Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
+    hard: HardTable | None = None  # with links.hard_negatives
     popularity: dict[str, float] = field(default_factory=dict)  # measured so far: no epoch changes it
 
     @classmethod
@@ -56,17 +59,30 @@ class LinkTask:
         config, links, hidden = context.config, context.config.links, context.config.model.hidden
         columns = LinkColumns(links.eval_negatives, None, config.sampler.time, links.relation)
         parts = SplitEdges.of(context, columns)
-        relations = _relations(context, parts.edge_type)
+        relations = _relations(context, parts.edge_types)
 
         def around(encoder: nn.Module) -> LinkPredictor:
-            return LinkPredictor.of(encoder, [parts.edge_type], links.decoder, hidden, relations)
+            return LinkPredictor.of(encoder, parts.edge_types, links.decoder, hidden, relations)
 
         model = parts.model(context, around)
         assert isinstance(model, LinkPredictor)
         metric = known_metric(config.task.metric, LINK_METRICS)
         task = LinkPrediction(links.loss, metric, links.margin, links.temperature)
-        ends = (parts.whole, parts.edge_type, parts.fanouts, parts.measured)
-        return cls(context, *ends, parts.split, model, task)
+        ends = (parts.whole, parts.edge_types, parts.fanouts, parts.measured)
+        hard = None
+        if links.hard_negatives:
+            hard = HardTable.of(context, parts.split, parts.edge_type, model)
+        return cls(context, *ends, parts.split, model, task, hard)
+
+    @property
+    def edge_type(self) -> EdgeType:
+        """The only target; ValueError for a run of several."""
+        if len(self.edge_types) > 1:
+            raise ValueError(
+                f"task.target is {self.context.config.task.target!r}: pairs and recommendations are of one "
+                "edge type; train a run of one"
+            )
+        return self.edge_types[0]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -82,12 +98,12 @@ class LinkTask:
     @property
     def node_types(self) -> tuple[NodeType, ...]:
         """The node types at the ends of the links."""
-        return tuple(dict.fromkeys((self.edge_type[0], self.edge_type[2])))
+        return tuple(dict.fromkeys(end for t in self.edge_types for end in (t[0], t[2])))
 
     def loader(self) -> Loader:
         """Make the loader of training batches, which exclude the links of a step and their reverse edges."""
         context = replace(self.context, graph=self.split.train)
-        exclude = exclusion_of(self.context.config, self.split.train.schema, self.edge_type)
+        exclude = exclusion_of(self.context.config, self.split.train.schema, self.edge_types)
         sampler = context.sampler(
             self.fanouts, LinkSettings(self.negatives(), exclude, self.context.config.links.relation)
         )
@@ -105,7 +121,7 @@ class LinkTask:
         """Compute scores and baselines, and keep the scores of the links and their negatives."""
         found: dict[str, float] = {}
         baselines: dict[str, float] = {}
-        kept: dict[str, tuple[LinkList, Tensor, Tensor]] = {}
+        kept: dict[str, tuple[LinkList, Scores]] = {}
         asked = [known_metric(name, LINK_METRICS) for name in beside]
         for name in splits:
             if name not in self._held_out:
@@ -115,12 +131,22 @@ class LinkTask:
             metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
             graph, links = self._held_out[name]
             scored = self._link_scores(graph, links, progress)
-            kept[name] = (links, *scored[self.edge_type])
+            kept[name] = (links, scored)
             measured = mean_metrics(scored, tuple(metrics))
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
+            found |= _by_type(name, scored, tuple(metrics))
+            if self.context.config.links.filtered:
+                found |= self._filtered(name, progress)
             baselines |= self._popularity(name, tuple(metrics))
-        return Evaluation(found, LinkPredictions(self.edge_type, kept), baselines)
+        return Evaluation(found, LinkPredictions(self.edge_types, kept), baselines)
+
+    def _filtered(self, split: str, progress: Progress) -> dict[str, float]:
+        """Rank both ends of the links of a split among all nodes, without the links of any split."""
+        graph, links = self._held_out[split]
+        known = (self.split.train_links, self.split.val_links, self.split.test_links)
+        scores = filtered_ranking(self.context, self.model, graph, links, known, progress)
+        return {f"{split}/{name}": score for name, score in scores.items()}
 
     def _popularity(self, split: str, metrics: Sequence[LinkMetric]) -> dict[str, float]:
         """Compute the metrics of in-degrees as scores, over the edges that carry messages in this split."""
@@ -128,10 +154,10 @@ class LinkTask:
         if any(name not in self.popularity for name in names.values()):
             graph, links = self._held_out[split]
             before = [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
-            degrees = in_degrees(graph, self.edge_type, before)
             sharing = work_of(self.context, graph, unwatched).sharing(graph, graph.features)
-            count = graph.num_nodes(self.edge_type[0])
-            scores = popularity_scores(self.edge_type, degrees, count, links, sharing)
+            counts = {node_type: graph.num_nodes(node_type) for node_type in self.node_types}
+            degrees = {t: in_degrees(graph, t, before) for t in self.edge_types}
+            scores = popularity_scores(degrees, counts, links, sharing)
             of_metrics = mean_metrics(scores, metrics)
             self.popularity.update({names[metric]: value for metric, value in of_metrics.items()})
         return {name: self.popularity[name] for name in names.values()}
@@ -158,23 +184,31 @@ class LinkTask:
         return exact_link_scores(self.model, graph, graph.features, links, work, rule)
 
     def negatives(self) -> Negatives:
-        """Return the negatives of training: separate pairs, or triplets for a ranking loss."""
-        links = self.context.config.links
-        mode = NegativeMode.BINARY if links.loss == "bce" else NegativeMode.TRIPLET
-        given = (links.negatives_per_positive, mode, links.exact)
-        if links.negatives == "degree":
-            return DegreeNegatives(*given, group=links.negatives_group, corrupt=links.corrupt)
-        return UniformNegatives(*given, links.negatives_group, links.corrupt)
+        """Return the negatives of training."""
+        return negatives_of(self.context.config.links, None if self.hard is None else self.hard.rows)
+
+    def before_epoch(self, epoch: int) -> None:
+        """Compute the table of hard negatives, if the run has one and it is due. Collective."""
+        if self.hard is not None:
+            self.hard.refresh(epoch)
 
 
 def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
-    """Make the task of scoring the links of an edge type."""
+    """Make the task of scoring the links of one or several edge types."""
     return LinkTask.of(context)
 
 
-def _relations(context: TaskContext, edge_type: EdgeType) -> dict[EdgeTypeName, int]:
-    """Return the number of relations of the edge type, if its links have a column of them."""
+def _by_type(split: str, scored: Scores, metrics: Sequence[LinkMetric]) -> dict[str, float]:
+    """Return the metrics of each of several edge types, as "val/user buys item/mrr"."""
+    of_types = {t: mean_metrics({t: scores}, metrics) for t, scores in scored.items() if len(scored) > 1}
+    return {
+        f"{split}/{words_of(t)}/{metric}": value for t, of in of_types.items() for metric, value in of.items()
+    }
+
+
+def _relations(context: TaskContext, edge_types: Sequence[EdgeType]) -> dict[EdgeTypeName, int]:
+    """Return the number of relations of each edge type, if links have a column of them."""
     links = context.config.links
     if links.relation is None:
         return {}
-    return {edge_type: links.relations or relation_count(context.graph, edge_type, links.relation)}
+    return {t: links.relations or relation_count(context.graph, t, links.relation) for t in edge_types}

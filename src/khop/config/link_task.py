@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
+from khop.config.fields import value_at
 from khop.config.on_servers import cut_offs_of
 from khop.config.parts import words_of
 from khop.config.read import chosen
@@ -12,20 +13,25 @@ from khop.config.resolve_task import ResolveContext
 from khop.config.tables import BuiltinTask
 from khop.graph.import_record import TimeCutOffs
 from khop.sampling.time_split import SPLIT, TIME
-from khop.schema import ColumnSpec, EdgeType
+from khop.schema import ColumnSpec, EdgeType, Schema
 from khop.training.link_prediction import LinkMetric
 
 
 def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
-    """Fill in the edge type and the metric. Raises ValueError if the graph lacks a requested item."""
+    """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
     graph, raw = context.graph, context.raw
     if task.label is not None:
         where = raw.where("task.label")
         raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
     there = {words_of(edge_type): edge_type for edge_type in graph.schema.edge_types}
-    target = chosen("task.target", task.target, there, "edge types", raw)
+    asked = [None] if task.target is None else [name.strip() for name in task.target.split(",")]
+    targets = [chosen("task.target", name, there, "edge types", raw) for name in asked]
+    target = ", ".join(targets)
     metric = chosen("task.metric", task.metric or "mrr", get_args(LinkMetric), "metrics of links", raw)
-    check_links(context, target, there[target])
+    _check_several(context, target, [there[name] for name in targets])
+    _check_hard(context, targets)
+    for name in targets:
+        check_links(context, name, there[name])
     return task.model_copy(update={"target": target, "metric": metric})
 
 
@@ -41,6 +47,69 @@ def check_links(context: ResolveContext, target: str, edge_type: EdgeType) -> No
     _check_relation(context, target, columns)
     if link_split(config.links.split, columns, cut_offs_of(graph)) == "random":
         _check_shares(context, graph.num_edges(edge_type), target)
+
+
+def targets_of(target: str | None, schema: Schema) -> tuple[EdgeType, ...]:
+    """Return the edge types of a resolved `task.target`, in its order."""
+    there = {words_of(edge_type): edge_type for edge_type in schema.edge_types}
+    return tuple(there[name] for name in (target or "").split(", "))
+
+
+def _check_several(context: ResolveContext, target: str, edge_types: Sequence[EdgeType]) -> None:
+    """Raise ValueError unless links of these edge types can be split and trained together."""
+    schema, raw = context.graph.schema, context.raw
+    if len(set(edge_types)) < len(edge_types):
+        raise ValueError(
+            f"task.target is {target!r}: names an edge type twice; name it once ({raw.where('task.target')})"
+        )
+    backs = {edge_type: schema.reverse(edge_type) for edge_type in edge_types}
+    for edge_type, back in backs.items():
+        if back is not None and back != edge_type and back in backs:
+            raise ValueError(
+                f"task.target is {target!r}: {words_of(back)} has the edges of {words_of(edge_type)} turned "
+                f"around; name one of them ({raw.where('task.target')})"
+            )
+    if len({back is None for back in backs.values()}) > 1:
+        without = next(words_of(t) for t, back in backs.items() if back is None)
+        raise ValueError(
+            f"task.target is {target!r}: {without} has no reverse, the others have; write the graph with "
+            f"reverses of all or none ({raw.where('task.target')})"
+        )
+    columns = [schema.columns.get(t, {}) for t in edge_types]
+    try:
+        links_split(context.config.links.split, columns, cut_offs_of(context.graph))
+    except ValueError as error:
+        raise ValueError(f"{error} ({raw.where('links.split')})") from None
+
+
+def _check_hard(context: ResolveContext, targets: Sequence[str]) -> None:
+    """Raise ValueError unless hard negatives, by dot products of a table of one edge type, fit the run."""
+    config, raw = context.config, context.raw
+    count, path = config.links.hard_negatives, "links.hard_negatives"
+    unfit = {
+        "links.decoder": config.links.decoder != "dot" and 'scores are dot products, as decoder = "dot" has',
+        "links.corrupt": config.links.corrupt != "destination" and "they replace destinations",
+        "task.target": len(targets) > 1 and "they are of one edge type",
+        "servers.addresses": bool(config.servers.addresses) and "servers do not have their table",
+        "device": config.device != "cpu" and "their table is in memory of the CPU",
+    }
+    for other, reason in unfit.items() if count else ():
+        if reason:
+            raise ValueError(
+                f"{path} is {count} and {other} is {value_at(config, other)!r}: {reason}; leave one of them "
+                f"out ({raw.where(path, other)})"
+            )
+
+
+def links_split(asked: str, columns: Sequence[Collection[str]], cut_offs: TimeCutOffs | None) -> str:
+    """Return the split of links of edge types with these columns. Several are split at random."""
+    found = {link_split(asked, of_type, cut_offs) for of_type in columns}
+    if len(columns) > 1 and found != {"random"}:
+        raise ValueError(
+            f'links.split is "{asked}": a split by time or by a column has one edge type, and the run several'
+            '; name one in task.target, or give "random"'
+        )
+    return found.pop()
 
 
 def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | None) -> str:

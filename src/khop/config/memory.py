@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 from khop.config.fields import value_at
 from khop.config.kinds import LINK_PREDICTION
-from khop.config.parts import words_of
+from khop.config.link_task import targets_of
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
@@ -30,8 +29,8 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
         "model.embedding": (_embedding_bytes(config, graph), "the embeddings take"),
     }
     if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
-        (edge_type,) = (t for t in graph.schema.edge_types if words_of(t) == config.task.target)
-        links, count = config.links, graph.num_edges(edge_type)
+        links = config.links
+        count = sum(map(graph.num_edges, targets_of(config.task.target, graph.schema)))
         pairs = min(config.training.batch_size, count) * links.negatives_per_positive
         negatives = count * (links.val + links.test) * links.eval_negatives
         needed["links.negatives_per_positive"] = (_PAIR_BYTES * float(pairs), "the pairs of a batch take")
@@ -65,7 +64,7 @@ def _embedding_bytes(config: RunConfig, graph: Folder) -> float:
 def _input_width(config: RunConfig, graph: Folder) -> int:
     columns = graph.schema.columns
     having = [t for t in graph.schema.node_types if _has_column(config, graph, t)]
-    return min((math.prod(columns[t][config.model.column].shape) for t in having), default=1)
+    return min((columns[t][config.model.column].width for t in having), default=1)
 
 
 def _has_column(config: RunConfig, graph: Folder, node_type: NodeType) -> bool:

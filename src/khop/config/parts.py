@@ -55,9 +55,10 @@ def seeds_loader(
     )
 
 
-def exclusion_of(config: RunConfig, schema: Schema, edge_type: EdgeType) -> Exclude | SpotTarget:
+def exclusion_of(config: RunConfig, schema: Schema, edge_types: Sequence[EdgeType]) -> Exclude | SpotTarget:
     """Return the links of a training step that carry no message in it."""
-    exclude = Exclude.EDGE if schema.reverse(edge_type) is None else Exclude.EDGE_AND_REVERSE
+    has_reverse = any(schema.reverse(edge_type) is not None for edge_type in edge_types)
+    exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
     return SpotTarget(config.links.spot_target, exclude) if config.links.spot_target else exclude
 
 

@@ -69,6 +69,15 @@ class Evaluation:
 
 
 @runtime_checkable
+class PreparingTask(RunTask, Protocol):
+    """A task with work before an epoch of training, such as a table of hard negatives."""
+
+    def before_epoch(self, epoch: int) -> None:
+        """Prepare an epoch, before its first batch is made. Collective."""
+        ...
+
+
+@runtime_checkable
 class PredictingTask(RunTask, Protocol):
     """A task whose predictions can be written: those of khop, and `khop.config.node_task.NodeTask.of`."""
 

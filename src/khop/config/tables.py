@@ -31,7 +31,8 @@ class TaskTable(Section):
     """Prediction task: node-classification, node-regression, multi-label, edge-classification,
     edge-regression, link-prediction, or package.module:Class"""
     target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
-    """Node type to classify, or edge type to predict, such as "user buys item" (three words)"""
+    """Node type to classify, or edge type to predict, such as "user buys item" (three words); link-prediction
+    takes several, separated by commas"""
     label: Annotated[str | None, Field(min_length=1), Default("its only column that fits the task")] = None
     """Label column of the target node type or edge type"""
     metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None

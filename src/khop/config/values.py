@@ -54,7 +54,15 @@ class Links(Section):
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
     """Negatives per training link"""
     negatives_group: Count = 1
-    """Links, next to each other in an epoch, that share their training negatives"""
+    """Links, next to each other in an epoch, that share their training negatives, or with shared_negatives
+    those alone"""
+    shared_negatives: Annotated[CountOrNone, Default("none")] = 0
+    """Further negatives per training link, shared by negatives_group links"""
+    hard_negatives: Annotated[CountOrNone, Default("none")] = 0
+    """Further negatives per training link: the destinations of the highest scores that are no training link
+    of its source"""
+    hard_every: Count = 1
+    """Epochs between two computations of the hard negatives"""
     corrupt: Literal["destination", "source", "both"] = "destination"
     """Ends that training negatives replace; both: negatives_per_positive for each end"""
     exact: bool = False
@@ -72,6 +80,19 @@ class Links(Section):
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
     """Negatives per held-out link; drawn once, and never edges of the graph"""
 
+    filtered: bool = False
+    """Also rank both ends of held-out links among all nodes, without known links: filtered MRR and hits, of
+    decoders of relations (distmult, transe, complex, rotate)"""
+
+    @model_validator(mode="after")
+    def _filters_by_relation(self) -> Links:
+        if self.filtered and self.decoder in ("dot", "mlp"):
+            raise ValueError(
+                f"links.filtered is true and links.decoder is {self.decoder!r}: filtered ranking takes a "
+                "decoder of relations, distmult, transe, complex or rotate; name one, or leave it out"
+            )
+        return self
+
     @model_validator(mode="after")
     def _counts_what_it_names(self) -> Links:
         if self.relations and self.relation is None:
@@ -83,7 +104,12 @@ class Links(Section):
 
     @model_validator(mode="after")
     def _shares_what_can_be_shared(self) -> Links:
-        if self.exact and self.negatives_group > 1:
+        if self.shared_negatives and self.negatives_group == 1:
+            raise ValueError(
+                f"links.shared_negatives is {self.shared_negatives} and links.negatives_group 1: give the "
+                "number of links that share them, such as 64"
+            )
+        if self.exact and self.negatives_group > 1 and not self.shared_negatives:
             raise ValueError(
                 f"links.negatives_group is {self.negatives_group} and links.exact true: exact negatives "
                 "differ by source; leave one of them out"
@@ -294,6 +320,13 @@ class RunConfig(Section):
                 f"sampler.time is {sampler.time!r}: evaluation over all neighbors would use "
                 "later edges; set evaluation.fanouts"
             )
+        everywhere = {"hard_negatives": self.links.hard_negatives, "filtered": self.links.filtered}
+        for name, value in everywhere.items():
+            if sampler.time is not None and value:
+                raise ValueError(
+                    f"sampler.time is {sampler.time!r} and links.{name} {value}: scores over all neighbors "
+                    "would use later edges; leave one of them out"
+                )
         return self
 
     @model_validator(mode="after")

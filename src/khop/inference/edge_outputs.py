@@ -24,7 +24,7 @@ from khop.models.edge_predictor import EdgePredictor
 from khop.models.node_embedding import gathered
 from khop.rules.rule import Rule
 from khop.sampling.link_seeds import LinkList
-from khop.sampling.sampler import Sampler
+from khop.sampling.sampler import Sampler, SeedLinks
 from khop.schema import EdgeType
 from khop.training.edge_tasks import EdgeObjective
 from khop.training.move import mover
@@ -120,13 +120,34 @@ def all_links(links: LinkList, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
 
     Collective where ranks hold the links; servers send some at a time.
     """
-    pieces = [
-        links.rows(edge_type, numbers)
-        for numbers in torch.arange(links.counts[edge_type]).split(_LINKS_AT_ONCE)
-    ]
+    pieces = _pieces(links, edge_type)
     labels = [piece.labels for piece in pieces if piece.labels is not None]
     assert len(labels) == len(pieces), "the split has labels"
     return torch.cat([piece.edges for piece in pieces], 1), torch.cat(labels)
+
+
+def ends_of_links(links: LinkList, edge_type: EdgeType) -> Tensor:
+    """Return int64 (2, links), the ends of all links of a type. Collective where ranks hold the links."""
+    return torch.cat([piece.edges for piece in _pieces(links, edge_type)], 1)
+
+
+def triples_of_links(links: LinkList, edge_type: EdgeType) -> Tensor:
+    """Return int64 (3, links): source, relation and destination of all links of a type. Collective likewise.
+
+    Links without relations have relation 0.
+    """
+    found = []
+    for piece in _pieces(links, edge_type):
+        relations = torch.zeros_like(piece.edges[0]) if piece.relations is None else piece.relations
+        found.append(torch.stack([piece.edges[0], relations, piece.edges[1]]))
+    return torch.cat(found, 1)
+
+
+def _pieces(links: LinkList, edge_type: EdgeType) -> list[SeedLinks]:
+    return [
+        links.rows(edge_type, numbers)
+        for numbers in torch.arange(links.counts[edge_type]).split(_LINKS_AT_ONCE)
+    ]
 
 
 def check_labeled(links: LinkList, edge_type: EdgeType) -> None:

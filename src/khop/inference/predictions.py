@@ -11,6 +11,7 @@ from torch import Tensor
 
 from khop.graph.names import LABEL, Names
 from khop.inference.evaluation import EdgeOutputs, SplitOutputs
+from khop.inference.link_evaluation import Scores
 from khop.inference.parquet_file import id_columns, parquet
 from khop.sampling.link_seeds import LinkList
 from khop.schema import EdgeType, NodeType
@@ -56,26 +57,42 @@ class NodePredictions:
 
 @dataclass(frozen=True, eq=False)
 class LinkPredictions:
-    """Scores of links of one type, each with those of its negatives: a row per link, split by split."""
+    """Scores of links, each with those of its negatives: a row per link, split by split, type by type."""
 
-    edge_type: EdgeType
-    splits: Mapping[str, tuple[LinkList, Tensor, Tensor]]  # links, (n) scores, (n, k) of their negatives
+    edge_types: tuple[EdgeType, ...]
+    splits: Mapping[str, tuple[LinkList, Scores]]  # links, and by type (n) scores, (n, k) of their negatives
 
     def pieces(self, names: Names) -> Iterator[Columns]:
-        """Yield ids and nodes of both ends, `split`, `score`, and `rank` among the link's negatives."""
-        pyarrow, (source, _, destination) = parquet(), self.edge_type
-        for split, (links, scores, negatives) in self.splits.items():
-            places = Places.of(scores, negatives)
-            ranks = 1 + places.above + places.tied / 2  # ties count half
-            for at in torch.arange(scores.numel()).split(_ROWS):
-                sources, destinations = links.rows(self.edge_type, at).edges
-                yield {
-                    **id_columns(names.ids.get(source), sources, "source_id", "source"),
-                    **id_columns(names.ids.get(destination), destinations, "destination_id", "destination"),
-                    "split": pyarrow.array([split] * at.numel()),
-                    "score": pyarrow.array(scores[at].float().numpy()),
-                    "rank": pyarrow.array(ranks[at].double().numpy()),
-                }
+        """Yield ids and nodes of both ends, `split`, `score`, and `rank` among the link's negatives.
+
+        Of several edge types, first `edge_type`, as "user buys item".
+        """
+        for split, (links, scored) in self.splits.items():
+            for edge_type in self.edge_types:
+                yield from self._of_type(names, split, edge_type, links, scored[edge_type])
+
+    def _of_type(
+        self, names: Names, split: str, edge_type: EdgeType, links: LinkList, scored: tuple[Tensor, Tensor]
+    ) -> Iterator[Columns]:
+        pyarrow, (source, _, destination), (scores, negatives) = parquet(), edge_type, scored
+        ranks = ranks_of(scores, negatives)
+        for at in torch.arange(scores.numel()).split(_ROWS):
+            sources, destinations = links.rows(edge_type, at).edges
+            words = {"edge_type": pyarrow.array([" ".join(edge_type)] * at.numel())}
+            yield {
+                **(words if len(self.edge_types) > 1 else {}),
+                **id_columns(names.ids.get(source), sources, "source_id", "source"),
+                **id_columns(names.ids.get(destination), destinations, "destination_id", "destination"),
+                "split": pyarrow.array([split] * at.numel()),
+                "score": pyarrow.array(scores[at].float().numpy()),
+                "rank": pyarrow.array(ranks[at].double().numpy()),
+            }
+
+
+def ranks_of(scores: Tensor, negatives: Tensor) -> Tensor:
+    """Return the rank of each link (n) among its negatives (n, k), from 1; ties count half."""
+    places = Places.of(scores, negatives)
+    return 1 + places.above + places.tied / 2
 
 
 @dataclass(frozen=True, eq=False)

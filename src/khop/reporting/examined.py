@@ -12,9 +12,8 @@ from torch import Tensor
 from khop.graph.names import LABEL, Names
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.parquet_file import own_values
-from khop.inference.predictions import LinkPredictions, NodePredictions, Predictions, of_kind
+from khop.inference.predictions import LinkPredictions, NodePredictions, Predictions, of_kind, ranks_of
 from khop.schema import NodeType
-from khop.training.ranking import Places
 
 _CLASSES = 30  # rows of a confusion matrix: the most frequent classes, and all others in one
 _WORST = 10
@@ -147,25 +146,42 @@ def _of_numbers(stored: SplitOutputs, labels: Tensor, outputs: Tensor, ids: _Ids
 
 
 def _of_links(predictions: LinkPredictions, names: Names, split: str) -> Examined:
-    links, scores, negatives = predictions.splits[split]
-    places = Places.of(scores, negatives)
-    ranks = 1 + places.above + places.tied / 2  # ties count half
-    count = negatives.shape[1] if negatives.dim() > 1 else 0
+    scored = predictions.splits[split][1]
+    ranked = [ranks_of(*scored[edge_type]) for edge_type in predictions.edge_types]
+    ranks, scores = torch.cat(ranked), torch.cat([scored[t][0] for t in predictions.edge_types])
+    count = scored[predictions.edge_types[0]][1].shape[1]
     ks = tuple(k for k in _CURVE if k <= count + 1)
     shares = tuple(float((ranks <= k).double().mean()) for k in ks)
     worst = ranks.argsort(descending=True, stable=True)[:_WORST]
-    sources, destinations = links.rows(predictions.edge_type, worst).edges
-    source, _, destination = predictions.edge_type
-    rows = zip(
-        _Ids(names, source).of(sources),
-        _Ids(names, destination).of(destinations),
-        scores[worst].tolist(),
-        ranks[worst].tolist(),
-        strict=True,
-    )
+    ends = _ends_of(predictions, split, names, worst, [of_type.numel() for of_type in ranked])
+    rows = zip(ends, scores[worst].tolist(), ranks[worst].tolist(), strict=True)
     return Examined(
         RankingCurve(ks, shares, count),
-        (source, f"{destination} " if source == destination else destination, "score", "rank"),
-        tuple((a, b, f"{score:.4g}", f"{rank:g} of {count + 1}") for a, b, score, rank in rows),
+        (*_end_names(predictions), "score", "rank"),
+        tuple((*of_link, f"{score:.4g}", f"{rank:g} of {count + 1}") for of_link, score, rank in rows),
         "The link is behind most of its negatives.",
     )
+
+
+def _end_names(predictions: LinkPredictions) -> tuple[str, ...]:
+    if len(predictions.edge_types) > 1:
+        return "edge type", "source", "destination"
+    source, _, destination = predictions.edge_types[0]
+    return source, f"{destination} " if source == destination else destination
+
+
+def _ends_of(
+    predictions: LinkPredictions, split: str, names: Names, places: Tensor, counts: Sequence[int]
+) -> list[tuple[str, ...]]:
+    """Return the ids of both ends of links, numbered over all edge types; of several, the type first."""
+    links, first, found = predictions.splits[split][0], 0, dict[int, tuple[str, ...]]()
+    for edge_type, count in zip(predictions.edge_types, counts, strict=True):
+        here = places[(places >= first) & (places < first + count)]
+        sources, destinations = links.rows(edge_type, here - first).edges
+        words = (" ".join(edge_type),) if len(counts) > 1 else ()
+        ids = zip(
+            _Ids(names, edge_type[0]).of(sources), _Ids(names, edge_type[2]).of(destinations), strict=True
+        )
+        found |= {place: (*words, *of_link) for place, of_link in zip(here.tolist(), ids, strict=True)}
+        first += count
+    return [found[place] for place in places.tolist()]

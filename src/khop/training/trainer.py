@@ -61,6 +61,9 @@ class Trainer:
     compute threads are bit-identical, for any number of loader threads: dropout gets a new seed in every
     step. `fit` restores torch's global generator when it ends.
 
+    `before_epoch(epoch)` is called before the first batch of an epoch is made, and never when a run resumes
+    within one: its work, such as a table of hard negatives, belongs into buffers of the model.
+
     With several ranks the trainer is collective: every rank creates it with the same arguments and calls it.
     The ranks share batches and gradients, losses are for the global batch, and only rank 0 writes.
     """
@@ -74,6 +77,7 @@ class Trainer:
         settings: TrainerSettings,
         out: Path,
         observer: Observer | None = None,
+        before_epoch: Callable[[int], None] | None = None,
     ) -> None:
         dtype = torch.float64 if settings.precision == "float64" else torch.float32
         self.model = model.to(settings.device, dtype)
@@ -82,6 +86,7 @@ class Trainer:
         self.evaluate = evaluate
         self.settings = settings
         self.observer = observer or Unwatched()
+        self._before_epoch = before_epoch or (lambda epoch: None)
         self.state = TrainerState(facts=settings.facts)
         self.optimizer = ModelOptimizer(
             self.model, settings.learning_rate, settings.weight_decay, settings.optimizer
@@ -229,6 +234,8 @@ class Trainer:
     def _train_epoch(self) -> None:
         self._seconds = dict.fromkeys((*STAGES, "evaluating"), 0.0)
         begun = time.monotonic()
+        if self.state.step == 0:
+            self._before_epoch(self.state.epoch)
         with closing(self._computed()) as steps:
             for step in steps:
                 if stopped_by := self._update(step):

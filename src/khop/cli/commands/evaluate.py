@@ -50,7 +50,13 @@ PredictionFile = Annotated[
 _MEASURED_BY = (
     MACHINE
     | TOGETHER
-    | {"evaluation.fanouts", "evaluation.batch_size", "evaluation.batch_edges", "links.eval_negatives"}
+    | {
+        "evaluation.fanouts",
+        "evaluation.batch_size",
+        "evaluation.batch_edges",
+        "links.eval_negatives",
+        "links.filtered",
+    }
 )
 
 
