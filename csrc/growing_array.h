@@ -6,8 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
+
+#include "file_block.h"
 
 namespace khop {
 
@@ -17,7 +20,7 @@ class GrowingArray {
 
  public:
   GrowingArray() = default;
-  ~GrowingArray() { std::free(data_); }
+  ~GrowingArray() { release(); }
   GrowingArray(const GrowingArray&) = delete;
   GrowingArray& operator=(const GrowingArray&) = delete;
 
@@ -31,10 +34,18 @@ class GrowingArray {
     if (count <= capacity_) return;
     const std::size_t wanted = std::max(count, capacity_ + capacity_ / 4 + 64);
     if (wanted > static_cast<std::size_t>(-1) / sizeof(T)) throw std::bad_alloc();
-    void* const moved = std::realloc(data_, wanted * sizeof(T));
-    if (moved == nullptr) throw std::bad_alloc();
-    data_ = static_cast<T*>(moved);
+    data_ = static_cast<T*>(file_.is_open() ? in_file(wanted) : in_memory(wanted));
     capacity_ = wanted;
+  }
+
+  // From now on the entries are in a file of a folder. Throws std::system_error, and nothing has moved then.
+  void move_to(const std::string& folder) {
+    FileBlock file(folder);
+    file.resize(std::max<std::size_t>(1, capacity_) * sizeof(T));
+    if (size_ > 0) std::memcpy(file.data(), data_, size_ * sizeof(T));
+    release();
+    file_ = std::move(file);
+    data_ = reinterpret_cast<T*>(file_.data());
   }
 
   void append(const T* values, std::size_t count) {
@@ -44,6 +55,22 @@ class GrowingArray {
   }
 
  private:
+  void* in_memory(std::size_t count) {
+    void* const moved = std::realloc(data_, count * sizeof(T));
+    if (moved == nullptr) throw std::bad_alloc();
+    return moved;
+  }
+
+  void* in_file(std::size_t count) {
+    file_.resize(count * sizeof(T));
+    return file_.data();
+  }
+
+  void release() {
+    if (!file_.is_open()) std::free(data_);
+  }
+
+  FileBlock file_;
   T* data_ = nullptr;
   std::size_t size_ = 0, capacity_ = 0;
 };

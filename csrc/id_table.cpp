@@ -7,6 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace khop {
 namespace {
@@ -109,9 +110,33 @@ IdTable<Pool>::IdTable(std::int64_t expected) : slots_(slots_for(expected)), mas
 template <class Pool>
 void IdTable<Pool>::grow(std::int64_t keys) {
   const std::size_t wanted = slots_for(keys);
+  spill_above(wanted <= slots_.size() ? 0 : wanted);
   if (wanted <= slots_.size()) return;
-  slots_ = ZeroedArray<std::uint64_t>(wanted);
+  slots_ = is_spilled_ ? ZeroedWords(wanted, folder_) : ZeroedWords(wanted);
   mask_ = wanted - 1;
+  put_all();
+}
+
+template <class Pool>
+void IdTable<Pool>::spill_beyond(std::size_t bytes, std::string folder) {
+  most_bytes_ = bytes;
+  folder_ = std::move(folder);
+}
+
+// Moves to files if the memory of the table, with a new array of `slots` slots and keys that have grown, is beyond the limit.
+template <class Pool>
+void IdTable<Pool>::spill_above(std::size_t slots) {
+  const std::size_t needed = (slots_.size() + slots) * sizeof(std::uint64_t) + pool_.bytes() + pool_.bytes() / 4;
+  if (is_spilled_ || needed <= most_bytes_) return;
+  pool_.move_to(folder_);
+  slots_ = ZeroedWords(slots_.size(), folder_);
+  put_all();
+  is_spilled_ = true;
+}
+
+// Puts all keys of the pool into slots that are empty.
+template <class Pool>
+void IdTable<Pool>::put_all() {
   std::array<std::uint64_t, kBatch> hashes;
   for (std::int64_t first = 0; first < size_; first += kBatch) {
     const std::int64_t count = std::min(kBatch, size_ - first);

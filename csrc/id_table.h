@@ -4,10 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "growing_array.h"
-#include "memory.h"
+#include "zeroed_words.h"
 
 namespace khop {
 
@@ -51,6 +52,10 @@ class TextPool {
   void prefetch(std::int64_t id) const { __builtin_prefetch(&offsets_[static_cast<std::size_t>(id)]); }
   void prefetch_key(std::int64_t id) const { __builtin_prefetch(bytes_.data() + offsets_[static_cast<std::size_t>(id)]); }
   std::size_t bytes() const { return offsets_.bytes() + bytes_.bytes(); }
+  void move_to(const std::string& folder) {
+    offsets_.move_to(folder);
+    bytes_.move_to(folder);
+  }
 
  private:
   GrowingArray<std::int64_t> offsets_;
@@ -66,6 +71,7 @@ class IntegerPool {
   void prefetch(std::int64_t id) const { __builtin_prefetch(&values_[static_cast<std::size_t>(id)]); }
   void prefetch_key(std::int64_t) const {}
   std::size_t bytes() const { return values_.bytes(); }
+  void move_to(const std::string& folder) { values_.move_to(folder); }
 
  private:
   GrowingArray<std::int64_t> values_;
@@ -84,6 +90,11 @@ class IdTable {
   std::size_t bytes() const { return slots_.size() * sizeof(std::uint64_t) + pool_.bytes(); }
   const Pool& pool() const { return pool_; }
 
+  // Before the table takes more memory than `bytes`, it moves to files in `folder`, and grows there. Adding then throws
+  // std::system_error where the disk is full.
+  void spill_beyond(std::size_t bytes, std::string folder);
+  bool is_spilled() const { return is_spilled_; }
+
   // Key i gets the id size() + i. Stops at the first key that is in the table already and returns its position; -1 where none is.
   std::int64_t append(Keys keys);
 
@@ -97,11 +108,16 @@ class IdTable {
   template <class Fn>
   void insert_all(Keys keys, Fn&& on_key);
   void grow(std::int64_t keys);
+  void put_all();
+  void spill_above(std::size_t slots);
 
   Pool pool_;
-  ZeroedArray<std::uint64_t> slots_;
+  ZeroedWords slots_;
   std::uint64_t mask_;
   std::int64_t size_ = 0;
+  std::size_t most_bytes_ = static_cast<std::size_t>(-1);
+  std::string folder_;
+  bool is_spilled_ = false;
 };
 
 extern template class IdTable<TextPool>;

@@ -1,9 +1,11 @@
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <vector>
 
@@ -48,7 +50,18 @@ void bind_table(nb::module_& module, const char* name) {
           },
           nb::arg("expected"))
       .def("__len__", &Table::size)
+      .def("spill_beyond", &Table::spill_beyond, nb::arg("bytes"), nb::arg("folder"))
+      .def_prop_ro("is_spilled", &Table::is_spilled)
       .def_prop_ro("nbytes", &Table::bytes);
+}
+
+// A full disk is an OSError.
+void translate(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::system_error& found) {
+    PyErr_SetObject(PyExc_OSError, nb::make_tuple(found.code().value(), found.what()).ptr());
+  }
 }
 
 // fn(keys) with the GIL released.
@@ -220,6 +233,7 @@ void bind_sums(nb::module_& module) {
 void bind_importing(nb::module_& module) {
   using nb::arg;
   using namespace khop::bindings;
+  nb::register_exception_translator(translate);
   bind_table<khop::TextPool>(module, "TextTable");
   bind_table<khop::IntegerPool>(module, "IntegerTable");
   module.def("append_text", &append_text, arg("table"), arg("offsets").noconvert(), arg("bytes").noconvert());

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "check.h"
@@ -54,4 +55,33 @@ TEST(an_empty_table_finds_nothing) {
   std::vector<std::int64_t> ids(3);
   table.find(strings.keys(), ids);
   CHECK((ids == std::vector<std::int64_t>{-1, -1, -1}));
+}
+
+TEST(a_table_in_files_has_the_same_ids) {
+  const Strings strings(20000);
+  khop::IdTable<khop::TextPool> table(0), in_memory(0);
+  table.spill_beyond(100000, "/tmp");
+  std::vector<std::int64_t> ids(20000), expected(20000);
+  for (int times = 0; times < 2; ++times) {
+    table.add(strings.keys(), ids);
+    in_memory.add(strings.keys(), expected);
+    CHECK((ids == expected));
+  }
+  CHECK(table.is_spilled());
+  CHECK(!in_memory.is_spilled());
+  for (std::int64_t i = 0; i < 20000; ++i) CHECK((table.pool()[i] == in_memory.pool()[i]));
+}
+
+TEST(a_folder_that_is_missing_throws_before_keys_are_lost) {
+  const Strings strings(5000);
+  khop::IdTable<khop::TextPool> table(0);
+  table.spill_beyond(0, "/no/such/folder");
+  bool has_thrown = false;
+  try {
+    table.append(strings.keys());
+  } catch (const std::system_error&) {
+    has_thrown = true;
+  }
+  CHECK(has_thrown);
+  CHECK_EQUAL(table.size(), 0);
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.kernels.id_table import Int64s, Keys, Kind, StringKeys, id_table, joined_keys, key_parts, keys_at
+from support.peak import peak_bytes
 
 STRINGS = st.lists(st.text(max_size=40), max_size=60)
 INTEGERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_size=60)
@@ -156,3 +159,36 @@ def test_pieces_of_keys_are_joined_to_the_whole(words: list[str], cuts: list[int
     assert isinstance(copies, StringKeys)
     assert copies.strings() == words
     assert (len(joined_keys([], "string")), len(joined_keys([], "int64"))) == (0, 0)
+
+
+@given(st.data(), st.sampled_from(["string", "int64"]), st.integers(0, 2000))
+def test_a_table_in_files_gives_the_same_ids(data: st.DataObject, kind: Kind, most: int) -> None:
+    table, reference = id_table(kind), TableReference()
+    table.spill_beyond(most, gettempdir())
+    for values in (some(kind, data), some(kind, data)):
+        chunk = keys_of(values, kind)
+        assert table.add(chunk).tolist() == reference.add(chunk).tolist()
+        assert table.find(chunk).tolist() == reference.find(chunk).tolist()
+    assert _plain(table.keys(np.arange(len(table)))) == list(reference.ids)
+    assert table.is_spilled or table.nbytes <= most or not len(table)
+
+
+def test_a_table_in_files_takes_no_memory(tmp_path: Path) -> None:
+    work = """
+import numpy as np
+from khop.kernels.id_table import StringKeys, id_table
+table, size = id_table("string"), 0
+table.spill_beyond(1 << 20, sys.argv[1])
+for first in range(0, 400_000, 20_000):
+    texts = "".join(f"customer-{number:032d}" for number in range(first, first + 20_000))
+    table.add(StringKeys(np.arange(20_001) * 41, np.frombuffer(texts.encode(), np.uint8)))
+assert len(table) == 400_000 and table.nbytes > 20_000_000 and table.is_spilled
+"""
+    assert peak_bytes(work, tmp_path) < 8 << 20
+
+
+def test_a_full_or_missing_folder_is_an_error_of_the_system(tmp_path: Path) -> None:
+    table = id_table("int64")
+    table.spill_beyond(0, str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError):
+        table.append(np.arange(100))

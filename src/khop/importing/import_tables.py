@@ -34,9 +34,9 @@ def import_tables(
 
     `spec` is a TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a
     pandas, polars or Arrow table. Paths in a file are relative to the file, others to `folder`. `memory` is
-    the budget in bytes for edges under way, by default half of what is free; ids of nodes take memory beside
-    it. `environment` has the variables of `database = "env:NAME"`: paths, or addresses of Postgres servers.
-    The result depends on the rows and their order alone.
+    the budget in bytes, by default half of what is free: half of it for the dictionaries of ids, which are in
+    files beyond it, the rest for edges under way. `environment` has the variables of `database = "env:NAME"`:
+    paths, or addresses of Postgres servers. The result depends on the rows and their order alone.
 
     `encoders` is a graph folder that an import has written, or the folder of a run on one: the tables are
     later data. Statistics, vocabularies, categories and classes of that graph are used; none are computed.

@@ -107,9 +107,22 @@ class IdTable(Protocol[KeysT]):
         """Return the keys of some ids."""
         ...
 
+    def spill_beyond(self, num_bytes: int, folder: str) -> None:
+        """Move the table to files in `folder` before it takes more than `num_bytes` of memory.
+
+        The files have no names, and end with the table. Their pages are the system's to drop. OSError from
+        later calls of `append` and `add` if the disk is full.
+        """
+        ...
+
     @property
     def nbytes(self) -> int:
-        """Memory of the table, in bytes."""
+        """Size of the table in bytes, in memory or in files."""
+        ...
+
+    @property
+    def is_spilled(self) -> bool:
+        """True if the table is in files."""
         ...
 
     def __len__(self) -> int: ...
@@ -142,10 +155,19 @@ class StringTable:
         offsets, data = _core.text_of(self._core, np.ascontiguousarray(ids, np.int64))
         return StringKeys(offsets.numpy(), data.numpy())
 
+    def spill_beyond(self, num_bytes: int, folder: str) -> None:
+        """Move the table to files before it takes more than `num_bytes` of memory; see IdTable."""
+        self._core.spill_beyond(num_bytes, folder)
+
     @property
     def nbytes(self) -> int:
-        """Memory of the table, in bytes."""
+        """Size of the table in bytes, in memory or in files."""
         return self._core.nbytes
+
+    @property
+    def is_spilled(self) -> bool:
+        """True if the table is in files."""
+        return self._core.is_spilled
 
     def __len__(self) -> int:
         return len(self._core)
@@ -177,10 +199,19 @@ class IntegerTable:
         """Return the keys of some ids."""
         return _core.integers_of(self._core, np.ascontiguousarray(ids, np.int64)).numpy()
 
+    def spill_beyond(self, num_bytes: int, folder: str) -> None:
+        """Move the table to files before it takes more than `num_bytes` of memory; see IdTable."""
+        self._core.spill_beyond(num_bytes, folder)
+
     @property
     def nbytes(self) -> int:
-        """Memory of the table, in bytes."""
+        """Size of the table in bytes, in memory or in files."""
         return self._core.nbytes
+
+    @property
+    def is_spilled(self) -> bool:
+        """True if the table is in files."""
+        return self._core.is_spilled
 
     def __len__(self) -> int:
         return len(self._core)
