@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 # The same examples on every run and machine. `make test-long` looks further, at other ones each time.
 settings.register_profile(
     "khop",
-    max_examples=40,
+    max_examples=12,
     derandomize=True,
     database=None,
     deadline=None,

@@ -61,7 +61,7 @@ def told(
     return [tuple(float(number) for number in re.findall(r"\d+\.\d+", line)) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["blocks", "own_sampler"])
+@pytest.mark.parametrize("name", ["blocks", pytest.param("own_sampler", marks=pytest.mark.long)])
 def test_two_processes_learn_what_one_does(
     name: str, graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def aucs(output: str) -> list[list[float]]:
     return [[float(number) for number in re.findall(r"\d\.\d+", line)] for line in lines]
 
 
+@pytest.mark.long
 def test_two_ranks_learn_and_measure_what_one_does(capfd: pytest.CaptureFixture[str]) -> None:
     """The loss is the mean over all pairs of all ranks, and every rank takes part in evaluation."""
     train = import_module("taobao").train

@@ -19,7 +19,7 @@ from khop.cli.main import app
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
-_LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the same fields of a run: once is enough
+_LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the fields of train: every third one
 VALUES = (
     "", " ", "-1", "0", "1", "2", "-9223372036854775809", "9223372036854775808", "99999999999999999999999",
     "1e300", "-1e300", "1e308", "nan", "inf", "-inf", "1.5", "0x10", "1_000", "many", "true", "None",
@@ -98,7 +98,8 @@ def _cases(graph: Path, command_name: str, cases_per_option: int) -> Iterator[li
     for path, command in _commands(typer.main.get_command(app)):
         if path[0] != command_name:
             continue
-        for parameter in command.params:
+        step = 3 if command_name in _LIKE_TRAIN and cases_per_option == 1 else 1
+        for parameter in command.params[::step]:
             takes_value = not getattr(parameter, "is_flag", False)
             for value in drawn.sample(VALUES, count) if takes_value else ():
                 if parameter.param_type_name == "option":

@@ -224,6 +224,7 @@ def test_killed_and_stopped_work_continues_with_other_ranks_to_the_same_bytes(
     assert not Path("parts.npy.unfinished").exists()
 
 
+@pytest.mark.long
 def test_two_processes_write_what_one_does(khop_command: Command, trained: None) -> None:
     command = [*KHOP, "infer", "a", "--out", "two.parquet", "--procs", "2", "--deadline", "60", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=True)

@@ -137,7 +137,7 @@ def test_processes_wait_for_one_another_and_the_table_says_for_whom(small_run: P
         assert max(begun) <= min(ended)
 
 
-@pytest.mark.parametrize("procs", ["1", "2"])
+@pytest.mark.parametrize("procs", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_ctrl_c_prints_what_there_is_and_leaves_no_process(small_run: Path, procs: str) -> None:
     command = [*KHOP, "profile", "run.toml", "--steps", "1000000", "--procs", procs, "--out", "p"]
     pipe = subprocess.PIPE

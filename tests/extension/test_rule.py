@@ -119,6 +119,7 @@ def test_in_one_process_the_rules_draw_what_they_say() -> None:
     assert sorted(every_second.nodes.tolist()) == [1, 3]
 
 
+@pytest.mark.long
 def test_on_ranks_with_parts_batches_are_those_of_one_process(tmp_path: Path, ranks: StartedRanks) -> None:
     whole = write_typed_graph(tmp_path / "whole", renumbered=True)
     khop.partition_graph(whole, tmp_path / "parts", 3, method="random")

@@ -155,6 +155,7 @@ def test_its_declaration_limits_values(khop_command: Command, run_file: Path) ->
     assert "task.delta is 0.0: must be a number above 0" in ran.stderr.replace("\n", " ")
 
 
+@pytest.mark.long
 def test_on_two_ranks_losses_are_those_of_one_process(khop_command: Command, run_file: Path) -> None:
     for name, procs in (("one", "1"), ("two", "2")):
         ran = khop_command("train", str(run_file), "--out", name, "--procs", procs)

@@ -173,7 +173,7 @@ def widened_rows(group: Group) -> None:
 @covered
 def features(rank: int, device: torch.device, out: str) -> None:
     """Everything above, over some of four ranks."""
-    settings.register_profile("ranks", max_examples=20, derandomize=True, database=None, deadline=None)
+    settings.register_profile("ranks", max_examples=8, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
     told: dict[str, object] = {}
     for count, parts in RANKS_AND_PARTS:

@@ -211,7 +211,7 @@ def another_hop(group: Group, home: Path) -> str:
 @covered
 def graphs(rank: int, device: torch.device, home: str) -> None:
     """Everything above, over some of four ranks."""
-    settings.register_profile("ranks", max_examples=6, derandomize=True, database=None, deadline=None)
+    settings.register_profile("ranks", max_examples=3, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
     neighbor.ROWS_AT_ONCE = 50  # of a store that asks nobody; ranks reach different numbers of nodes
     os.fsync = lambda file: None  # no folder of these has to outlive the machine

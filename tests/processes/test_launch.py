@@ -72,7 +72,12 @@ def test_a_custom_loop_trains_alike_on_any_number_of_ranks(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("how", "error", "sentence"),
     [
-        ("raise", RuntimeError, r"rank 1 failed with KeyError: 'mine'(.|\n)*_misbehave"),
+        pytest.param(
+            "raise",
+            RuntimeError,
+            r"rank 1 failed with KeyError: 'mine'(.|\n)*_misbehave",
+            marks=pytest.mark.long,
+        ),
         ("kill", PeerLost, r"^rank 1 was killed by SIGKILL"),
         (
             "evaluates alone",

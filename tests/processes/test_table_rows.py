@@ -13,6 +13,7 @@ from processes.row_ranks import both_kinds, trained
 from support.small_rated import write_rated
 
 
+@pytest.mark.long
 def test_embeddings_train_alike_on_any_number_of_ranks_and_send_only_rows_read(tmp_path: Path) -> None:
     """Three ranks train two epochs, two go on to the fourth, beside one rank that is never stopped.
 

@@ -143,6 +143,7 @@ def assert_same_result(folder: str, other: str) -> None:
 
 
 @pytest.mark.timeout(900)  # half a minute of a free machine: two processes start four times
+@pytest.mark.long
 def test_ranks_that_are_killed_bring_the_same_result(run_toml: Path) -> None:
     """One in the first epoch, then the other of the restarted group, at some moment of a step."""
     train("run.toml", "--out", "undisturbed", "--procs", "2")
@@ -167,6 +168,7 @@ def test_twenty_kills_at_random_moments_bring_the_same_result(run_toml: Path) ->
 NEWER = "import khop; khop.__version__ = '9.9'; from khop.cli.main import run; run()"
 
 
+@pytest.mark.long
 def test_ranks_that_were_started_unlike_are_named_before_the_first_step(run_toml: Path) -> None:
     write_learnable_graph(Path("other"), nodes=460)
     port = free_port()

@@ -177,6 +177,7 @@ def test_a_graph_without_columns_is_shared_out_too(beside: list[dict[str, Any]])
         assert of_rank["bare"] == [1, 1, 1]  # seeds of all ranks, by each placement and of the whole
 
 
+@pytest.mark.long
 def test_khop_train_on_parts_has_the_losses_and_scores_of_one_process(run_toml: Path) -> None:
     """Also with rows of others kept, in memory and on the device."""
     khop.partition_graph("toy", "toy-3", 3)

@@ -85,7 +85,9 @@ class Stopping(Unwatched):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [name if name == "edges" else pytest.param(name, marks=pytest.mark.long) for name in RUNS]
+)
 def test_the_course_is_the_same_also_after_a_resume_with_other_micro_batches(
     name: str, tmp_path: Path
 ) -> None:

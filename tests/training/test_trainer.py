@@ -513,6 +513,7 @@ def killed(program: str, out: Path) -> None:
     assert run.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_killed_run_continues_from_an_epoch_that_is_whole(tmp_path: Path) -> None:
     killed(KILLED, tmp_path / "run")
     expected = SmallRun(tmp_path / "undisturbed").trainer().fit()

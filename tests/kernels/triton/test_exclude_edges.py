@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from khop.kernels.exclude_edges import exclude_edges as expected_removal
 from khop.kernels.triton.exclude_edges import NO_PAIR, ExcludedPairs, check_pairs, exclude_edges, pairs_of
 from khop.kernels.triton.rows import Marks, Slots
+from support.examples import few
 from support.triton_rows import DEVICE, assert_same, neighbors
 
 NODES = 6
@@ -21,7 +22,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=few(8))
 @given(rows=ROWS, pairs=PAIRS, spare=st.integers(0, 3), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_what_is_left_is_what_the_core_leaves(
     rows: list[tuple[int, list[int]]], pairs: list[tuple[int, int]], spare: int, dtype: torch.dtype

@@ -22,6 +22,7 @@ from khop.kernels.triton.hash_table import (
     num_places,
 )
 from khop.kernels.triton.node_table import Level, count_firsts, look_up, num_blocks
+from support.examples import few
 from support.triton_rows import DEVICE
 
 NUM_TREES = 6
@@ -59,7 +60,7 @@ HOPS = st.lists(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=few(6))
 @given(batches=st.lists(HOPS, min_size=1, max_size=2), num_nodes=st.sampled_from([10, 1 << 40]))
 def test_hops_of_batches_are_numbered_as_the_cpu_does(
     batches: list[list[list[tuple[int, list[int]]]]], num_nodes: int
@@ -101,7 +102,7 @@ def test_hops_of_batches_are_numbered_as_the_cpu_does(
     assert pairs.numbering.overflow.item() == 0
 
 
-@pytest.mark.parametrize(("capacity", "places"), [(5, None), (4000, 1024)], ids=["capacity", "places"])
+@pytest.mark.parametrize(("capacity", "places"), [(5, None), (1500, 256)], ids=["capacity", "places"])
 def test_too_many_pairs_are_reported(capacity: int, places: int | None) -> None:
     pairs = table_of(5000, capacity, places, stamp=4)
     nodes = torch.full((capacity + 3,), NOT_WRITTEN, device=DEVICE)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from khop.kernels.triton.node_index import DeviceNodeIndex
 from khop.kernels.triton.node_table import STAMP_LIMIT
+from support.examples import few
 from support.host_reads import counting
 from support.triton_rows import DEVICE
 
@@ -28,7 +29,7 @@ def check(index: DeviceNodeIndex, batches: list[list[list[int]]], dtype: torch.d
         assert index.nodes(2).tolist() == list(known)[2:]
 
 
-@settings(max_examples=20)
+@settings(max_examples=few(6))
 @given(batches=BATCHES, dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_local_ids_are_in_first_seen_order(batches: list[list[list[int]]], dtype: torch.dtype) -> None:
     check(DeviceNodeIndex(12, DEVICE), batches, dtype)

@@ -17,6 +17,7 @@ from khop.kernels.triton.to_csr import (
     row_sums,
     to_csr,
 )
+from support.examples import few
 from support.triton_rows import DEVICE
 
 BASE = 1000
@@ -68,7 +69,7 @@ def write(drawn: Slots, table: Tensor, place: Place, out: CsrBuffers) -> None:
     to_csr(drawn, sums, table, BASE * 1000, place, out)
 
 
-@settings(max_examples=20)
+@settings(max_examples=few(8))
 @given(
     rows=st.integers(0, 40),
     behind=st.integers(0, 9),

@@ -23,6 +23,7 @@ from khop import (
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.rules.rule import Rule
 from khop.sampling.on_device.device_sampler import DeviceSampler
+from support.examples import few
 from support.same_samples import assert_same
 from support.timed_graphs import RULES, timed_graphs
 from support.triton_rows import DEVICE
@@ -51,7 +52,7 @@ def first_none(seeds: Seeds) -> Seeds:
 
 
 @EXPANSIONS
-@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=few(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(asked=timed_graphs(), rule=RULES, fanouts=FANOUTS)
 def test_temporal_batches_are_those_of_the_cpu(
     asked: tuple[CscGraph, Seeds], rule: Temporal, fanouts: list[int], expansion: Expansion
@@ -60,7 +61,7 @@ def test_temporal_batches_are_those_of_the_cpu(
 
 
 @EXPANSIONS
-@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=few(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(asked=timed_graphs(), replacement=st.booleans(), fanouts=FANOUTS)
 def test_weighted_batches_are_those_of_the_cpu(
     asked: tuple[CscGraph, Seeds], replacement: bool, fanouts: list[int], expansion: Expansion

@@ -13,6 +13,7 @@ from khop import DrawKey, Expansion, NeighborSampler, Uniform
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.device_sampler import DeviceSampler
+from support.examples import few
 from support.random_graphs import EDGE, as_seeds, graphs
 from support.same_samples import assert_same
 from support.triton_rows import DEVICE
@@ -21,7 +22,7 @@ EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
 @EXPANSIONS
-@settings(max_examples=12)
+@settings(max_examples=few(4))
 @given(data=st.data())
 def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject) -> None:
     """Duplicate seeds, types without seeds, nodes or edges, batches of other sizes one after another."""

@@ -1,0 +1,10 @@
+"""How many examples a property of slow steps is tried on."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+
+def few(examples: int) -> int:
+    """Return `examples`, or four times as many in `make test-long`."""
+    return examples if settings().max_examples < 100 else 4 * examples
