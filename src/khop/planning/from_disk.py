@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from khop.planning.constants import Constants
@@ -31,7 +32,7 @@ def from_disk(
 ) -> FromDisk | None:
     """Predict one machine like those of `cluster`, with as many seeds; None if its memory lacks the edges.
 
-    A row takes one random read; rows beyond a page also take the time of their bytes.
+    Rows on one page take one random read together; rows beyond a page also take the time of their bytes.
     """
     alone = replace(cluster, machines=1, cache_share=0.0)
     run = replace(run, batch_size=max(1, round(run.batch_size / cluster.machines)))
@@ -47,7 +48,12 @@ def from_disk(
     rows = (batch.rows - planned) * (1 - is_cached) if graph.feature_bytes else 0.0
     pages = 1 + max(0, graph.feature_bytes - 1) / _PAGE  # that a row touches, wherever it begins
     row_s = max(1 / constants.disk_reads_per_s, pages * _PAGE / constants.disk_bytes_per_s)
-    reading = rows * row_s
-    return FromDisk(
-        taken, room, batch.rows, rows, batch.rows * row_s, reading, max(whole.times.step, reading)
-    )
+    reading, cold = (_reads(count, graph) * row_s for count in (rows, batch.rows))
+    return FromDisk(taken, room, batch.rows, rows, cold, reading, max(whole.times.step, reading))
+
+
+def _reads(rows: float, graph: GraphSize) -> float:
+    """Return the expected number of pages, or of longer rows, that hold some rows of random nodes."""
+    per_page = max(1.0, _PAGE / max(1, graph.feature_bytes))
+    share = min(1.0, rows / graph.nodes)
+    return graph.nodes / per_page * (1 - math.pow(1 - share, per_page))
