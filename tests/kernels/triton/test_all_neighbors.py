@@ -11,7 +11,9 @@ from torch import Tensor
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
-from khop.kernels.triton.all_neighbors import Expansion, all_neighbors
+from khop.kernels.triton.all_neighbors import Expansion, Omitted, all_neighbors
+from khop.kernels.triton.exclude_edges import ExcludedPairs, pairs_of
+from khop.kernels.triton.node_table import Overflow
 from khop.kernels.triton.rows import Marks
 from khop.rules.uniform import Uniform
 from support.draws import sample_uniform
@@ -30,8 +32,8 @@ def expansion(capacity: int, room: int, dtype: torch.dtype = torch.int32) -> Exp
     return Expansion(
         torch.full((capacity + 1,), -77, device=DEVICE),
         torch.full((room,), -77, dtype=dtype, device=DEVICE),
-        torch.zeros(1, dtype=torch.int32, device=DEVICE),
         torch.full((room,), -77, device=DEVICE),
+        overflow=Overflow(torch.zeros(1, dtype=torch.int64, device=DEVICE), torch.tensor([9], device=DEVICE)),
     )
 
 
@@ -58,7 +60,7 @@ def test_rows_give_all_edges_in_order(count: int, dtype: torch.dtype) -> None:
     expected = sample_uniform(csc, rows, -1, Uniform(), edge_ids=True)
     found, out = expanded(csc, rows, expected.nodes.numel() + 4)
     assert_same(found, expected)
-    assert not out.overflow.any()
+    assert out.overflow.flag.tolist() == [0]
 
 
 def test_ranges_limit_the_edges() -> None:
@@ -68,11 +70,11 @@ def test_ranges_limit_the_edges() -> None:
     assert_same(found, sample_uniform(CSC, rows, -1, Uniform(), edge_ids=True))
 
 
-def test_edges_beyond_the_room_set_the_flag_and_leave_true_offsets() -> None:
+def test_edges_beyond_the_room_flag_the_batch_and_leave_true_offsets() -> None:
     rows = rows_of(torch.tensor([2, 4, 6]))
     expected = sample_uniform(CSC, rows, -1, Uniform(), edge_ids=True)
     _, out = expanded(CSC, rows, 100)
-    assert out.overflow.tolist() == [1]
+    assert out.overflow.flag.tolist() == [9]
     assert out.offsets[:4].tolist() == expected.offsets.tolist()
     assert out.ids.cpu().tolist() == expected.nodes[:100].tolist()
 
@@ -85,3 +87,19 @@ def test_the_first_position_of_each_source_is_marked() -> None:
     ids = out.ids.tolist()
     expected = {node: (9 << 32) | ((1 << 31) - 1 - 50 - ids.index(node)) for node in ids if node >= 0}
     assert table.tolist() == [expected.get(node, 0) for node in range(1009)]
+
+
+def test_omitted_edges_leave_empty_places() -> None:
+    csc, nodes = graph([2, 4, 3]), torch.tensor([1, 2, 0, 1])
+    sums = torch.tensor([5, 5, 0, 0, 3, 4, 2, 2, 9])  # edges 1, 2, 3 and 7 weigh 0
+    excluded = torch.stack([csc.indices[[4, 8]].long(), torch.tensor([1, 2])])
+    omitted = Omitted(sums.to(DEVICE), ExcludedPairs(pairs_of(excluded, 1009).to(DEVICE), 1009))
+    rows, trees = rows_on_device(rows_of(nodes), spare=0), torch.tensor([7, 8, 9, 7], device=DEVICE)
+    table = torch.zeros(1009, dtype=torch.int64, device=DEVICE)
+    out = replace(expansion(4, 15), trees=torch.zeros(15, dtype=torch.int64, device=DEVICE))
+    marks = Marks(table, torch.tensor([9], device=DEVICE), 50)
+    all_neighbors(csc_on_device(csc), rows, out, marks, omitted, trees)
+    assert out.edges.tolist() == [-1, -1, -1, 5, 6, -1, -1, 0, -1, -1, -1, -1, 5, -1, -1]
+    assert (out.ids >= 0).tolist() == (out.edges >= 0).tolist()
+    assert out.trees[:13].tolist() == [7] * 4 + [8] * 3 + [9] * 2 + [7] * 4
+    assert (table > 0).nonzero().flatten().tolist() == sorted(csc.indices[[0, 5, 6]].tolist())

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from khop import Expansion, NeighborSampler, Output
+from khop import Expansion, NeighborSampler, Output, Weighted
+from khop.graph.csc_graph import csc_graph_from_edges
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.views import exact_sample
 from support.device_batches import batch_of, device_batch, ring_sampler
-from support.random_graphs import ring
+from support.random_graphs import EDGE, ring
 from support.same_samples import assert_same
 from support.triton_rows import DEVICE
 
-EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
-
-@EXPANSIONS
+@pytest.mark.parametrize(
+    "expansion", [Expansion.SUBGRAPH, pytest.param(Expansion.LAYERED, marks=pytest.mark.long)]
+)
 def test_stamps_that_start_again_mistake_nothing(expansion: Expansion) -> None:
     sampler, batches = ring_sampler(expansion), [batch_of(8, number) for number in range(4)]
     batch = device_batch(sampler, *batches, last_stamp=STAMP_LIMIT - 2)
@@ -34,8 +36,11 @@ def test_stamps_that_start_again_mistake_nothing(expansion: Expansion) -> None:
 
 def test_samplers_without_static_shapes_are_refused() -> None:
     measured = measured_capacities(ring_sampler(), [batch_of(8)])
-    every = NeighborSampler(ring(500, 9), [4, -1, 2])
-    with pytest.raises(ValueError, match="fanout -1: all neighbors have no static shape"):
+    graph = csc_graph_from_edges(
+        {"node": 2}, {EDGE: torch.eye(2).long()}, columns={EDGE: {"w": torch.ones(2)}}
+    )
+    every = NeighborSampler(graph, [2, -1], rule=Weighted("w", replacement=True))
+    with pytest.raises(ValueError, match=r"with fanouts \[-1\]: no kernel weighs neighbors"):
         BatchPlan(every, measured, DEVICE)
     induced = NeighborSampler(ring(9, 2), [2], expansion=Expansion.SUBGRAPH, output=Output.INDUCED)
     with pytest.raises(ValueError, match="output induced: has no static shapes"):

@@ -30,8 +30,23 @@ def test_they_are_the_largest_counts_with_slack(expansion: Expansion) -> None:
 
 
 @EXPANSIONS
+def test_all_edges_of_the_rows_have_room(expansion: Expansion) -> None:
+    """The 4 seeds have 12 edges. Of the 16 or 12 nodes of hop 2, each has 3; 5 % are added."""
+    sampler = NeighborSampler(ring(400, 3), [-1, -1], expansion=expansion)
+    found = measured_capacities(sampler, WARM_UP)
+    assert [of_hop[EDGE] for of_hop in found.edges] == [13, 51 if expansion is Expansion.LAYERED else 38]
+    assert measured_capacities(NeighborSampler(ring(400, 3), [3]), WARM_UP).edges == ({},)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_edges() -> None:
+    state = capacities(Expansion.LAYERED).state()
+    del state["edges"]
+    assert Capacities.from_state(state, [EDGE]) == capacities(Expansion.LAYERED)
+
+
+@EXPANSIONS
 def test_a_checkpoint_holds_them(expansion: Expansion) -> None:
-    found = replace(capacities(expansion), excluded={EDGE: 7})
+    found = replace(capacities(expansion), excluded={EDGE: 7}, edges=({EDGE: 3}, {}))
     state = json.loads(json.dumps(found.state()))
     assert Capacities.from_state(state, [EDGE]) == found
     with pytest.raises(ValueError, match="take the graph of the checkpoint, or measure capacities anew"):
@@ -40,4 +55,4 @@ def test_a_checkpoint_holds_them(expansion: Expansion) -> None:
 
 def test_no_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="sample a few batches first"):
-        Capacities.measured([], {}, ["node"], Expansion.LAYERED)
+        Capacities.measured([], {}, ["node"], Expansion.LAYERED, [])

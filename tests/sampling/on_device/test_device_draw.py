@@ -22,12 +22,12 @@ def test_slots_outside_the_section_are_not_written() -> None:
         whole = section.slots.ids
         assert section.ids.data_ptr() == whole[section.first :].data_ptr()
         assert (whole[section.first + section.count :] == EMPTY).all()
-        drawn = int(draw.drawn.counts.sum())
+        drawn = int(draw.drawn.slots.counts.sum())
         assert int((section.ids != EMPTY).sum()) == drawn > 0
     counts = counts_of(batch.cells.values)
     for output, hop in zip(batch.outputs, batch.hops, strict=True):
         ((edge_type, csr),) = output.items()
-        assert counts[csr.edges] == int(hop.draws[edge_type].drawn.counts.sum())
+        assert counts[csr.edges] == int(hop.draws[edge_type].drawn.slots.counts.sum())
         assert int(csr.buffers.indptr[-1]) == counts[csr.edges]
 
 

@@ -61,15 +61,37 @@ def check(sampler: LinkSampler, batches: list[Seeds]) -> None:
     assert device_sampler.overflows == 0
 
 
-@EXPANSIONS
-@pytest.mark.parametrize("trees", ["merged", "disjoint"])
-@pytest.mark.parametrize("exclude", [None, Exclude.EDGE_AND_REVERSE])
+LAYERED, SUBGRAPH = Expansion
+BOTH = Exclude.EDGE_AND_REVERSE
+
+
+@pytest.mark.parametrize(
+    ("expansion", "trees", "exclude", "fanouts"),
+    [
+        (LAYERED, "merged", BOTH, [4, 2]),
+        (SUBGRAPH, "disjoint", BOTH, [4, 2]),
+        (LAYERED, "disjoint", BOTH, [-1, -1]),
+        (SUBGRAPH, "merged", BOTH, [-1, -1]),
+        *(
+            pytest.param(*of, marks=pytest.mark.long)
+            for of in [
+                (LAYERED, "merged", None, [4, 2]),
+                (SUBGRAPH, "merged", None, [-1, 2]),
+                (LAYERED, "disjoint", BOTH, [4, 2]),
+                (SUBGRAPH, "merged", BOTH, [4, 2]),
+                (LAYERED, "merged", BOTH, [-1, -1]),
+                (SUBGRAPH, "disjoint", BOTH, [-1, -1]),
+            ]
+        ),
+    ],
+    ids=str,
+)
 def test_links_with_negatives_and_excluded_edges(
-    expansion: Expansion, trees: Trees, exclude: Exclude | None
+    expansion: Expansion, trees: Trees, exclude: Exclude | None, fanouts: list[int]
 ) -> None:
     sampler = LinkSampler(
         shop(),
-        [4, 2],
+        fanouts,
         negatives=UniformNegatives(2, exact=True),
         exclude=exclude,
         expansion=expansion,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from khop import (
@@ -29,7 +29,7 @@ from support.timed_graphs import RULES, timed_graphs
 from support.triton_rows import DEVICE
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
-FANOUTS = st.lists(st.sampled_from([1, 2, 3, 20]), min_size=1, max_size=2)
+FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 20]), min_size=1, max_size=2)
 
 
 def check(graph: CscGraph, seeds: Seeds, rule: Rule, fanouts: list[int], expansion: Expansion) -> None:
@@ -67,6 +67,7 @@ def test_weighted_batches_are_those_of_the_cpu(
     asked: tuple[CscGraph, Seeds], replacement: bool, fanouts: list[int], expansion: Expansion
 ) -> None:
     graph, seeds = asked
+    assume(not (replacement and -1 in fanouts))  # such neighbors have weights
     rule = Weighted("weight", replacement)
     check(graph, replace(seeds, times=None), rule, fanouts, expansion)
 

@@ -27,7 +27,7 @@ EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject) -> None:
     """Duplicate seeds, types without seeds, nodes or edges, batches of other sizes one after another."""
     graph = data.draw(graphs())
-    by_type = st.fixed_dictionaries(dict.fromkeys(graph.edges, st.sampled_from([0, 1, 2, 3, 20])))
+    by_type = st.fixed_dictionaries(dict.fromkeys(graph.edges, st.sampled_from([-1, 0, 1, 2, 3, 20])))
     sampler = NeighborSampler(
         graph.opened(data.draw(st.sampled_from([torch.int32, torch.int64]))),
         data.draw(st.lists(by_type, max_size=3)),
@@ -65,3 +65,16 @@ def test_a_batch_that_does_not_fit_is_made_as_usual(expansion: Expansion, trees:
         assert device_sampler.overflows == overflows
         assert_same(device_sampler.sample(*narrow), sampler.sample(*narrow))
     assert device_sampler.overflows == 4
+
+
+@EXPANSIONS
+def test_more_edges_than_there_is_room_for_are_an_overflow(expansion: Expansion) -> None:
+    """Node 1 has one neighbor, and node 0 the same neighbor 40 times: nodes and rows fit."""
+    nodes = torch.tensor([0] * 40 + [1, 2])
+    graph = csc_graph_from_edges({"node": 3}, {EDGE: (torch.full((42,), 2), nodes)})
+    sampler = NeighborSampler(graph, [-1, -1], expansion=expansion, edge_ids=True)
+    narrow, wide = ((as_seeds({"node": [node]}), DrawKey(node)) for node in (1, 0))
+    device_sampler = DeviceSampler.measured(sampler, [narrow], DEVICE)
+    for overflows, batch in enumerate([narrow, wide, narrow]):
+        assert_same(device_sampler.sample(*batch), sampler.sample(*batch))
+        assert device_sampler.overflows == min(overflows, 1)

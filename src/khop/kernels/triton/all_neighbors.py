@@ -1,4 +1,7 @@
-"""All in-edges of a frontier on the device, into a fixed number of places: `sample_hop` with fanout -1."""
+"""All in-edges of a frontier on the device, into a fixed number of places: `sample_hop` with fanout -1.
+
+Edges that a batch leaves out stay as empty places, -1; `expansion_csr` closes the gaps.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,23 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.csc import Csc
+from khop.kernels.triton.exclude_edges import ExcludedPairs, is_excluded
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.node_table import AT_ONCE, sum_before
+from khop.kernels.triton.node_table import AT_ONCE, Overflow, sum_before
 from khop.kernels.triton.rows import Marks, Rows, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import first_above
 
 _ROWS = 512  # per program
 _EDGES = 256  # per program
-_UNSPECIALIZED = ["base", "num_rows", "capacity", "room"]
+_UNSPECIALIZED = ["base", "num_rows", "capacity", "room", "num_sources", "num_pairs"]
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """Edges that are not written: places without an edge take their place."""
+
+    sums: Tensor | None = None  # int64 (edges of the graph), running sums of weights; edges of weight 0
+    excluded: ExcludedPairs | None = None
 
 
 @dataclass(frozen=True)
@@ -26,8 +38,9 @@ class Expansion:
 
     offsets: Tensor  # int64 (capacity + 1), true even where the edges do not fit
     ids: Tensor  # int32 or int64 (room), source nodes; -1 behind the last edge
-    overflow: Tensor | None = None  # int32 (1), set to 1 if the edges do not fit, and never set to 0
     edges: Tensor | None = None  # int64 (room), positions in the graph; -1 behind the last edge
+    trees: Tensor | None = None  # int64 (room), the tree of each edge's row; undefined behind the last edge
+    overflow: Overflow | None = None  # flagged if the edges do not fit
 
 
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
@@ -55,6 +68,7 @@ def row_offsets(
     sums: tl.tensor,
     offsets: tl.tensor,
     overflow: tl.tensor,
+    stamp: tl.tensor,
     num_rows: tl.tensor,
     capacity: tl.tensor,
     room: tl.tensor,
@@ -72,7 +86,7 @@ def row_offsets(
         tl.store(offsets, tl.zeros([], tl.int64))
     if overflow is not None:
         is_over = before + tl.sum(degrees, 0) > room
-        tl.store(overflow, 1, mask=is_over & (program == tl.num_programs(0) - 1))
+        tl.store(overflow, tl.load(stamp), mask=is_over & (program == tl.num_programs(0) - 1))
 
 
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
@@ -85,9 +99,15 @@ def expand(
     offsets: tl.tensor,
     ids: tl.tensor,
     edges: tl.tensor,
+    row_trees: tl.tensor,
+    trees: tl.tensor,
+    sums: tl.tensor,
+    pairs: tl.tensor,
     table: tl.tensor,
     stamp: tl.tensor,
     base: tl.tensor,
+    num_sources: tl.tensor,
+    num_pairs: tl.tensor,
     num_rows: tl.tensor,
     capacity: tl.tensor,
     room: tl.tensor,
@@ -100,24 +120,41 @@ def expand(
     zero = at * 0
     row = first_above(offsets, zero, zero + capacity + 1, at, there) - 1
     row = tl.where(there, row, 0)
-    _, _, begin, _ = row_edges(indptr, nodes, ranges, count, num_rows, row)
+    _, node, begin, _ = row_edges(indptr, nodes, ranges, count, num_rows, row)
     edge = begin + at - tl.load(offsets + row, mask=there, other=0)
+    if trees is not None:
+        tl.store(trees + at, tl.load(row_trees + row, mask=there, other=0), mask=there)
+    if sums is not None:
+        is_later = there & (edge > tl.load(indptr + node, mask=there, other=0))
+        before = tl.load(sums + edge - 1, mask=is_later, other=0)
+        there = there & (tl.load(sums + edge, mask=there, other=0) > before)
+    if pairs is not None:
+        source = tl.load(indices + edge, mask=there, other=-1).to(tl.int64)
+        there = there & (is_excluded(pairs, num_pairs, num_sources, node, source, there) == 0)
     source = store_slots(ids, edges, indices, at, edge, there, inside)
     mark(table, stamped(stamp, base), at, source, there)
 
 
-def all_neighbors(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
+def all_neighbors(
+    csc: Csc,
+    rows: Rows,
+    expansion: Expansion,
+    marks: Marks | None = None,
+    omitted: Omitted = Omitted(),
+    row_trees: Tensor | None = None,
+) -> None:
     """Write all in-edges of every row, or those in its range, in row order.
 
-    With `marks`, the first position of every source node is marked in the same launch. If the edges do not
-    fit, the overflow flag is set and only the first ones are written. Nothing waits for the device.
+    With `marks`, the first position of every source node is marked in the same launch. `row_trees`, int64
+    (capacity), are the trees of the rows. If the edges do not fit, the overflow is flagged and only the first
+    ones are written. Nothing waits for the device.
     """
     offsets_of_all(csc, rows, expansion.offsets, expansion.overflow, expansion.ids.numel())
-    expand_all(csc, rows, expansion, marks)
+    expand_all(csc, rows, expansion, marks, omitted, row_trees)
 
 
 def offsets_of_all(
-    csc: Csc, rows: Rows, offsets: Tensor, overflow: Tensor | None = None, room: int = 0
+    csc: Csc, rows: Rows, offsets: Tensor, overflow: Overflow | None = None, room: int = 0
 ) -> None:
     """Write the first half of an expansion: `offsets`, and the flag if more than `room` edges follow."""
     if rows.capacity == 0:
@@ -127,34 +164,56 @@ def offsets_of_all(
     sums = torch.empty(blocks, dtype=torch.int64, device=offsets.device)
     frontier = (csc.indptr, rows.nodes, rows.ranges, rows.count, sums)
     launch(block_degrees, blocks, offsets, *frontier, csc.num_rows, BLOCK=_ROWS)
-    size = (csc.num_rows, rows.capacity, room)
-    launch(row_offsets, blocks, offsets, *frontier, offsets, overflow, *size, BLOCK=_ROWS, AT_ONCE=AT_ONCE)
+    launch(
+        *(row_offsets, blocks, offsets, *frontier, offsets),
+        *((None, None) if overflow is None else (overflow.flag, overflow.stamp)),
+        *(csc.num_rows, rows.capacity, room),
+        BLOCK=_ROWS,
+        AT_ONCE=AT_ONCE,
+    )
 
 
-def expand_all(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
+def expand_all(
+    csc: Csc,
+    rows: Rows,
+    expansion: Expansion,
+    marks: Marks | None = None,
+    omitted: Omitted = Omitted(),
+    row_trees: Tensor | None = None,
+) -> None:
     """Write the second half of an expansion: sources and positions of the edges, from its offsets."""
-    room = expansion.ids.numel()
+    room, excluded = expansion.ids.numel(), omitted.excluded
     launch(
         *(expand, triton.cdiv(room, _EDGES), expansion.ids),
         *(csc.indptr, csc.indices, rows.nodes, rows.ranges, rows.count),
-        *(expansion.offsets, expansion.ids, expansion.edges),
+        *(expansion.offsets, expansion.ids, expansion.edges, row_trees, expansion.trees, omitted.sums),
+        None if excluded is None else excluded.pairs,
         *((None, None, 0) if marks is None else (marks.table, marks.stamp, marks.base)),
+        *((0, 0) if excluded is None else (excluded.num_sources, excluded.pairs.numel())),
         *(csc.num_rows, rows.capacity, room),
         BLOCK=_EDGES,
     )
 
 
+_POINTERS = (
+    *("indptr", "nodes", "ranges", "sums", "offsets", "edges", "table", "stamp", "overflow"),
+    *("row_trees", "trees", "pairs"),
+)
 _TYPES = {
-    **dict.fromkeys(("indptr", "nodes", "ranges", "sums", "offsets", "edges", "table", "stamp"), "*i64"),
-    **dict.fromkeys(("indices", "count", "ids", "overflow"), "*i32"),
+    **dict.fromkeys(_POINTERS, "*i64"),
+    **dict.fromkeys(("indices", "count", "ids"), "*i32"),
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
+_MERGED = dict.fromkeys(("ranges", "row_trees", "trees", "sums", "pairs"))
 _PLAIN = dict.fromkeys(("edges", "table", "stamp"))
 _SCAN = {"BLOCK": _ROWS, "AT_ONCE": AT_ONCE}
 VARIANTS = (
     Variant("degrees of blocks", block_degrees, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
-    Variant("offsets of rows", row_offsets, _TYPES, {**_SCAN, "ranges": None, "overflow": None}),
+    Variant(
+        "offsets of rows", row_offsets, _TYPES, {**_SCAN, "ranges": None, "overflow": None, "stamp": None}
+    ),
     Variant("offsets of ranges", row_offsets, _TYPES, _SCAN),
-    Variant("expand", expand, _TYPES, {**_PLAIN, "ranges": None, "BLOCK": _EDGES}),
+    Variant("expand", expand, _TYPES, {**_MERGED, **_PLAIN, "BLOCK": _EDGES}),
+    Variant("expand, marked", expand, _TYPES, {**_MERGED, "edges": None, "BLOCK": _EDGES}),
     Variant("expand, everything", expand, _TYPES, {"BLOCK": _EDGES}),
 )

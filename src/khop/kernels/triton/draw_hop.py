@@ -65,7 +65,7 @@ class _Started:
         nodes = torch.empty(edges, dtype=csc.indices.dtype, device=device)
         positions = torch.empty(edges, dtype=torch.int64, device=device) if has_edges else None
         if slots is None:
-            expand_all(csc, self.rows, Expansion(self.offsets, nodes, None, positions))
+            expand_all(csc, self.rows, Expansion(self.offsets, nodes, positions))
             return self._positive(Neighbors(self.offsets, nodes, positions), edge_ids)
         count = slots.ids.numel()
         launch(

@@ -37,6 +37,23 @@ def pairs_of(excluded: Tensor, num_sources: int) -> Tensor:
     return (excluded[1] * num_sources + excluded[0]).sort().values
 
 
+@triton.jit
+def is_excluded(
+    pairs: tl.tensor,
+    num_pairs: tl.tensor,
+    num_sources: tl.tensor,
+    node: tl.tensor,
+    source: tl.tensor,
+    there: tl.tensor,
+) -> tl.tensor:
+    """Return for each edge that is there if its ends are among the sorted pairs."""
+    pair = node * num_sources + source
+    zero = pair * 0
+    place = first_above(pairs, zero, zero + num_pairs, pair, there)
+    is_pair = there & (place > 0)
+    return is_pair & (tl.load(pairs + place - 1, mask=is_pair, other=-1) == pair)
+
+
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
 def _exclude(
     nodes: tl.tensor,
@@ -57,17 +74,12 @@ def _exclude(
     drawn = tl.load(counts + rows, mask=rows < capacity, other=0)
     node = tl.load(nodes + rows, mask=drawn > 0, other=0)
     entry = stamped(stamp, base)
-    zero = rows * 0
     kept = tl.zeros([BLOCK], tl.int32)
     for j in range(per_row):
         there = j < drawn
         at = rows * per_row + j
         source = tl.load(ids + at, mask=there, other=-1).to(tl.int64)
-        pair = node * num_sources + source
-        place = first_above(pairs, zero, zero + num_pairs, pair, there)
-        is_pair = there & (place > 0)
-        is_excluded = is_pair & (tl.load(pairs + place - 1, mask=is_pair, other=-1) == pair)
-        stays = there & (is_excluded == 0)
+        stays = there & (is_excluded(pairs, num_pairs, num_sources, node, source, there) == 0)
         # A row closes its gaps. No later slot is overwritten before it is read.
         to = rows * per_row + kept
         if edges is not None:

@@ -30,6 +30,14 @@ AT_ONCE = 1024  # blocks before a program's own that are summed together
 
 
 @dataclass(frozen=True)
+class Overflow:
+    """The flag of exceeded capacities, and the stamp of the batch to write there."""
+
+    flag: Tensor  # int64 (1), the stamp of the last batch that exceeded a capacity
+    stamp: Tensor  # int64 (1), the number of the batch
+
+
+@dataclass(frozen=True)
 class Numbering:
     """State of one node type's numbering that all hops of a batch share."""
 
@@ -41,6 +49,11 @@ class Numbering:
     def marks(self, first_slot: int = 0) -> Marks:
         """Return what a draw needs to mark its slots, which are those from `first_slot` on of the hop."""
         return Marks(self.table, self.stamp, self.base + first_slot)
+
+    @property
+    def overflows(self) -> Overflow:
+        """What reports a batch that exceeds a capacity."""
+        return Overflow(self.overflow, self.stamp)
 
     def check_slots(self, slots: int) -> None:
         """Raise ValueError if positions of slots do not fit an entry."""

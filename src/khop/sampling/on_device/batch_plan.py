@@ -37,9 +37,12 @@ class BatchPlan:
             raise ValueError(
                 f"output {sampler.output}: has no static shapes; take directional, or sample on the CPU"
             )
-        if any(fanout < 0 for hop in sampler.hops for fanout in hop.fanouts.values()):
+        weighs = {
+            f for hop in sampler.hops for f in hop.fanouts.values() if f and sampler.rule.has_weights(f)
+        }
+        if weighs:
             raise ValueError(
-                "fanout -1: all neighbors have no static shape; give a number, or sample on the CPU"
+                f"{sampler.rule} with fanouts {sorted(weighs)}: no kernel weighs neighbors; sample on the CPU"
             )
         graph = sampler.graph.in_one_piece("sampling on the device")
         self._graph = graph

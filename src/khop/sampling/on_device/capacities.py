@@ -1,4 +1,4 @@
-"""Room for nodes and rows of batches with static shapes, measured on a few ordinary batches."""
+"""Room for nodes, rows and edges of batches with static shapes, measured on a few ordinary batches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ SLACK = 1.05  # sizes of random batches differ by less: their largest in an epoc
 
 @dataclass(frozen=True)
 class Capacities:
-    """The most nodes and rows that a batch with static shapes holds, by hop and type."""
+    """The most nodes, rows and edges that a batch with static shapes holds, by hop and type."""
 
     nodes: tuple[Mapping[NodeType, int], ...]  # so far: seeds (with duplicates), after hop 1, ...
     rows: tuple[Mapping[NodeType, int], ...]  # expanded at hop 1, 2, ...
+    edges: tuple[Mapping[EdgeType, int], ...]  # of all rows at hop 1, 2, ..., by edge types of fanout -1
     excluded: Mapping[EdgeType, int] = field(default_factory=dict)  # pairs of ends that carry no message
+    links: Mapping[EdgeType, int] = field(default_factory=dict)  # seeds that are links
 
     @classmethod
     def measured(
@@ -30,9 +32,13 @@ class Capacities:
         seeds: Mapping[NodeType, int],
         node_types: Sequence[NodeType],
         expansion: Expansion,
+        edges: Sequence[Mapping[EdgeType, int]],
         slack: float = SLACK,
     ) -> Capacities:
-        """Return the maxima of ordinary samples times the slack. `seeds` is the most seeds of a batch."""
+        """Return the maxima of ordinary samples times the slack.
+
+        `seeds` is the most seeds of a batch; `edges`, by hop, the most edges of types with a fanout of -1.
+        """
         blocks = [tuple(reversed(sample.blocks)) for sample in samples]
         if not blocks:
             raise ValueError("no samples to measure: sample a few batches first")
@@ -46,14 +52,17 @@ class Capacities:
             _most([_difference(block.src_counts, block.dst_counts) for block in hop], slack) for hop in hops
         ]
         rows = nodes[:-1] if expansion is Expansion.LAYERED else [nodes[0], *added][:num_hops]
-        return cls(tuple(nodes), tuple(rows))
+        room = tuple({t: math.ceil(count * slack) for t, count in hop.items()} for hop in edges)
+        return cls(tuple(nodes), tuple(rows), room)
 
     def state(self) -> dict[str, list[dict[str, int]]]:
         """Return the capacities as plain values, for a checkpoint."""
         return {
             "nodes": [dict(level) for level in self.nodes],
             "rows": [dict(hop) for hop in self.rows],
-            "excluded": [{" ".join(edge_type): count for edge_type, count in self.excluded.items()}],
+            "edges": [_by_name(hop) for hop in self.edges],
+            "excluded": [_by_name(self.excluded)],
+            "links": [_by_name(self.links)],
         }
 
     @classmethod
@@ -62,15 +71,22 @@ class Capacities:
     ) -> Capacities:
         """Return the capacities of `state`; ValueError if it names a missing edge type."""
         named = {" ".join(t): t for t in edge_types}
-        (excluded,) = state["excluded"]
-        unknown = [name for name in excluded if name not in named]
+        (excluded,), (links,) = state["excluded"], state.get("links", [{}])
+        edges = state.get("edges", [{} for _ in state["rows"]])  # earlier versions have neither
+        unknown = [name for of_types in (excluded, links, *edges) for name in of_types if name not in named]
         if unknown:
             raise ValueError(
                 f"capacities of edge type {unknown[0]!r}: the graph has {sorted(named)}; "
                 "take the graph of the checkpoint, or measure capacities anew"
             )
         nodes, rows = (tuple(dict(hop) for hop in state[name]) for name in ("nodes", "rows"))
-        return cls(nodes, rows, {named[name]: count for name, count in excluded.items()})
+        taken = tuple({named[name]: count for name, count in hop.items()} for hop in edges)
+        pairs, of_links = ({named[name]: n for name, n in of.items()} for of in (excluded, links))
+        return cls(nodes, rows, taken, pairs, of_links)
+
+
+def _by_name(counts: Mapping[EdgeType, int]) -> dict[str, int]:
+    return {" ".join(edge_type): count for edge_type, count in counts.items()}
 
 
 def _most(counts: Sequence[Mapping[Type, int]], slack: float) -> dict[Type, int]:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from khop.draw import DrawKey
 from khop.kernels.triton.node_table import look_up
-from khop.kernels.triton.rows import Slots
 from khop.kernels.triton.to_csr import CsrBuffers
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import Cell, Cells
-from khop.sampling.on_device.device_draw import CsrOutput, csr_buffers, sums_of
+from khop.sampling.on_device.device_draw import CsrOutput, Drawn, csr_buffers
 from khop.sampling.on_device.hop_plan import HopPlan, plan_hop
 from khop.sampling.on_device.inputs import Excluded, Inputs
 from khop.sampling.on_device.type_nodes import SlotKeys, TypeNodes
@@ -100,7 +99,7 @@ class DeviceBatch:
         for edge_type in planned.hop.fanouts:
             rows = planned.frontier[edge_type[2]].nodes.numel()
             drawn = planned.drawn(edge_type)
-            buffers = self._buffers(rows, drawn.ids.numel())
+            buffers = self._buffers(rows, drawn.room)
             edges = self.cells.take() if edge_type in planned.draws else self._zero
             outputs[edge_type] = self._output(edge_type, drawn, buffers, (self._zero, self._zero, edges))
             if edge_type in planned.draws:
@@ -112,22 +111,22 @@ class DeviceBatch:
         drawn = [{t: hop.drawn(t) for t in hop.hop.fanouts} for hop in self.hops]
         room: dict[EdgeType, int] = {}
         for of_hop in drawn:
-            for edge_type, slots in of_hop.items():
-                room[edge_type] = room.get(edge_type, 0) + slots.ids.numel()
+            for edge_type, of_type in of_hop.items():
+                room[edge_type] = room.get(edge_type, 0) + of_type.room
         top = self.plan.capacities.nodes[-1]
         buffers = {t: self._buffers(top[t[2]], edges) for t, edges in room.items()}
         before = dict.fromkeys(room, self._zero)
         outputs: list[Outputs] = []
         for level, of_hop in enumerate(drawn):
             outputs.append({})
-            for edge_type, slots in of_hop.items():
+            for edge_type, of_type in of_hop.items():
                 first = self.nodes[edge_type[2]].counts[level - 1] if level else self._zero
                 # Also for a fanout of 0: rows without edges end where the rows before them end.
-                edges = self.cells.take() if slots.counts.numel() else before[edge_type]
+                edges = self.cells.take() if of_type.num_rows else before[edge_type]
                 cells = (first, before[edge_type], edges)
-                output = self._output(edge_type, slots, buffers[edge_type], cells)
+                output = self._output(edge_type, of_type, buffers[edge_type], cells)
                 outputs[-1] = {**outputs[-1], edge_type: output}
-                self._launches += [output.run] if slots.counts.numel() else []
+                self._launches += [output.run] if of_type.num_rows else []
                 before[edge_type] = edges
         return outputs
 
@@ -136,7 +135,7 @@ class DeviceBatch:
         return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids)
 
     def _output(
-        self, edge_type: EdgeType, drawn: Slots, buffers: CsrBuffers, cells: tuple[Cell, Cell, Cell]
+        self, edge_type: EdgeType, drawn: Drawn, buffers: CsrBuffers, cells: tuple[Cell, Cell, Cell]
     ) -> CsrOutput:
         source = self.nodes[edge_type[0]].numbers
-        return CsrOutput(drawn, source, *cells, buffers, sums_of(drawn.counts))
+        return CsrOutput(drawn, source, *cells, buffers)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from khop.kernels.triton.all_neighbors import Expansion, Omitted, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, exclude_edges
+from khop.kernels.triton.expansion_csr import Expanded, expansion_csr
+from khop.kernels.triton.node_table import Numbering
 from khop.kernels.triton.rows import Rows, Slots
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder, sample_smallest
 from khop.kernels.triton.sample_uniform import sample_uniform
@@ -39,33 +43,117 @@ class Section:
         return self.slots.keys[self.first : self.first + self.count]
 
 
+class Drawn(Protocol):
+    """Implementers have the drawn edges of one hop and type, as indices of the source type's table."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that fit."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """Number of edges that fit."""
+        ...
+
+    def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
+        """Write the edges as CSR arrays; all their nodes must have local ids."""
+        ...
+
+
 @dataclass(frozen=True)
-class DeviceDraw:
-    """In-edges of a hop's frontier, of one edge type."""
+class DrawnSlots:
+    """Edges in slots, as many for each row; see Drawn."""
+
+    slots: Slots  # with keys of the source type's table as ids
+    sums: Tensor  # int32 (blocks of rows)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that fit."""
+        return self.slots.counts.numel()
+
+    @property
+    def room(self) -> int:
+        """Number of edges that fit."""
+        return self.slots.ids.numel()
+
+    def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
+        """Write the edges as CSR arrays; see Drawn."""
+        row_sums(self.slots.counts, self.sums)
+        to_csr(self.slots, self.sums, source.table, source.base, place, out)
+
+
+@dataclass(frozen=True)
+class DrawnRows:
+    """All edges of the rows; see Drawn."""
+
+    expanded: Expanded
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows that fit."""
+        return self.expanded.offsets.numel() - 1
+
+    @property
+    def room(self) -> int:
+        """Number of edges that fit."""
+        return self.expanded.keys.numel()
+
+    def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
+        """Write the edges as CSR arrays; see Drawn."""
+        expansion_csr(self.expanded, source.table, source.base, place, out)
+
+
+class DeviceDraw(Protocol):
+    """Implementers draw in-edges of a hop's frontier, of one edge type."""
+
+    @property
+    def section(self) -> Section:
+        """The slots of the draw."""
+        ...
+
+    @property
+    def drawn(self) -> Drawn:
+        """The edges of the last draw."""
+        ...
+
+    def run(self) -> None:
+        """Draw into the section, and mark the drawn nodes in the table of the source type."""
+        ...
+
+
+@dataclass(frozen=True)
+class SlotDraw:
+    """A draw of up to `fanout` edges per row; see DeviceDraw."""
 
     arrays: EdgeArrays
     fanout: int
     frontier: FrontierRows
     rows: Rows  # the frontier as kernels read it; `ranges` are written by time limits
     section: Section
-    drawn: Slots
+    slots: Slots
+    drawn: DrawnSlots
     excluded: ExcludedPairs | None = None  # edges that are left out after the draw
 
     def run(self) -> None:
-        """Draw into the section, and mark the drawn nodes in the table of the source type."""
+        """Draw into the section, and mark the drawn nodes; see DeviceDraw."""
         section, csc, sums = self.section, self.arrays.csc, self.arrays.sums
         replacement, after = self.arrays.replacement, section.source.marks(section.first)
         marks = after if self.excluded is None else None
-        self._limit()
+        _limit(self.arrays, self.rows, self.frontier, self.fanout)
         if self.arrays.order is not None:
-            sample_smallest(csc, self.rows, self.fanout, self._order(), self.drawn, marks)
+            sample_smallest(csc, self.rows, self.fanout, self._order(), self.slots, marks)
         elif sums is None:
-            sample_uniform(csc, self.rows, self.fanout, replacement, self.drawn, marks)
+            sample_uniform(csc, self.rows, self.fanout, replacement, self.slots, marks)
         else:
-            sample_weighted(csc, sums, self.rows, self.fanout, replacement, self.drawn, marks)
+            sample_weighted(csc, sums, self.rows, self.fanout, replacement, self.slots, marks)
         if self.excluded is not None:
-            exclude_edges(self.frontier.nodes, self.excluded, self.drawn, after)
-        section.source.reach(section.slots, section.first, section.count, self.frontier.trees)
+            exclude_edges(self.frontier.nodes, self.excluded, self.slots, after)
+        trees = self.frontier.trees
+        section.source.reach(
+            section.slots, section.first, section.count, None if trees is None else trees.trees
+        )
 
     def _order(self) -> SourceOrder | EdgeOrder:
         """Return the order of the hop: numbers of sources have its counter word."""
@@ -73,37 +161,57 @@ class DeviceDraw:
         assert order is not None
         return replace(order, stream=self.rows.stream) if isinstance(order, SourceOrder) else order
 
-    def _limit(self) -> None:
-        """Find the edges of each row that its time limit allows."""
-        limits, trees, ranges = self.arrays.limits, self.frontier.trees, self.rows.ranges
-        if limits is None:
-            return
-        assert ranges is not None
-        assert trees is not None
-        assert trees.until is not None
-        # The latest edges are all edges of a range with as many: a draw returns such a row whole.
-        most = self.fanout if limits.is_latest else -1
-        time_ranges(self.arrays.csc, limits.times, self.rows, trees.until, ranges, limits.window, most)
+
+@dataclass(frozen=True)
+class RowDraw:
+    """All edges of each row, as a fanout of -1 takes them; see DeviceDraw."""
+
+    arrays: EdgeArrays
+    frontier: FrontierRows
+    rows: Rows  # as in SlotDraw
+    section: Section
+    expansion: Expansion
+    drawn: DrawnRows
+    omitted: Omitted
+
+    def run(self) -> None:
+        """Write the edges into the section, and mark their nodes; see DeviceDraw."""
+        section, expansion, trees = self.section, self.expansion, self.frontier.trees
+        _limit(self.arrays, self.rows, self.frontier, -1)
+        marks = section.source.marks(section.first)
+        row_trees = None if trees is None else trees.trees
+        all_neighbors(self.arrays.csc, self.rows, expansion, marks, self.omitted, row_trees)
+        section.source.reach(section.slots, section.first, section.count, expansion.trees)
+
+
+def _limit(arrays: EdgeArrays, rows: Rows, frontier: FrontierRows, fanout: int) -> None:
+    """Find the edges of each row that its time limit allows."""
+    limits, trees, ranges = arrays.limits, frontier.trees, rows.ranges
+    if limits is None:
+        return
+    assert ranges is not None
+    assert trees is not None
+    assert trees.until is not None
+    # The latest edges are all edges of a range with as many: a draw returns such a row whole.
+    most = fanout if limits.is_latest else -1
+    time_ranges(arrays.csc, limits.times, rows, trees.until, ranges, limits.window, most)
 
 
 @dataclass(frozen=True)
 class CsrOutput:
     """The edges of one hop and type as CSR arrays."""
 
-    drawn: Slots  # with keys of the source type's table as ids
+    drawn: Drawn
     source: Numbers
     first: Cell  # the row of the output that is the hop's first row
     edges_before: Cell  # edges in the output without this hop's
     edges: Cell  # with this hop's
     buffers: CsrBuffers
-    sums: Tensor  # int32 (blocks of rows)
 
     def run(self) -> None:
         """Write the edges; all nodes of the hop must have local ids."""
-        row_sums(self.drawn.counts, self.sums)
-        numbering = self.source.numbering
         place = Place(self.first.value, self.edges_before.value, self.edges.value)
-        to_csr(self.drawn, self.sums, numbering.table, numbering.base, place, self.buffers)
+        self.drawn.write(self.source.numbering, place, self.buffers)
 
 
 def csr_buffers(rows: int, edges: int, device: torch.device, *, edge_ids: bool) -> CsrBuffers:

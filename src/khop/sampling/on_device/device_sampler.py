@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,13 +11,15 @@ from torch import Tensor
 
 from khop.batch import Sample
 from khop.draw import DrawKey
-from khop.sampling.neighbor import check_seeds, check_times
+from khop.rules.rule import reads_times
+from khop.sampling.neighbor import NeighborSampler, check_seeds, check_times
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.capacities import Capacities, Type
+from khop.sampling.on_device.capacities import SLACK, Capacities, Type
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.views import exact_sample
 from khop.sampling.sampler import Sampler, Seeds
+from khop.schema import EdgeType, NodeType
 
 
 class DeviceSampler:
@@ -66,10 +69,54 @@ def measured_capacities(sampler: Sampler, warm_up: Sequence[tuple[Seeds, DrawKey
     planted = [in_kernels.planted(seeds) for seeds, _ in warm_up]
     most = _largest([{t: ids.numel() for t, ids in batch.seeds.nodes.items()} for batch in planted])
     excluded = _largest([{t: ends.shape[1] for t, ends in batch.excluded.items()} for batch in planted])
-    samples = (sampler.sample(seeds, key) for seeds, key in warm_up)
+    links = _largest([{t: rows.num_links for t, rows in batch.links.items()} for batch in planted])
+    if links:  # the number of different ends varies, and with several types that of the links of each
+        most = {t: math.ceil(count * SLACK) for t, count in most.items()}
+    if len(links) > 1:
+        links = {t: math.ceil(count * SLACK) for t, count in links.items()}
+    samples = [sampler.sample(seeds, key) for seeds, key in warm_up]
+    edges = _edges_in_all(in_kernels.neighbors, samples, excluded)
     node_types = sampler.graph.schema.node_types
-    capacities = Capacities.measured(samples, most, node_types, in_kernels.neighbors.expansion)
-    return replace(capacities, excluded=excluded)
+    capacities = Capacities.measured(samples, most, node_types, in_kernels.neighbors.expansion, edges)
+    return replace(capacities, excluded=excluded, links=links)
+
+
+def _edges_in_all(
+    sampler: NeighborSampler, samples: Sequence[Sample], excluded: Mapping[EdgeType, int]
+) -> list[dict[EdgeType, int]]:
+    """Return the most edges of the rows of each hop, by edge types with a fanout of -1.
+
+    Edges that a batch leaves out have a place as well.
+    """
+    graph, found = sampler.graph.in_one_piece("sampling on the device"), []
+    for hop in sampler.hops:
+        every = [t for t, fanout in hop.fanouts.items() if fanout < 0]
+        degrees = {t: graph.csc(t).indptr.diff() for t in every}
+        if reads_times(sampler.rule):  # a time limit leaves few of the edges of a node
+            counts = [{t: _drawn(s, hop.number, t) + excluded.get(t, 0) for t in every} for s in samples]
+        else:
+            counts = [
+                {t: int(of_type[_expanded(s, hop.number, t[2])].sum()) for t, of_type in degrees.items()}
+                for s in samples
+            ]
+        found.append(_largest(counts))
+    return found
+
+
+def _expanded(sample: Sample, hop: int, node_type: NodeType) -> Tensor:
+    """Return the nodes that a hop expands."""
+    last = sample.blocks[-hop].dst_counts[node_type]
+    is_joined = sample.subgraph is not None and hop > 1
+    first = sample.blocks[1 - hop].dst_counts[node_type] if is_joined else 0
+    return sample.nodes[node_type][first:last]
+
+
+def _drawn(sample: Sample, hop: int, edge_type: EdgeType) -> int:
+    """Return the number of edges that a hop drew."""
+    if sample.subgraph is not None:
+        assert sample.subgraph.edges_per_hop is not None  # only other outputs lack it
+        return sample.subgraph.edges_per_hop[edge_type][hop - 1]
+    return sample.blocks[-hop].adjacencies[edge_type].indices.numel()
 
 
 def _largest(counts: Sequence[Mapping[Type, int]]) -> dict[Type, int]:

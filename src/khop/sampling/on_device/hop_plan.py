@@ -7,10 +7,21 @@ from dataclasses import dataclass
 
 import torch
 
+from khop.kernels.triton.all_neighbors import Expansion, Omitted
+from khop.kernels.triton.expansion_csr import Expanded
 from khop.kernels.triton.rows import Rows, Slots
 from khop.rules.rule import Hop
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_draw import DeviceDraw, Section
+from khop.sampling.on_device.device_draw import (
+    DeviceDraw,
+    Drawn,
+    DrawnRows,
+    DrawnSlots,
+    RowDraw,
+    Section,
+    SlotDraw,
+    sums_of,
+)
 from khop.sampling.on_device.inputs import EMPTY, Inputs
 from khop.sampling.on_device.type_nodes import FrontierRows, SlotKeys, TypeNodes
 from khop.schema import EdgeType, NodeType
@@ -27,14 +38,15 @@ class HopPlan:
     slots: Mapping[NodeType, SlotKeys]  # by source type
     draws: Mapping[EdgeType, DeviceDraw]  # edge types with a fanout of 0, no rows or no edges have none
 
-    def drawn(self, edge_type: EdgeType) -> Slots:
-        """Return the slots of a draw with keys as ids, or rows without slots if nothing is drawn."""
+    def drawn(self, edge_type: EdgeType) -> Drawn:
+        """Return the edges of a draw, or rows without slots if nothing is drawn."""
         draw = self.draws.get(edge_type)
         if draw is not None:
-            return Slots(draw.section.keys, draw.drawn.counts, draw.drawn.edges)
+            return draw.drawn
         rows = self.frontier[edge_type[2]].nodes
         edges = rows[:0] if self.hop.edge_ids else None
-        return Slots(rows[:0], torch.zeros_like(rows, dtype=torch.int32), edges)
+        counts = torch.zeros_like(rows, dtype=torch.int32)
+        return DrawnSlots(Slots(rows[:0], counts, edges), sums_of(counts))
 
 
 def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inputs: Inputs) -> HopPlan:
@@ -45,13 +57,14 @@ def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inp
         t: of_type.frontier(level, rows[t]) if plan.is_layered or level == 0 else of_type.fresh(level)
         for t, of_type in nodes.items()
     }
+    counts = {t: _room(plan, hop, t) for t in hop.fanouts}
     firsts: dict[EdgeType, int] = {}
     sizes = dict.fromkeys(nodes, 0)
     wide = set()
     for edge_type, fanout in hop.fanouts.items():
-        count, source = rows[edge_type[2]] * fanout, edge_type[0]
-        if count == 0 or plan.arrays[edge_type].csc.num_edges == 0:
+        if rows[edge_type[2]] * fanout == 0 or plan.arrays[edge_type].csc.num_edges == 0:
             continue
+        count, source = counts[edge_type], edge_type[0]
         firsts[edge_type] = sizes[source]
         sizes[source] += -(-count // _ALIGNED) * _ALIGNED
         if plan.arrays[edge_type].csc.indices.dtype == torch.int64:
@@ -66,10 +79,17 @@ def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inp
     draws = {}
     for edge_type, first in firsts.items():
         source = edge_type[0]
-        count = rows[edge_type[2]] * hop.fanouts[edge_type]
-        section = Section(nodes[source].numbers, slots[source], first, count)
+        section = Section(nodes[source].numbers, slots[source], first, counts[edge_type])
         draws[edge_type] = _draw(plan, hop, edge_type, frontier[edge_type[2]], section, inputs)
     return HopPlan(hop, frontier, slots, draws)
+
+
+def _room(plan: BatchPlan, hop: Hop, edge_type: EdgeType) -> int:
+    """Return the slots of a draw: some for each row, or the capacity of all edges of the rows together."""
+    level, fanout = hop.number - 1, hop.fanouts[edge_type]
+    if fanout >= 0:
+        return plan.capacities.rows[level][edge_type[2]] * fanout
+    return max(1, plan.capacities.edges[level].get(edge_type, 0))  # 0: a first edge is an overflow
 
 
 def _draw(
@@ -91,7 +111,14 @@ def _draw(
     edges = None
     if hop.edge_ids:
         edges = torch.full((section.count,), EMPTY, dtype=torch.int64, device=plan.device)
-    counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)
-    drawn = Slots(section.ids, counts, edges)
     excluded = inputs.excluded.get(edge_type)
-    return DeviceDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, drawn, excluded)
+    if hop.fanouts[edge_type] < 0:
+        offsets = torch.zeros(capacity + 1, dtype=torch.int64, device=plan.device)
+        trees = None if frontier.trees is None else offsets.new_zeros(section.count)
+        expansion = Expansion(offsets, section.ids, edges, trees, section.source.numbering.overflows)
+        drawn = DrawnRows(Expanded.of(section.keys, offsets, edges))
+        return RowDraw(arrays, frontier, rows, section, expansion, drawn, Omitted(arrays.sums, excluded))
+    counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)
+    of_keys = DrawnSlots(Slots(section.keys, counts, edges), sums_of(counts))
+    slots = Slots(section.ids, counts, edges)
+    return SlotDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, slots, of_keys, excluded)

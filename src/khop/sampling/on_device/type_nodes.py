@@ -70,8 +70,11 @@ class Numbers(Protocol):
         """Return what a draw marks its nodes with; None: `reach` marks them after the draw."""
         ...
 
-    def reach(self, slots: SlotKeys, first_slot: int, count: int, rows: TreeRows | None) -> None:
-        """Mark the nodes of a draw in `count` slots from `first_slot` on; `rows` are those of the draw."""
+    def reach(self, slots: SlotKeys, first_slot: int, count: int, trees: Tensor | None) -> None:
+        """Mark the nodes of a draw in `count` slots from `first_slot` on.
+
+        `trees` are those of the rows of the draw, with equally many slots each.
+        """
         ...
 
     def tree_rows(self, capacity: int) -> TreeRows | None:
@@ -153,7 +156,7 @@ class _DenseNumbers:
         """Return marks: a draw marks its nodes in the same launch."""
         return self.numbering.marks(first_slot)
 
-    def reach(self, slots: SlotKeys, first_slot: int, count: int, rows: TreeRows | None) -> None:
+    def reach(self, slots: SlotKeys, first_slot: int, count: int, trees: Tensor | None) -> None:
         """Do nothing: the draw has marked its nodes."""
 
     def tree_rows(self, capacity: int) -> TreeRows | None:
@@ -192,11 +195,11 @@ class _TreeNumbers:
         """Return None: a pair has no place before the draw."""
         return None
 
-    def reach(self, slots: SlotKeys, first_slot: int, count: int, rows: TreeRows | None) -> None:
+    def reach(self, slots: SlotKeys, first_slot: int, count: int, trees: Tensor | None) -> None:
         """Mark the nodes of a draw, each in its row's tree."""
-        assert rows is not None
+        assert trees is not None
         section = slice(first_slot, first_slot + count)
-        claim(self._pairs, slots.ids[section], rows.trees, slots.keys[section], first_slot)
+        claim(self._pairs, slots.ids[section], trees, slots.keys[section], first_slot)
 
     def tree_rows(self, capacity: int) -> TreeRows | None:
         """Return tensors for the trees of nodes."""
