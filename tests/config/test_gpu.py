@@ -10,6 +10,7 @@ import torch
 from khop import open_folder, partition_graph
 from khop.config.build import prepare
 from khop.config.gpu import work_sizes
+from khop.config.link_run_task import LinkTask
 from khop.config.read import RawRun, checked
 from khop.config.resolve import resolve
 from khop.features.disk_table import DiskTable
@@ -102,10 +103,24 @@ def test_columns_of_a_partitioned_graph_are_read_from_disk(folder: Path, tmp_pat
         assert on_disk == ({"x"} if place == "disk" else set())
 
 
-def test_links_are_made_by_the_cpu(folder: Path, tmp_path: Path) -> None:
+def test_edges_of_training_are_placed_for_links(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
     links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
-    with pytest.raises(ValueError, match="batches of links are made by the CPU; leave them out"):
-        prepare(raw(folder, {"features": "pinned"}, **links), tmp_path)
+    run = prepare(raw(folder, {"topology": "device", "features": "pinned"}, **links), tmp_path)
+    assert run.graph.placement == "cuda: edges of training, as requested"
+    assert isinstance(run.task, LinkTask)
+    train = run.task.split.train
+    assert train.stores is not None
+    assert train.stores.edges is not None
+    for edge_type, csc in train.stores.edges.edges.items():
+        assert torch.equal(csc.indptr, train.in_one_piece("a test").csc(edge_type).indptr)
+    assert train.stores.reads("x")
+    assert run.task.split.val.stores is None
+    by_cpu = prepare(raw(folder, {}, **links), tmp_path)
+    assert isinstance(by_cpu.task, LinkTask)
+    assert by_cpu.task.split.train.stores is None
 
 
 def test_a_batch_is_estimated_from_above(folder: Path) -> None:

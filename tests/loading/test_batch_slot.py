@@ -37,7 +37,7 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
     with by_triton():
         made = slot()
         for given in (step(1, 6), step(2, 4)):
-            assert made.fits(given.seeds)
+            assert made.fits(given)
             made.make(given)
             assert not made.overflowed()
             seeds = given.seeds.nodes["node"]
@@ -57,7 +57,7 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
 def test_seeds_without_a_place_do_not_fit() -> None:
     with by_triton():
         made = slot()
-        assert not made.fits(step(1, 60).seeds)
+        assert not made.fits(step(1, 60))
         exact = made.exact(step(1, 60))
     assert exact.columns["node"]["x"].shape[0] == exact.sample.nodes["node"].numel()
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import khop
-from khop.errors import Unsupported
 from khop.loading.source import request_of
 from khop.loading.static_batches import saved_capacities
 from support.recorded_runs import as_device, placed
@@ -55,7 +54,14 @@ def test_capacities_survive_a_checkpoint_of_as_many_ranks() -> None:
         assert loader().static_batches(larger).room.capacities.nodes[0] == {"node": 30}
 
 
-def test_links_have_no_static_shapes_yet() -> None:
-    links = khop.Links({("node", "to", "node"): torch.tensor([[1, 2], [3, 4]])})
-    with as_device(), pytest.raises(Unsupported, match="batches of links have no static shapes"):
-        loader(khop.LinkSampler(placed(SMALL), [2]), links).static_batches()
+def test_inputs_of_links_have_their_rows_and_a_weight_per_pair() -> None:
+    edge_type = ("node", "to", "node")
+    links = khop.Links({edge_type: torch.arange(12).view(2, 6)})
+    sampler = khop.LinkSampler(placed(SMALL), [2], negatives=khop.UniformNegatives(2), exclude="edge")
+    with as_device():
+        batches = loader(sampler, links).static_batches()
+        inputs = list(batches.epoch(0).inputs())
+    assert [(given.num_seeds, given.num_losses) for given in inputs] == [(4, 12), (2, 6)]
+    assert [given.weight for given in inputs] == [1 / 12, 1 / 6]
+    assert [given.excluded[edge_type].shape[1] for given in inputs] == [4, 2]
+    assert batches.room.capacities.links == {edge_type: 4}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
 from khop.api.open_graph import Graph, placed_on
+from khop.config.kinds import TASKS
 from khop.config.memory import weight_bytes
 from khop.config.parts import words_of
 from khop.config.read import RawRun
@@ -14,6 +16,7 @@ from khop.config.values import RunConfig
 from khop.graph.folder import Folder
 from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.memory_plan import WorkSizes
+from khop.loading.placed_stores import PlacedStores
 from khop.sampling.fanouts import fanouts_by_type
 from khop.schema import NodeType
 
@@ -39,15 +42,37 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
     request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache)
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
     link_targets = {words_of(edge_type) for edge_type in graph.schema.edge_types}
-    if request.is_explicit and config.task.target in link_targets:
+    is_of_links = {*(config.task.target or "").split(", ")} <= link_targets
+    if request.is_explicit and is_of_links and config.task.kind not in TASKS.builtin:
         raise ValueError(
-            f"gpu.topology is {gpu.topology!r}, gpu.features is {gpu.features!r}: batches of links are made "
-            f"by the CPU; leave them out ({where})"
+            f"gpu.topology is {gpu.topology!r}, gpu.features is {gpu.features!r}: batches of links of a task "
+            f"of your own are made by the CPU; leave them out ({where})"
         )
     try:
+        if request.is_explicit and is_of_links and graph.partition_options is None:
+            return _placed_later(graph, request, work_sizes(config, folder))
         return placed_on(graph, request, work_sizes(config, folder))
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from error
+
+
+def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
+    """Return the graph of a run over links with its request: only edges that carry messages are placed."""
+    stores = PlacedStores.none(request, work, torch.device(request.device))
+    return replace(graph, stores=replace(stores, line=f"{request.device}: edges of training, as requested"))
+
+
+def placed_for_training(graph: Graph, whole: Graph) -> Graph:
+    """Return a graph with the edges of training, placed as the run's whole graph requests.
+
+    Nothing is placed without an explicit request: then the CPU makes batches of links.
+    """
+    stores = whole.stores
+    if stores is None or not stores.plan.request.is_explicit:
+        return graph
+    in_memory = replace(graph, folder=None, stores=None)  # its edges are not those of the folder
+    placed = placed_on(in_memory, stores.plan.request, stores.plan.work)
+    return replace(placed, folder=graph.folder)
 
 
 def check_gpu_is_there(config: RunConfig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -18,21 +18,35 @@ from khop.kernels.philox import signed
 from khop.kernels.pitch import empty_rows
 from khop.loading.captured import Recorder
 from khop.loading.columns import ColumnChoice
+from khop.loading.link_slots import LinksByType, LinkSlots
+from khop.sampling.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.views import padded_sample
 from khop.sampling.sampler import Seeds
-from khop.schema import NodeType
+from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True)
 class StepInput:
     """Seeds of one training step on this rank, and the keys of its draws."""
 
-    seeds: Seeds
+    seeds: Seeds  # nodes only: those of links are their ends and the ends of their negatives
     key: DrawKey
-    weight: float  # of each seed's loss: the loss of the step is the weighted sum
+    weight: float  # of each loss, of a seed or of a pair: the loss of the step is the weighted sum
     dropout_key: DrawKey = DrawKey(0)
+    links: LinksByType = field(default_factory=dict)
+    excluded: Mapping[EdgeType, Tensor] = field(default_factory=dict)  # ends of edges that carry no message
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds: of links, if there are any."""
+        return sum(rows.num_links for rows in self.links.values()) if self.links else self.seeds.count
+
+    @property
+    def num_losses(self) -> int:
+        """Number of losses: one per seed, or per pair of links."""
+        return sum(rows.source.numel() for rows in self.links.values()) if self.links else self.seeds.count
 
 
 class BatchSlot:
@@ -40,7 +54,7 @@ class BatchSlot:
 
     Shapes are the capacities of the plan. Rows behind the last node have no edges and are 0; seeds behind the
     last one weigh 0. The features are in device memory or in pinned host memory; `copies` are rows of pinned
-    columns that are cached on the device.
+    columns that are cached on the device. `links` are links of an ordinary batch, if seeds are links.
     """
 
     def __init__(
@@ -50,6 +64,7 @@ class BatchSlot:
         choice: ColumnChoice,
         recorder: Recorder,
         copies: Mapping[NodeType, Mapping[str, Copies]] = MappingProxyType({}),
+        links: LinksByType = MappingProxyType({}),
     ) -> None:
         if choice.of_edges:
             raise ValueError(
@@ -68,12 +83,15 @@ class BatchSlot:
         self._of_seeds = {t: self._columns(t, names, seeds[t]) for t, names in choice.of_seeds.items()}
         self.dropout_key = torch.zeros(1, dtype=torch.int64, device=device)
         self._weight = torch.zeros(1, dtype=torch.float64, device=device)
+        self._links = LinkSlots(plan.capacities.links, links, device) if links else None
         count = sum(ids.numel() for ids in seeds.values())
         self.weights = torch.zeros(count, dtype=torch.float64, device=device)
+        if self._links is not None:
+            self.weights = self._links.weights
         self._stamps = torch.zeros(2, dtype=torch.int64, device=device)
         self._seen = torch.zeros(2, dtype=torch.int64, pin_memory=device.type != "cpu")
         self.batch = Batch(
-            padded.sample,
+            replace(padded.sample, links={} if self._links is None else self._links.rows),
             dict(seeds),
             {t: _outputs(columns) for t, columns in self._of_nodes.items()},
             {t: _outputs(columns) for t, columns in self._of_seeds.items()},
@@ -83,9 +101,10 @@ class BatchSlot:
         )
         self._recording = recorder.record(self._launch)
 
-    def fits(self, seeds: Seeds) -> bool:
-        """Return True if there is a place for every seed."""
-        return self._made.inputs.fits(seeds)
+    def fits(self, given: StepInput) -> bool:
+        """Return True if there is a place for every seed, link and excluded edge."""
+        has_links = self._links is None or self._links.fits(given.links)
+        return has_links and self._made.inputs.fits(given.seeds, given.excluded)
 
     def make(self, given: StepInput) -> None:
         """Issue all work of a batch to the current stream; nothing waits.
@@ -93,7 +112,9 @@ class BatchSlot:
         The work of the slot's last batch must have ended on the device, or be earlier in the stream; its
         `overflowed` must have been read.
         """
-        self._made.write(given.seeds, given.key)
+        self._made.write(given.seeds, given.key, given.excluded)
+        if self._links is not None:
+            self._links.write(given.links, given.weight)
         self._weight.fill_(given.weight)
         self.dropout_key.fill_(signed(given.dropout_key.value))
         self._recording.replay()
@@ -106,7 +127,10 @@ class BatchSlot:
     def exact(self, given: StepInput) -> Batch:
         """Return the batch of any seeds with its own shapes, sampled on the CPU."""
         device, choice = self._plan.device, self._choice
-        sample = self._plan.sampler.sample(given.seeds, given.key).map(lambda tensor: tensor.to(device))
+        sampler = self._plan.sampler
+        view = WithoutEdges(sampler.graph, given.excluded) if given.excluded else sampler.graph
+        drawn = replace(sampler.sample(given.seeds, given.key, view=view), links=given.links)
+        sample = drawn.map(lambda tensor: tensor.to(device))
         seeds = {t: ids.to(device) for t, ids in given.seeds.nodes.items()}
         nodes = {t: self._columns(t, names, sample.nodes[t]) for t, names in choice.of_nodes.items()}
         of_seeds = {t: self._columns(t, names, seeds[t]) for t, names in choice.of_seeds.items()}
@@ -121,7 +145,7 @@ class BatchSlot:
             {t: _outputs(columns) for t, columns in of_seeds.items()},
             epoch=0,
             step=0,
-            num_global_seeds=given.seeds.count,
+            num_global_seeds=given.num_seeds,
         )
 
     def _columns(self, node_type: NodeType, names: tuple[str, ...], ids: Tensor) -> dict[str, Column]:
@@ -144,7 +168,8 @@ class BatchSlot:
         seeds = self._made.inputs.seeds
         for node_type, columns in self._of_seeds.items():
             gather_columns(list(columns.values()), seeds[node_type])  # rows of empty places, -1, are 0
-        torch.mul(torch.cat(list(seeds.values())) >= 0, self._weight, out=self.weights)
+        if self._links is None:
+            torch.mul(torch.cat(list(seeds.values())) >= 0, self._weight, out=self.weights)
         torch.cat([self._padded.overflow, self._padded.stamp], out=self._stamps)
         self._seen.copy_(self._stamps, non_blocking=True)
 

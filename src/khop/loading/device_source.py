@@ -104,7 +104,7 @@ class DeviceSource:
     def static(self, number: int, capacities: Capacities | None = None) -> StaticRoom:
         """Return buffers of `number` batches with static shapes, by default of the measured capacities.
 
-        Unsupported if the CPU has a part in the batches: columns that it reads, or negatives.
+        Unsupported if the CPU reads columns of the batches. Negatives of links are drawn by the CPU.
         """
         _check_static(self._host)
         self.prepare()
@@ -120,9 +120,12 @@ class DeviceSource:
             for (node_type, name), of_column in ({} if columns is None else columns.copies).items():
                 copies.setdefault(node_type, {})[name] = of_column
             recorder = self._streams.recorder(self._stream)
+            links = self._sampler.planted(self._warm_up()[0][0]).links
             with self._streams.issuing(self._stream):
-                slots = tuple(BatchSlot(plan, features, chosen, recorder, copies) for _ in range(number))
-        return StaticRoom(self._sampler.neighbors, slots, self._streams, self._stream, plan.capacities)
+                slots = tuple(
+                    BatchSlot(plan, features, chosen, recorder, copies, links) for _ in range(number)
+                )
+        return StaticRoom(self._sampler, slots, self._streams, self._stream, plan.capacities)
 
     def _plan_for(self, capacities: Capacities) -> None:
         """Allocate the tables of batches up to these capacities, instead of those before."""
@@ -208,5 +211,3 @@ def _check_static(host: LocalSource) -> None:
         raise Unsupported(
             f"the CPU reads the columns {on_host}; place them where the GPU reads them: device or pinned"
         )
-    if "links" in host.sampler.seed_kinds:
-        raise Unsupported("batches of links have no static shapes yet")

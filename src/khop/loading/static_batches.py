@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from khop.loading.batch_slot import BatchSlot, StepInput
 from khop.loading.source import LoopProgress, Position, State, request_of
 from khop.loading.streams import Stream, Streams
-from khop.sampling.neighbor import NeighborSampler, check_seeds, check_times
+from khop.sampling.neighbor import check_seeds, check_times
 from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.sampler import KernelSampler
 from khop.sampling.seeds import SeedOrder
 
 
@@ -17,7 +18,7 @@ from khop.sampling.seeds import SeedOrder
 class StaticRoom:
     """Buffers of a few batches with static shapes, and the stream that fills them."""
 
-    sampler: NeighborSampler  # over the graph on the CPU
+    sampler: KernelSampler  # over the graph on the CPU
     slots: tuple[BatchSlot, ...]
     streams: Streams
     stream: Stream
@@ -63,10 +64,14 @@ class StaticLoop:
         order, sampler = self.batches.order, self.batches.room.sampler
         for step in self.steps:
             request = request_of(order, self.start.epoch, step)
-            seeds, weight = request.seeds(), order.world_size / order.num_global_seeds(step)
-            check_seeds(sampler.graph, seeds.nodes)  # kernels do not check them
-            check_times(seeds, sampler.rule)
-            yield StepInput(seeds, request.key, weight)
+            planted = sampler.planted(request.seeds())
+            check_seeds(sampler.neighbors.graph, planted.seeds.nodes)  # kernels do not check them
+            check_times(planted.seeds, sampler.neighbors.rule)
+            pairs = max((rows.pairs_per_link for rows in planted.links.values()), default=1)
+            weight = order.world_size / (order.num_global_seeds(step) * pairs)
+            yield StepInput(
+                planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded
+            )
 
     def received(self, step: int) -> None:
         """Move the loader's position behind a batch."""

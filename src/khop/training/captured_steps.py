@@ -82,7 +82,7 @@ class CapturedSteps:
 
     def _issue(self, number: int, given: StepInput) -> _Issued:
         slot, free = self._slots[number], self._free[number]
-        if not slot.fits(given.seeds):
+        if not slot.fits(given):
             return _Issued(given, number, None)
         if free is not None:
             self._streams.wait(self._sampling, free)
@@ -102,7 +102,7 @@ class CapturedSteps:
         self.overflows += 1
         given = issued.given
         device = self._streams.device
-        weights = torch.full((given.seeds.count,), given.weight, dtype=torch.float64, device=device)
+        weights = torch.full((given.num_losses,), given.weight, dtype=torch.float64, device=device)
         key = torch.full((1,), signed(given.dropout_key.value), device=device)
         self._compute(slot.exact(given), weights, key)
         return self._loss

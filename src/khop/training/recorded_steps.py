@@ -78,7 +78,7 @@ class RecordedSteps:
         """Yield the inputs of the steps with their keys of dropout, and note their numbers of seeds."""
         for step, given in zip(loop.steps, loop.inputs(), strict=True):
             key = dropout_seed(self._settings.seed, epoch, step, self._group.rank)
-            seeds.append(given.seeds.count)
+            seeds.append(given.num_seeds)
             yield replace(given, dropout_key=key)
 
     def _exchange(self, loss: Tensor, seeds: int) -> None:
