@@ -46,3 +46,13 @@ def test_without_rows_of_others_there_is_no_hit_rate() -> None:
     assert epoch_record({"remote_rows": 0, "host_cache_rows": 0}) == {
         "traffic": {"remote_rows": 0, "host_cache_rows": 0}
     }
+
+
+def test_a_cache_of_a_whole_graph_has_the_rate_of_all_rows() -> None:
+    counts = {"needed_rows": 40, "device_cache_rows": 10}
+    counted = of_ranks(counts, torch.tensor([values_of(counts)], dtype=torch.float64))
+    assert step_record({"waiting": [0.1]}, counted) == {
+        "seconds": {"waiting": [0.1]},
+        "traffic": {"device_cache_rows": [10], "needed_rows": [40]},
+    }
+    assert epoch_record(summed({}, counted)) == {"traffic": {**counts, "device_hit_rate": 0.25}}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
 from khop.features.store import Rows
 from khop.features.table import column_of, scales_of
 from khop.kernels.gather import Column, Copies, gather_columns
+from khop.loading.cache_counts import nodes_in_cache
 from khop.loading.columns import ColumnChoice, Names
 from khop.loading.placed_stores import PlacedStores
 from khop.loading.source import Drawn
@@ -26,6 +28,11 @@ class DeviceColumns:
     schema: Schema
     choice: ColumnChoice  # of these columns alone
     copies: CopiesByColumn
+
+    @cached_property
+    def in_cache(self) -> dict[tuple[NodeType, str], Tensor]:
+        """On the host for each column with copies, bool (nodes), the rows that have one."""
+        return nodes_in_cache(self.copies)
 
     def add(self, drawn: Drawn) -> Drawn:
         """Gather the columns of a sample on the device, in the current stream. The host does not wait."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -18,7 +18,9 @@ from khop.errors import Outcome, Unsupported
 from khop.features.table import FeatureTable
 from khop.kernels.gather import Copies
 from khop.loading.batch_slot import BatchSlot
+from khop.loading.cache_counts import SlotCounts
 from khop.loading.columns import ColumnChoice
+from khop.loading.device_columns import CopiesByColumn
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.placed_stores import PlacedStores
@@ -45,6 +47,7 @@ class _Slot:
 
     batch: DeviceBatch
     counts: Tensor  # pinned, as batch.cells.values
+    cached: SlotCounts
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,9 @@ class DeviceSource:
             slot.batch.write(planted.seeds, request.key, planted.excluded)
             slot.batch.launch()
             slot.counts.copy_(slot.batch.cells.values, non_blocking=True)
+            of_types = slot.batch.nodes.items()
+            nodes, live = {t: of.nodes for t, of in of_types}, {t: of.counts[-1].value for t, of in of_types}
+            slot.cached.write(nodes, live)
             return _Issued(request, seeds, planted, started, slot, self._streams.record(self._stream))
 
     def _finish(self, issued: _Issued) -> Drawn:
@@ -156,6 +162,7 @@ class DeviceSource:
         if issued.slot is not None and issued.counted is not None:
             issued.counted.synchronize()
             counts, batch = counts_of(issued.slot.counts), issued.slot.batch
+            traffic = issued.slot.cached.counts()
             with self._lock, self._streams.issuing(self._stream):
                 fits = counts.overflowed != batch.stamp
                 sample = exact_sample(batch, counts, issued.planted.seeds).map(Tensor.clone) if fits else None
@@ -166,18 +173,25 @@ class DeviceSource:
                         t: rows.map(lambda tensor: streams.copied(streams.pinned(tensor)))
                         for t, rows in issued.planted.links.items()
                     }
-                    return self._drawn(replace(sample, links=links), issued.started)
+                    return self._drawn(replace(sample, links=links), issued.started, traffic)
         self.overflows += 1
         request = issued.request
-        return self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
+        drawn = self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
+        return drawn if self._copies else replace(drawn, traffic={})  # all batches count the same
 
     def _new_slot(self) -> _Slot:
         assert self._plan is not None, "prepare comes first"
         batch = DeviceBatch(self._plan)
         is_cpu = self._stores.device.type == "cpu"
-        return _Slot(batch, torch.empty_like(batch.cells.values, device="cpu", pin_memory=not is_cpu))
+        counts = torch.empty_like(batch.cells.values, device="cpu", pin_memory=not is_cpu)
+        return _Slot(batch, counts, SlotCounts(self._copies, self._stores.device))
 
-    def _drawn(self, sample: Sample, started: float) -> Drawn:
+    @property
+    def _copies(self) -> CopiesByColumn:
+        columns = self._host.device_columns
+        return {} if columns is None else columns.copies
+
+    def _drawn(self, sample: Sample, started: float, traffic: Mapping[str, float]) -> Drawn:
         """Return a batch with its columns. The stream of this source is the current one."""
         sampling = Span.since(started, "sampling")
         seed_nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
@@ -186,7 +200,9 @@ class DeviceSource:
             drawn = self._host.device_columns.add(drawn)
         made = self._streams.record(self._stream)
         spans = (sampling, Span.since(sampling.ended, "gathering"))
-        return replace(drawn, spans=spans, arrival=Arrival(self._streams, made, storages(drawn)))
+        return replace(
+            drawn, spans=spans, traffic=traffic, arrival=Arrival(self._streams, made, storages(drawn))
+        )
 
 
 def _with_host_columns(host: LocalSource, drawn: Drawn, device: torch.device) -> Drawn:

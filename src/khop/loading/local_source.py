@@ -14,6 +14,7 @@ from khop.batch import Adjacency, Block, Columns, Sample, Span, Subgraph, num_by
 from khop.features.row_cache import RowCache
 from khop.features.store import FeatureStore, Rows
 from khop.kernels.memory import pinned_results
+from khop.loading.cache_counts import counts_of_host
 from khop.loading.columns import ColumnChoice
 from khop.loading.device_cache import rows_in_cache
 from khop.loading.device_columns import DeviceColumns
@@ -73,6 +74,7 @@ class LocalSource:
         seed_columns: Columns = {}
         cached = self.on_device
         cached_rows = {} if cached is None else rows_in_cache(cached, self.columns, sample)
+        copied = {} if self.device_columns is None else self.device_columns.in_cache
         if self.features is not None:
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, cached_rows)
         return Drawn(
@@ -81,6 +83,7 @@ class LocalSource:
             columns,
             seed_columns,
             spans=(sampling, Span.since(sampling.ended, "gathering")),
+            traffic=counts_of_host(sample.nodes, cached_rows, copied),
             cached_rows=cached_rows,
         )
 

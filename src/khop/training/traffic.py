@@ -1,4 +1,4 @@
-"""Network traffic of batches, per step and per epoch."""
+"""Network traffic of batches and hits of caches, per step and per epoch."""
 
 from __future__ import annotations
 
@@ -45,17 +45,21 @@ def step_record(
     if not counted:
         return {"seconds": seconds}
     counts = {name: values for name, values in counted.items() if name != SECONDS}
-    return {"seconds": {**seconds, EXCHANGING: counted[SECONDS]}, "traffic": counts}
+    exchanging = {EXCHANGING: counted[SECONDS]} if SECONDS in counted else {}  # caches alone exchange nothing
+    return {"seconds": {**seconds, **exchanging}, "traffic": counts}
 
 
 def epoch_record(traffic: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
-    """Return the part of a metrics.jsonl line with traffic: the sums, and the hit rates of remote rows.
+    """Return the part of a metrics.jsonl line with traffic: the sums, and the hit rates of caches.
 
     `hit_rate` is the fraction of remote rows found in a cache; `device_hit_rate` is the part found on
-    devices.
+    devices. For a graph that is not partitioned, the latter is the fraction of the rows of cached columns.
     """
     if not traffic:
         return {}
+    needed = traffic.get("needed_rows", 0)
+    if "remote_rows" not in traffic and needed:
+        return {"traffic": {**traffic, "device_hit_rate": round(traffic["device_cache_rows"] / needed, 4)}}
     remote = traffic.get("remote_rows", 0)
     if not remote:
         return {"traffic": traffic}
