@@ -110,17 +110,17 @@ def test_edges_of_training_are_placed_for_links(
     links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
     run = prepare(raw(folder, {"topology": "device", "features": "pinned"}, **links), tmp_path)
     assert run.graph.placement == "cuda: edges of training, as requested"
-    assert isinstance(run.task, LinkTask)
-    train = run.task.split.train
+    assert isinstance(run.run_task, LinkTask)
+    train = run.run_task.split.train
     assert train.stores is not None
     assert train.stores.edges is not None
     for edge_type, csc in train.stores.edges.edges.items():
         assert torch.equal(csc.indptr, train.in_one_piece("a test").csc(edge_type).indptr)
     assert train.stores.reads("x")
-    assert run.task.split.val.stores is None
+    assert run.run_task.split.val.stores is None
     by_cpu = prepare(raw(folder, {}, **links), tmp_path)
-    assert isinstance(by_cpu.task, LinkTask)
-    assert by_cpu.task.split.train.stores is None
+    assert isinstance(by_cpu.run_task, LinkTask)
+    assert by_cpu.run_task.split.train.stores is None
 
 
 def test_a_batch_is_estimated_from_above(folder: Path) -> None:

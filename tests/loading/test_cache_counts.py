@@ -55,9 +55,9 @@ def test_the_host_counts_the_same() -> None:
 
 
 def source(columns: str) -> LocalSource:
-    """A source of the CPU with a fifth of the columns cached, which are in pinned or in host memory."""
+    """A source of the CPU with most of the columns cached, which are in pinned or in host memory."""
     assert isinstance(GRAPH.topology, CscGraph)
-    request = DevicePlacement.of("cuda", "device", columns, "20%")
+    request = DevicePlacement.of("cuda", "device", columns, "60%")
     stores = placed_stores(GRAPH.topology, GRAPH.columns, request, HostAsDevice(), Conditions())
     host = local()
     of_host, of_device = split_choice(host.columns, stores)
