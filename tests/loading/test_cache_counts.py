@@ -45,7 +45,8 @@ def test_only_nodes_in_use_count() -> None:
 def test_without_a_cache_there_are_no_counts() -> None:
     counts = SlotCounts({}, torch.device("cpu"))
     counts.write({}, {})
-    assert counts.counts() == counts_of_host({}, {}, {}) == {}
+    assert counts.counts() == {}
+    assert local().draw(requests()[2]).traffic == {}
 
 
 def test_the_host_counts_the_same() -> None:

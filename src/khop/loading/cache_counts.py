@@ -25,12 +25,10 @@ def counts_of_host(
     rows: Mapping[NodeType, CachedRows],
     copied: Mapping[tuple[NodeType, str], Tensor],
 ) -> dict[str, float]:
-    """Return the counts of a batch on the host; none without a cache.
+    """Return the counts of a batch on the host.
 
     `rows` are cached rows of columns that the CPU gathers, `copied` is from `nodes_in_cache`.
     """
-    if not rows and not copied:
-        return {}
     needed = sum(nodes[t].numel() for t in rows) + sum(nodes[t].numel() for t, _ in copied)
     found = [of_type.rows.numel() for of_type in rows.values()]
     found += [int(is_copied[nodes[t]].sum()) for (t, _), is_copied in copied.items()]

@@ -83,7 +83,7 @@ class LocalSource:
             columns,
             seed_columns,
             spans=(sampling, Span.since(sampling.ended, "gathering")),
-            traffic=counts_of_host(sample.nodes, cached_rows, copied),
+            traffic=counts_of_host(sample.nodes, cached_rows, copied) if cached_rows or copied else {},
             cached_rows=cached_rows,
         )
 
