@@ -20,10 +20,10 @@ help:  ## show this list
 train: $(stamps)/khop  ## train GraphSAGE on Debian's package graph; ARGS="--epochs 5" adds options
 	khop train debian $(ARGS)
 
-test: $(stamps)/dev  ## the whole suite: C++ under sanitizers, Python with coverage, docs, examples
+test: $(stamps)/dev  ## the whole suite: C++ under sanitizers, Python, docs, examples
 	scripts/test
 
-test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests
+test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests, coverage
 	scripts/test-long
 
 lint: $(stamps)/dev  ## ruff, format, mypy --strict, plain words, the shape of the code
