@@ -26,6 +26,20 @@ GB = 10**9
             },
             "links.negatives_per_positive",
         ),
+        (
+            {
+                "task": {"kind": "link-prediction", "target": "user buys item"},
+                "links": {"shared_negatives": 1 << 24, "negatives_group": 64},
+            },
+            "links.shared_negatives",
+        ),
+        (
+            {
+                "task": {"kind": "link-prediction", "target": "user buys item"},
+                "links": {"hard_negatives": 1 << 28},
+            },
+            "links.hard_negatives",
+        ),
     ],
 )
 def test_the_setting_is_named_with_its_size(tmp_path: Path, tables: dict[str, object], field: str) -> None:

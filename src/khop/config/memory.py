@@ -16,6 +16,7 @@ from khop.schema import NodeType
 _FLOAT = 4
 _TRAINED = 4  # values per parameter: the parameter, its gradient and Adam's two moments
 _PAIR_BYTES = 16  # two int64 ids
+_OF_BATCH = "the pairs of a batch take"
 
 
 def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | None = None) -> None:
@@ -30,10 +31,14 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
     }
     if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
         links = config.links
-        count = sum(map(graph.num_edges, targets_of(config.task.target, graph.schema)))
-        pairs = min(config.training.batch_size, count) * links.negatives_per_positive
+        targets = targets_of(config.task.target, graph.schema)
+        count = sum(map(graph.num_edges, targets))
+        pair_bytes = _PAIR_BYTES * float(min(config.training.batch_size, count))  # one pair for each link
         negatives = count * (links.val + links.test) * links.eval_negatives
-        needed["links.negatives_per_positive"] = (_PAIR_BYTES * float(pairs), "the pairs of a batch take")
+        table = _PAIR_BYTES / 2 * graph.num_nodes(targets[0][0]) * links.hard_negatives
+        needed["links.negatives_per_positive"] = pair_bytes * links.negatives_per_positive, _OF_BATCH
+        needed["links.shared_negatives"] = pair_bytes * links.shared_negatives, _OF_BATCH
+        needed["links.hard_negatives"] = table, "the table of hard negatives takes"
         needed["links.eval_negatives"] = (_PAIR_BYTES / 2 * negatives, "the pairs of the held-out links take")
     for path, (size, what) in needed.items():
         value = value_at(config, path)
