@@ -70,12 +70,8 @@ class Adjacency:
 
     def prefix(self, num_dst: int, num_edges: int, num_src: int) -> Adjacency:
         """Return the first `num_dst` rows, with `num_edges` edges. The tensors are views, not copies."""
-        edge_ids = None if self.edge_ids is None else self.edge_ids[:num_edges]
-        columns = {name: column[:num_edges] for name, column in self.columns.items()}
-        reverse = None if self.reverse is None else self.reverse[:num_edges]
-        weight = None if self.weight is None else self.weight[:num_edges]
-        indptr, indices = self.indptr[: num_dst + 1], self.indices[:num_edges]
-        return Adjacency(indptr, indices, num_src, edge_ids, columns, reverse, weight)
+        edges = self.map(lambda of_edges: of_edges[:num_edges])
+        return replace(edges, indptr=self.indptr[: num_dst + 1], num_src=num_src)
 
     def map(self, change: Change) -> Adjacency:
         """Return the same edges with `change` applied to every tensor."""

@@ -62,9 +62,8 @@ class Graph:
     topology: GraphStore
     features: FeatureStore
     folder: Folder | None = None  # None for a graph in memory
-    splits: Mapping[str, Mapping[NodeType, Tensor | ListedNodes]] = field(
-        default_factory=dict
-    )  # without a folder
+    # Of a graph without a folder.
+    splits: Mapping[str, Mapping[NodeType, Tensor | ListedNodes]] = field(default_factory=dict)
     partition_options: PartitionOptions | None = None  # distribution of a partitioned folder over ranks
     origin: Folder | None = None  # for a graph in memory: the folder of arrays that it shares
     stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,12 @@ class ImportState:
     def rules(self) -> dict[EdgeType, EdgeRules]:
         """Return the rules of each edge type."""
         return dict(self.spec.edge_types())
+
+    def bound_ids(self, folder: Path) -> None:
+        """Let dictionaries of ids take half the budget, and files in `folder` beyond it."""
+        share = self.memory // (2 * max(1, len(self.ids)))
+        for of_type in self.ids.values():
+            of_type.table.spill_beyond(share, str(folder))
 
 
 def opened(

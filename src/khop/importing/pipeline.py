@@ -101,7 +101,7 @@ def run_import(
     work.meter.expect(rows_to_read(work), needed)
     identity = "" if encoders is None else encoders.identity
     with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
-        _bound_ids(work, stages.runs)
+        work.bound_ids(stages.runs)
         _read_ids(work)
         edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
         check_disk(stages.path, peak_bytes(_unwritten(work, edges, stages)), "the graph")
@@ -139,13 +139,6 @@ def _unwritten(
 def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
     """Return about the bytes of an edge type in the folder: what progress is measured by."""
     return 8 * len(work.ids[one.plan.edge_type[2]].table) + one.count * (one.spill.row_bytes - 4)
-
-
-def _bound_ids(work: ImportState, folder: Path) -> None:
-    """Let dictionaries of ids take half the budget, and files in `folder` beyond it."""
-    share = work.memory // (2 * max(1, len(work.ids)))
-    for of_type in work.ids.values():
-        of_type.table.spill_beyond(share, str(folder))
 
 
 def _read_ids(work: ImportState) -> None:

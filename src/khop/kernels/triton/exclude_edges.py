@@ -46,7 +46,7 @@ def is_excluded(
     source: tl.tensor,
     there: tl.tensor,
 ) -> tl.tensor:
-    """Return for each edge that is there if its ends are among the sorted pairs."""
+    """Return true for each edge that is there and has its two ends among the sorted pairs."""
     pair = node * num_sources + source
     zero = pair * 0
     place = first_above(pairs, zero, zero + num_pairs, pair, there)

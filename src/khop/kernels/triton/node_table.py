@@ -52,7 +52,7 @@ class Numbering:
 
     @property
     def overflows(self) -> Overflow:
-        """What reports a batch that exceeds a capacity."""
+        """The flag of the batch, set if its nodes exceed a capacity."""
         return Overflow(self.overflow, self.stamp)
 
     def check_slots(self, slots: int) -> None:

@@ -119,6 +119,24 @@ def _last_pick(
     return limit, ties, last_id
 
 
+@triton.jit
+def _empty_slots(
+    ids: tl.tensor,
+    edges: tl.tensor,
+    first: tl.tensor,
+    taken: tl.tensor,
+    per_row: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Write -1 to the slots of a row behind its picks; its slots begin at `first`."""
+    for start in range(0, per_row, BLOCK):
+        slot = start + tl.arange(0, BLOCK)
+        is_free = (slot >= taken) & (slot < per_row)
+        tl.store(ids + first + slot, -1, mask=is_free)
+        if edges is not None:
+            tl.store(edges + first + slot, -1, mask=is_free)
+
+
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
 def smallest(
     indptr: tl.tensor,
@@ -176,12 +194,7 @@ def smallest(
         mark(table, entry, to, source, is_picked)
         done += tl.sum(is_picked.to(tl.int64), 0)
         tied += tl.sum(is_tie.to(tl.int64), 0)
-    for start in range(0, per_row, BLOCK):
-        slot = start + places
-        is_free = (slot >= taken) & (slot < per_row)
-        tl.store(ids + row * per_row + slot, -1, mask=is_free)
-        if edges is not None:
-            tl.store(edges + row * per_row + slot, -1, mask=is_free)
+    _empty_slots(ids, edges, row * per_row, taken, per_row, BLOCK)
 
 
 def sample_smallest(
