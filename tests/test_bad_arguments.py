@@ -435,7 +435,7 @@ REFUSED: dict[str, Cases] = {
         ("node type 'n': num_classes of 'y' True: must be a whole number,", lambda: nodes(3, {'y': tensor([0, 0, 0])}, {}, {'y': True})),
         ("node type 'n': num_classes of 'y' None: must be a whole number,", lambda: nodes(3, {'y': tensor([0, 0, 0])}, {}, {'y': None})),
         ("node type 'n': num_classes [1]: must be a mapping from names of", lambda: nodes(3, {'y': tensor([0, 0, 0])}, {}, [1])),
-        ("node type 'n': column 'x' is a tensor of layout sparse_coo:", lambda: nodes(3, {'x': SPARSE})),
+        ("node type 'n': column 'x' is a tensor of layout sparse_coo: give tensor.to_sparse_csr(), or a dense one", lambda: nodes(3, {'x': SPARSE})),
         ("node type 'n': column 'x' is a tensor on the meta device, which", lambda: nodes(3, {'x': META})),
         ("node type 'n': column 'x' is a masked array, whose mask would", lambda: nodes(3, {'x': MASKED})),
         ("node type 'n': column 'x' is a list: give a torch tensor or a", lambda: nodes(3, {'x': [1, 2, 3]})),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 from typer.testing import CliRunner
 
 from khop.cli.main import app
@@ -67,3 +68,12 @@ def test_info_of_an_empty_graph_has_tables_without_rows(tmp_path: Path) -> None:
     code, output = khop("info", str(write_graph(tmp_path / "empty", {}, {})))
     assert code == 0
     assert "0 bytes" in output
+
+
+def test_info_of_a_sparse_column_has_its_width_and_its_longest_row(tmp_path: Path) -> None:
+    words = sparse.csr_array(np.eye(3, 400, dtype=np.float32))
+    code, output = khop(
+        "info", str(write_graph(tmp_path / "words", {"page": NodeTable(columns={"x": words})}, {}))
+    )
+    assert code == 0
+    assert "page x sparse float32 1 of 400" in " ".join(output.split())

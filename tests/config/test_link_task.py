@@ -66,7 +66,11 @@ def prepared(shop: Path) -> Prepare:
         ),
         (
             {"links__hard_negatives": 2, "links__corrupt": "both"},
-            "links.hard_negatives is 2 and links.corrupt is 'both': they replace destinations; leave one",
+            "links.hard_negatives is 2 and links.corrupt is 'both': hard negatives replace destinations;",
+        ),
+        (
+            {"links__hard_negatives": 1 << 20},
+            "links.hard_negatives is 1048576: there are ",
         ),
         ({"links__shared_negatives": 2}, "links.shared_negatives is 2 and links.negatives_group 1: give the"),
         ({"task__label": "x"}, "task.label is 'x': links have no label column, leave it out (--label)"),

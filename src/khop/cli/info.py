@@ -96,12 +96,12 @@ def _column_table(types: Sequence[NodeSummary | EdgeSummary]) -> Table:
     )
     for summary in types:
         for column in summary.columns:
-            shape = " x ".join(map(str, column.shape)) or "number"
+            shape, dtype = " x ".join(map(str, column.shape)) or "number", column.dtype
             if column.sparse_width is not None:
-                shape = f"{column.shape[-1]} of {column.sparse_width:,}"
+                shape, dtype = f"{column.shape[-1]} of {column.sparse_width:,}", "sparse float32"
             classes = "" if column.num_classes is None else str(column.num_classes)
             name = summary.type if isinstance(summary, NodeSummary) else _arrow(summary.type)
-            table.add_row(name, column.name, column.dtype, shape, classes, decimal(column.num_bytes))
+            table.add_row(name, column.name, dtype, shape, classes, decimal(column.num_bytes))
     return table
 
 

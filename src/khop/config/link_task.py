@@ -29,7 +29,7 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
     target = ", ".join(targets)
     metric = chosen("task.metric", task.metric or "mrr", get_args(LinkMetric), "metrics of links", raw)
     _check_several(context, target, [there[name] for name in targets])
-    _check_hard(context, targets)
+    _check_hard(context, [there[name] for name in targets])
     for name in targets:
         check_links(context, name, there[name])
     return task.model_copy(update={"target": target, "metric": metric})
@@ -82,14 +82,14 @@ def _check_several(context: ResolveContext, target: str, edge_types: Sequence[Ed
         raise ValueError(f"{error} ({raw.where('links.split')})") from None
 
 
-def _check_hard(context: ResolveContext, targets: Sequence[str]) -> None:
+def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
     """Raise ValueError unless hard negatives, by dot products of a table of one edge type, fit the run."""
     config, raw = context.config, context.raw
     count, path = config.links.hard_negatives, "links.hard_negatives"
     unfit = {
         "links.decoder": config.links.decoder != "dot" and 'scores are dot products, as decoder = "dot" has',
-        "links.corrupt": config.links.corrupt != "destination" and "they replace destinations",
-        "task.target": len(targets) > 1 and "they are of one edge type",
+        "links.corrupt": config.links.corrupt != "destination" and "hard negatives replace destinations",
+        "task.target": len(targets) > 1 and "hard negatives are of one edge type",
         "servers.addresses": bool(config.servers.addresses) and "servers do not have their table",
         "device": config.device != "cpu" and "their table is in memory of the CPU",
     }
@@ -99,6 +99,12 @@ def _check_hard(context: ResolveContext, targets: Sequence[str]) -> None:
                 f"{path} is {count} and {other} is {value_at(config, other)!r}: {reason}; leave one of them "
                 f"out ({raw.where(path, other)})"
             )
+    nodes, destination = context.graph.num_nodes(targets[0][2]), targets[0][2]
+    if count > nodes:
+        raise ValueError(
+            f"{path} is {count}: there are {nodes} nodes of {destination!r} to take them from; give at most "
+            f"this number ({raw.where(path)})"
+        )
 
 
 def links_split(asked: str, columns: Sequence[Collection[str]], cut_offs: TimeCutOffs | None) -> str:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from khop.arguments import instance_of, mapping_of, whole_number
@@ -228,6 +229,12 @@ def _stored(where: str, name: str, column: NodeColumn) -> Array | Quantized | Sp
     """Return a column as it is stored: a sparse matrix as rows of indices and values."""
     if is_sparse(column):
         return sparse_column(column, f"{where}: column {name!r}")
+    if isinstance(column, Tensor) and column.layout != torch.strided:
+        layout = str(column.layout).removeprefix("torch.")
+        raise ValueError(
+            f"{where}: column {name!r} is a tensor of layout {layout}: give tensor.to_sparse_csr(), or a "
+            "dense one"
+        )
     return cast("Array | Quantized | SparseColumn", column)
 
 
