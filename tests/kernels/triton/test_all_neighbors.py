@@ -11,7 +11,7 @@ from torch import Tensor
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.hop_rows import HopRows
-from khop.kernels.triton.all_neighbors import Expansion, Omitted, all_neighbors
+from khop.kernels.triton.all_neighbors import EdgeTrees, Expansion, Omitted, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, pairs_of
 from khop.kernels.triton.node_table import Overflow
 from khop.kernels.triton.rows import Marks
@@ -94,12 +94,16 @@ def test_omitted_edges_leave_empty_places() -> None:
     sums = torch.tensor([5, 5, 0, 0, 3, 4, 2, 2, 9])  # edges 1, 2, 3 and 7 weigh 0
     excluded = torch.stack([csc.indices[[4, 8]].long(), torch.tensor([1, 2])])
     omitted = Omitted(sums.to(DEVICE), ExcludedPairs(pairs_of(excluded, 1009).to(DEVICE), 1009))
-    rows, trees = rows_on_device(rows_of(nodes), spare=0), torch.tensor([7, 8, 9, 7], device=DEVICE)
+    of_rows = torch.tensor([7, 8, 9, 7], device=DEVICE)
+    trees = EdgeTrees(of_rows, torch.zeros(15, dtype=torch.int64, device=DEVICE))
     table = torch.zeros(1009, dtype=torch.int64, device=DEVICE)
-    out = replace(expansion(4, 15), trees=torch.zeros(15, dtype=torch.int64, device=DEVICE))
+    out, rows = (
+        replace(expansion(4, 15), trees=trees, omitted=omitted),
+        rows_on_device(rows_of(nodes), spare=0),
+    )
     marks = Marks(table, torch.tensor([9], device=DEVICE), 50)
-    all_neighbors(csc_on_device(csc), rows, out, marks, omitted, trees)
+    all_neighbors(csc_on_device(csc), rows, out, marks)
     assert out.edges.tolist() == [-1, -1, -1, 5, 6, -1, -1, 0, -1, -1, -1, -1, 5, -1, -1]
     assert (out.ids >= 0).tolist() == (out.edges >= 0).tolist()
-    assert out.trees[:13].tolist() == [7] * 4 + [8] * 3 + [9] * 2 + [7] * 4
+    assert trees.of_edges[:13].tolist() == [7] * 4 + [8] * 3 + [9] * 2 + [7] * 4
     assert (table > 0).nonzero().flatten().tolist() == sorted(csc.indices[[0, 5, 6]].tolist())

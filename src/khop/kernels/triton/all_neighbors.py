@@ -33,14 +33,23 @@ class Omitted:
 
 
 @dataclass(frozen=True)
+class EdgeTrees:
+    """The trees of edges, which are those of their rows."""
+
+    of_rows: Tensor  # int64 (capacity)
+    of_edges: Tensor  # int64 (room), written by an expansion; undefined behind the last edge
+
+
+@dataclass(frozen=True)
 class Expansion:
     """All edges of rows, row after row without gaps."""
 
     offsets: Tensor  # int64 (capacity + 1), true even where the edges do not fit
     ids: Tensor  # int32 or int64 (room), source nodes; -1 behind the last edge
     edges: Tensor | None = None  # int64 (room), positions in the graph; -1 behind the last edge
-    trees: Tensor | None = None  # int64 (room), the tree of each edge's row; undefined behind the last edge
+    trees: EdgeTrees | None = None
     overflow: Overflow | None = None  # flagged if the edges do not fit
+    omitted: Omitted = Omitted()
 
 
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
@@ -135,22 +144,14 @@ def expand(
     mark(table, stamped(stamp, base), at, source, there)
 
 
-def all_neighbors(
-    csc: Csc,
-    rows: Rows,
-    expansion: Expansion,
-    marks: Marks | None = None,
-    omitted: Omitted = Omitted(),
-    row_trees: Tensor | None = None,
-) -> None:
+def all_neighbors(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
     """Write all in-edges of every row, or those in its range, in row order.
 
-    With `marks`, the first position of every source node is marked in the same launch. `row_trees`, int64
-    (capacity), are the trees of the rows. If the edges do not fit, the overflow is flagged and only the first
-    ones are written. Nothing waits for the device.
+    With `marks`, the first position of every source node is marked in the same launch. If the edges do not
+    fit, the overflow is flagged and only the first ones are written. Nothing waits for the device.
     """
     offsets_of_all(csc, rows, expansion.offsets, expansion.overflow, expansion.ids.numel())
-    expand_all(csc, rows, expansion, marks, omitted, row_trees)
+    expand_all(csc, rows, expansion, marks)
 
 
 def offsets_of_all(
@@ -173,21 +174,16 @@ def offsets_of_all(
     )
 
 
-def expand_all(
-    csc: Csc,
-    rows: Rows,
-    expansion: Expansion,
-    marks: Marks | None = None,
-    omitted: Omitted = Omitted(),
-    row_trees: Tensor | None = None,
-) -> None:
+def expand_all(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
     """Write the second half of an expansion: sources and positions of the edges, from its offsets."""
-    room, excluded = expansion.ids.numel(), omitted.excluded
+    room, trees = expansion.ids.numel(), expansion.trees
+    sums, excluded = expansion.omitted.sums, expansion.omitted.excluded
     launch(
         *(expand, triton.cdiv(room, _EDGES), expansion.ids),
         *(csc.indptr, csc.indices, rows.nodes, rows.ranges, rows.count),
-        *(expansion.offsets, expansion.ids, expansion.edges, row_trees, expansion.trees, omitted.sums),
-        None if excluded is None else excluded.pairs,
+        *(expansion.offsets, expansion.ids, expansion.edges),
+        *((None, None) if trees is None else (trees.of_rows, trees.of_edges)),
+        *(sums, None if excluded is None else excluded.pairs),
         *((None, None, 0) if marks is None else (marks.table, marks.stamp, marks.base)),
         *((0, 0) if excluded is None else (excluded.num_sources, excluded.pairs.numel())),
         *(csc.num_rows, rows.capacity, room),

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from khop.kernels.triton.all_neighbors import Expansion, Omitted, all_neighbors
+from khop.kernels.triton.all_neighbors import Expansion, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, exclude_edges
 from khop.kernels.triton.expansion_csr import Expanded, expansion_csr
 from khop.kernels.triton.node_table import Numbering
@@ -172,16 +172,14 @@ class RowDraw:
     section: Section
     expansion: Expansion
     drawn: DrawnRows
-    omitted: Omitted
 
     def run(self) -> None:
         """Write the edges into the section, and mark their nodes; see DeviceDraw."""
-        section, expansion, trees = self.section, self.expansion, self.frontier.trees
+        section, trees = self.section, self.expansion.trees
         _limit(self.arrays, self.rows, self.frontier, -1)
-        marks = section.source.marks(section.first)
-        row_trees = None if trees is None else trees.trees
-        all_neighbors(self.arrays.csc, self.rows, expansion, marks, self.omitted, row_trees)
-        section.source.reach(section.slots, section.first, section.count, expansion.trees)
+        all_neighbors(self.arrays.csc, self.rows, self.expansion, section.source.marks(section.first))
+        of_edges = None if trees is None else trees.of_edges
+        section.source.reach(section.slots, section.first, section.count, of_edges)
 
 
 def _limit(arrays: EdgeArrays, rows: Rows, frontier: FrontierRows, fanout: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from khop.kernels.triton.all_neighbors import Expansion, Omitted
+from khop.kernels.triton.all_neighbors import EdgeTrees, Expansion, Omitted
 from khop.kernels.triton.expansion_csr import Expanded
 from khop.kernels.triton.rows import Rows, Slots
 from khop.rules.rule import Hop
@@ -114,10 +114,13 @@ def _draw(
     excluded = inputs.excluded.get(edge_type)
     if hop.fanouts[edge_type] < 0:
         offsets = torch.zeros(capacity + 1, dtype=torch.int64, device=plan.device)
-        trees = None if frontier.trees is None else offsets.new_zeros(section.count)
-        expansion = Expansion(offsets, section.ids, edges, trees, section.source.numbering.overflows)
+        trees = None
+        if frontier.trees is not None:
+            trees = EdgeTrees(frontier.trees.trees, offsets.new_zeros(section.count))
+        overflow, omitted = section.source.numbering.overflows, Omitted(arrays.sums, excluded)
+        expansion = Expansion(offsets, section.ids, edges, trees, overflow, omitted)
         drawn = DrawnRows(Expanded.of(section.keys, offsets, edges))
-        return RowDraw(arrays, frontier, rows, section, expansion, drawn, Omitted(arrays.sums, excluded))
+        return RowDraw(arrays, frontier, rows, section, expansion, drawn)
     counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)
     of_keys = DrawnSlots(Slots(section.keys, counts, edges), sums_of(counts))
     slots = Slots(section.ids, counts, edges)
