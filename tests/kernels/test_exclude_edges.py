@@ -16,23 +16,36 @@ ROWS = st.lists(st.tuples(NODE, st.lists(NODE, max_size=8)), max_size=12)
 PAIRS = st.lists(st.tuples(NODE, NODE), max_size=20)
 
 
-def drawn(rows: list[tuple[int, list[int]]], dtype: torch.dtype, edge_ids: bool) -> tuple[Neighbors, Tensor]:
+def drawn(
+    rows: list[tuple[int, list[int]]], dtype: torch.dtype, edge_ids: bool, weights: bool
+) -> tuple[Neighbors, Tensor]:
     sources = [source for _, row in rows for source in row]
     offsets = torch.tensor([0, *(len(row) for _, row in rows)]).cumsum(0)
     edges = torch.arange(100, 100 + len(sources)) if edge_ids else None
     nodes = torch.tensor([node for node, _ in rows], dtype=torch.int64)
-    return Neighbors(offsets, torch.tensor(sources, dtype=dtype), edges), nodes
+    of_edges = torch.arange(len(sources)) / 4 if weights else None
+    return Neighbors(offsets, torch.tensor(sources, dtype=dtype), edges, of_edges), nodes
 
 
 def columns(pairs: list[tuple[int, int]]) -> Tensor:
     return torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
 
 
-@given(rows=ROWS, pairs=PAIRS, dtype=st.sampled_from([torch.int32, torch.int64]), edge_ids=st.booleans())
+@given(
+    rows=ROWS,
+    pairs=PAIRS,
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+    edge_ids=st.booleans(),
+    weights=st.booleans(),
+)
 def test_what_is_excluded_goes_and_the_rest_keeps_its_order(
-    rows: list[tuple[int, list[int]]], pairs: list[tuple[int, int]], dtype: torch.dtype, edge_ids: bool
+    rows: list[tuple[int, list[int]]],
+    pairs: list[tuple[int, int]],
+    dtype: torch.dtype,
+    edge_ids: bool,
+    weights: bool,
 ) -> None:
-    found, nodes = drawn(rows, dtype, edge_ids)
+    found, nodes = drawn(rows, dtype, edge_ids, weights)
     kept = [
         (row, source)
         for row, (node, row_of) in enumerate(rows)
@@ -51,6 +64,8 @@ def test_what_is_excluded_goes_and_the_rest_keeps_its_order(
         assert left.offsets.diff().tolist() == [sum(r == row for r, _ in kept) for row in range(len(rows))]
         assert (left.edges is None) == (not edge_ids)
         assert left.edges is None or left.edges.tolist() == ids
+        assert (left.weights is None) == (not weights)
+        assert left.weights is None or left.weights.tolist() == [(edge - 100) / 4 for edge in ids]
 
 
 def test_ids_beyond_32_bits_are_distinguished() -> None:

@@ -13,21 +13,34 @@ def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors
     """Remove from `found` the edges with ends in a column of `excluded`, int64 (2, pairs), sources first.
 
     `rows` are the destinations, int64 (frontier). All parallel edges between two such ends are removed. The
-    other edges keep their order. Runs without the GIL, except for edges with weights.
+    other edges keep their order. Runs without the GIL.
     """
     _check(found, rows, excluded)
     excluded = excluded.to(rows.device)
-    if rows.device.type != "cpu" or found.weights is not None:
+    if rows.device.type != "cpu":
         return exclude_edges_reference(found, rows, excluded)
-    offsets, nodes, edges = _core.exclude_edges(
+    if found.weights is None:
+        return Neighbors(*_kept(found, found.edges, rows, excluded))
+    # With positions as ids, the core gives the places of all else that an edge has.
+    offsets, nodes, kept = _kept(found, torch.arange(found.nodes.numel()), rows, excluded)
+    assert kept is not None
+    edges = None if found.edges is None else found.edges[kept]
+    return Neighbors(offsets, nodes, edges, found.weights[kept])
+
+
+def _kept(
+    found: Neighbors, ids: Tensor | None, rows: Tensor, excluded: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return offsets, sources and ids of the edges to keep."""
+    kept: tuple[Tensor, Tensor, Tensor | None] = _core.exclude_edges(
         found.offsets.contiguous(),
         found.nodes.contiguous(),
-        None if found.edges is None else found.edges.contiguous(),
+        None if ids is None else ids.contiguous(),
         rows.contiguous(),
         excluded[0].contiguous(),
         excluded[1].contiguous(),
     )
-    return Neighbors(offsets, nodes, edges)
+    return kept
 
 
 def exclude_edges_reference(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors:
