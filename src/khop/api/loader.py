@@ -23,8 +23,9 @@ from khop.distributed.placement import affinity_of
 from khop.features.table import NO_COLUMNS
 from khop.forks import check_fork
 from khop.loading.byte_size import byte_size
-from khop.loading.columns import ColumnChoice, NamesByType, Narrow
+from khop.loading.columns import ColumnChoice, Gather, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.loading.deferred_columns import DeferredColumns, split_deferred
 from khop.loading.ordered_map import InFlight
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
@@ -93,7 +94,10 @@ class Loader:
     `columns` are gathered for all nodes of a batch, `seed_columns` for its seeds. Both are names, or a
     mapping from type to names; `columns` may also name edge types (see `Adjacency.columns`). `khop.Temporal`
     needs `seed_times`: one time per seed node, or the name of a column of the seed nodes. Columns of float16
-    and bfloat16 and quantized columns come as float32 unless `narrow` is "stored".
+    and bfloat16 and quantized columns come as float32 unless `narrow` is "stored". With `gather="deferred"`,
+    rows of number columns in memory of the device are not copied into the batch: `batch["x"]` reads them from
+    the table where an operation needs them. SAGE, GCN and other layers of khop that aggregate input rows sum
+    them in the table, with the same bits, which saves memory and time.
 
     `device` is by default the GPU that the graph is placed on (`Graph.on`), else the CPU. If the GPU samples,
     one thread issues its work and `threads` has no effect.
@@ -122,6 +126,7 @@ class Loader:
         seed_columns: Sequence[str] | NamesByType = (),
         seed_times: SeedTimes | None = None,
         narrow: Narrow | str = Narrow.FLOAT32,
+        gather: Gather | str = Gather.AHEAD,
         device: torch.device | str | int | None = None,
         threads: int | None = None,
         prefetch: int = 4,
@@ -155,7 +160,10 @@ class Loader:
         self.graph_sampler, self.columns = sampler, choice  # choice of all batches
         placed = _device(device, self._graph)
         self._streams = streams_of(placed)
-        self._local = local_source(self._graph, sampler, choice, self._order, placed, self._streams)
+        ahead, self._deferred = split_deferred(
+            choice, one_of("gather", gather, Gather), self._graph.features, self._graph.stores, placed
+        )
+        self._local = local_source(self._graph, sampler, ahead, self._order, placed, self._streams)
         self._on_device = device_source(self._graph, self._local, self._order, self._streams)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
@@ -164,7 +172,9 @@ class Loader:
         source = self._on_device or source_by_cpu(self._graph, self._local, self._order)
         source.prepare()
         self._progress = LoopProgress(self._order)
-        self._batches = _OrderedBatches(source, self._order, placed, in_flight, self._progress, self._group)
+        self._batches = _OrderedBatches(
+            source, self._order, placed, in_flight, self._progress, self._group, self._deferred
+        )
 
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
@@ -246,7 +256,7 @@ class Loader:
         `saved` is the state of their capacities in a checkpoint. Unsupported, with the reason, unless kernels
         of a GPU make the whole batch.
         """
-        made = (self._on_device, self._order, self._progress, self._graph.schema)
+        made = (self._on_device, self._order, self._progress, self._graph.schema, self._deferred)
         return static_batches_of(*made, saved or {})
 
     def state_dict(self) -> dict[str, object]:
@@ -268,13 +278,14 @@ class _OrderedBatches:
     in_flight: InFlight
     progress: LoopProgress
     group: Group
+    deferred: DeferredColumns
 
     def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:
         """Make one batch now. The progress does not change."""
         whole_number("epoch", epoch, 0)
         whole_number("step", step)  # the order checks the upper limit
         drawn = self.source.make(request_of(order, epoch, step))
-        return finished(drawn, order, Position(epoch, step), self.device)
+        return self._finished(drawn, order, Position(epoch, step))
 
     def loop(self, epoch: int | None) -> Batches:
         """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
@@ -293,13 +304,17 @@ class _OrderedBatches:
         started = monotonic()
         drawn = next(stream)
         waiting = Span.since(started, "waiting")
-        batch = finished(drawn, self.order, position, self.device)
+        batch = self._finished(drawn, self.order, position)
         moving = Span.since(waiting.ended, "moving")
         if position == Position(position.epoch):
             notice_untuned(batch, self.group)
         self.progress.received(loop, position)
         self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))
+
+    def _finished(self, drawn: Drawn, order: SeedOrder, position: Position) -> Batch:
+        batch = finished(drawn, order, position, self.device)
+        return self.deferred.added_to(batch) if self.deferred.tables else batch
 
     def _at(self, stage: str, position: Position) -> None:
         """Record the stage of this rank, for the error messages of ranks that wait for it."""

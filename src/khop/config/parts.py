@@ -51,6 +51,7 @@ def seeds_loader(
         threads=config.threads,
         prefetch=config.prefetch,
         prefetch_bytes=config.prefetch_bytes,
+        gather=config.gather,
         seed_assignment="owner" if config.parts.locality else "position",
     )
 

@@ -10,7 +10,7 @@ from khop.config.values import RunConfig
 
 _GPU = {"gpu.topology", "gpu.features", "gpu.cache", "gpu.launches"}
 # Settings of the machine and of the output. They do not change the identity of a run.
-MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes", *_GPU})
+MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes", "gather", *_GPU})
 # Settings of the communication between processes, and of the placement of the graph.
 _CACHES = {"parts.cache_bytes", "parts.cache_by"}
 _PARTS = {"parts.placement", "parts.lanes", *_CACHES}
@@ -38,6 +38,7 @@ NEUTRAL = (
 RESUMABLE = NEUTRAL | {"training.epochs", "training.patience"}
 # Settings that earlier versions lack, with their defaults: a run of these resumes.
 ADDED: Mapping[str, object] = {
+    "gather": "ahead",
     "model.embedded_types": "missing",
     "model.unknown": 0.0,
     "optimizer.kind": "adam",

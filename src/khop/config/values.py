@@ -265,6 +265,8 @@ class RunConfig(Section):
     """Batches prepared ahead of the model"""
     prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
     """Memory for prepared batches, e.g. 500MB; one batch may always be prepared"""
+    gather: Literal["ahead", "deferred"] = "ahead"
+    """Gather input rows with the batch (ahead), or where the first layer reads them (deferred)"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
     """Seconds that a process waits for another one before all processes end"""
     interface: Annotated[

@@ -15,7 +15,7 @@ from khop.kernels.checks import check_ids
 from khop.kernels.file_rows import RowFile, read_file_rows
 from khop.kernels.gather import gather_columns
 from khop.kernels.owners import remote_rows
-from khop.schema import EdgeType, NodeType, Schema, Specs
+from khop.schema import EdgeType, NodeType, Schema, Specs, Type
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,10 @@ class DiskTable(FeatureStoreBase):
             }
             for t, rows in wanted.items()
         }
+
+    def resident_rows(self, type_: Type) -> range:
+        """Return no rows of a type with columns on disk, and all rows of the others."""
+        return range(0) if self._of(type_) else self.local_rows(type_)
 
     def with_threads(self, threads: int) -> DiskTable:
         """Return a table of the same columns that uses up to `threads` threads for each gather."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 import khop._core as _core
 from khop.kernels.build_csc import index_dtype
@@ -30,11 +31,15 @@ def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     x is (sources, width), float32, float64 or bfloat16 (summed in float32). Differentiable once, with
     respect to x. If x needs no gradient, nothing is kept for the backward pass.
     """
+    if has_torch_function_unary(x):
+        return _by_rows(segment_sum, x, indptr, indices)
     return _segment_linear(x, indptr, indices, _SUM)
 
 
 def segment_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Divide `segment_sum` by the row's number of edges; 0 where there is none."""
+    if has_torch_function_unary(x):
+        return _by_rows(segment_mean, x, indptr, indices)
     return _segment_linear(x, indptr, indices, _MEAN)
 
 
@@ -43,6 +48,9 @@ def prefix_and_mean(x: Tensor, indptr: Tensor, indices: Tensor) -> tuple[Tensor,
 
     Destinations of a block are the first of its sources, so both gradients are added up in one buffer.
     """
+    if has_torch_function_unary(x):
+        own, mean = handle_torch_function(prefix_and_mean, (x,), x, indptr, indices)
+        return own, mean
     check_segment(x, indptr, indices)
     rows = indptr.numel() - 1
     if not has_kernels(x, indptr):
@@ -247,6 +255,12 @@ class _SegmentMax(torch.autograd.Function):
 _apply_linear: Callable[[Tensor, Tensor, Tensor, _Linear], Tensor] = _SegmentLinear.apply
 _apply_prefix_and_mean: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = _PrefixAndMean.apply
 _apply_max: Callable[[Tensor, Tensor, Tensor], Tensor] = _SegmentMax.apply
+
+
+def _by_rows(operation: Callable[..., Tensor], x: Tensor, *operands: Tensor) -> Tensor:
+    """Let rows compute an operation in their own way: see `khop.kernels.lazy_rows`."""
+    result: Tensor = handle_torch_function(operation, (x,), x, *operands)
+    return result
 
 
 def _segment_linear(x: Tensor, indptr: Tensor, indices: Tensor, operation: _Linear) -> Tensor:

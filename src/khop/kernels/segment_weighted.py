@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 import khop._core as _core
 from khop.kernels.choice import Engine, engine
@@ -34,6 +35,9 @@ def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Te
     if not by_head.shape[1] or x.shape[1] % by_head.shape[1]:
         raise ValueError(f"weights of {by_head.shape[1]} heads: must divide the {x.shape[1]} columns of x")
     by_head = by_head.to(accumulator(x.dtype))
+    if has_torch_function_unary(x):
+        result: Tensor = handle_torch_function(segment_weighted_sum, (x,), x, by_head, indptr, indices)
+        return result
     if not has_kernels(x, indptr):
         return segment_weighted_sum_reference(x, by_head, indptr, indices)
     return _apply(x, by_head, indptr.contiguous(), indices.int().contiguous())

@@ -7,15 +7,14 @@ caches, disks, devices and wires as all columns do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from khop.kernels.choice import Engine, engine
+from khop.kernels.lazy_rows import LazyRows
 from khop.kernels.segment_weighted import segment_weighted_sum
 
 _ROW_DIMS = 3  # of a packed column: rows, indices and values, entries
@@ -32,7 +31,7 @@ def packed(indptr: Tensor, indices: Tensor, values: Tensor, longest: int) -> Ten
     return column
 
 
-class SparseRows(Tensor):
+class SparseRows(LazyRows):
     """Rows (n, width) of a sparse column, of which only the entries are stored.
 
     `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies the entries alone, forward and in the
@@ -112,36 +111,6 @@ class SparseRows(Tensor):
         values = self.numbers.to(dtype)
         return SparseRows(self.indptr, self.places, values, self.shape[1], self._per_row)
 
-    @classmethod
-    def __torch_function__(
-        cls,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Compute an operation of torch: by entries if there is a way, else by dense rows."""
-        given = kwargs or {}
-        if function in _OF_SHAPE:
-            with torch._C.DisableTorchFunctionSubclass():
-                return function(*args, **given)
-        by_entries = _BY_ENTRIES.get(function)
-        result = NotImplemented if by_entries is None else by_entries(*args, **given)
-        if result is not NotImplemented:
-            return result
-        return function(*tree_map(_dense, args), **tree_map(_dense, given))
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        function: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Compute an operation below autograd by dense rows."""
-        return function(*tree_map(_dense, args), **tree_map(_dense, kwargs or {}))
-
 
 def with_unused_entries(column: Tensor, width: int) -> SparseRows:
     """Read rows of a sparse column with all room for entries: shapes do not depend on the numbers."""
@@ -153,10 +122,6 @@ def with_unused_entries(column: Tensor, width: int) -> SparseRows:
     named = torch.where(bits == 0, spread.view(count, longest), places)
     numbers = bits.contiguous().view(torch.float32)
     return SparseRows(indptr, named.flatten(), numbers.flatten(), width, longest)
-
-
-def _dense(value: object) -> object:
-    return value.dense() if isinstance(value, SparseRows) else value
 
 
 def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:  # noqa: ANN401
@@ -175,19 +140,4 @@ def _to(rows: SparseRows, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
     return NotImplemented
 
 
-_BY_ENTRIES: dict[Callable[..., Any], Callable[..., Any]] = {
-    F.linear: _linear,
-    Tensor.__getitem__: _sliced,
-    Tensor.to: _to,
-}
-_OF_SHAPE = {
-    Tensor.shape.__get__,  # type: ignore[attr-defined]
-    Tensor.dtype.__get__,  # type: ignore[attr-defined]
-    Tensor.device.__get__,
-    Tensor.ndim.__get__,  # type: ignore[attr-defined]
-    Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
-    Tensor.dim,
-    Tensor.size,
-    Tensor.numel,
-    Tensor.is_floating_point,
-}
+SparseRows._own = {F.linear: _linear, Tensor.__getitem__: _sliced, Tensor.to: _to}

@@ -18,6 +18,7 @@ from khop.kernels.philox import signed
 from khop.kernels.pitch import empty_rows
 from khop.loading.captured import Recorder
 from khop.loading.columns import ColumnChoice
+from khop.loading.deferred_columns import NOTHING_DEFERRED, DeferredColumns
 from khop.loading.link_slots import LinksByType, LinkSlots
 from khop.sampling.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
@@ -54,7 +55,8 @@ class BatchSlot:
 
     Shapes are the capacities of the plan. Rows behind the last node have no edges and are 0; seeds behind the
     last one weigh 0. The features are in device memory or in pinned host memory; `copies` are rows of pinned
-    columns that are cached on the device. `links` are links of an ordinary batch, if seeds are links.
+    columns that are cached on the device. `links` are links of an ordinary batch, if seeds are links. The
+    model reads rows of `deferred` columns itself.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class BatchSlot:
         recorder: Recorder,
         copies: Mapping[NodeType, Mapping[str, Copies]] = MappingProxyType({}),
         links: LinksByType = MappingProxyType({}),
+        deferred: DeferredColumns = NOTHING_DEFERRED,
     ) -> None:
         if choice.of_edges:
             raise ValueError(
@@ -90,7 +93,8 @@ class BatchSlot:
             self.weights = self._links.weights
         self._stamps = torch.zeros(2, dtype=torch.int64, device=device)
         self._seen = torch.zeros(2, dtype=torch.int64, pin_memory=device.type != "cpu")
-        self.batch = Batch(
+        self._deferred = deferred
+        batch = Batch(
             replace(padded.sample, links={} if self._links is None else self._links.rows),
             dict(seeds),
             {t: _outputs(columns) for t, columns in self._of_nodes.items()},
@@ -99,6 +103,7 @@ class BatchSlot:
             step=0,
             num_global_seeds=self.weights.numel(),
         )
+        self.batch = deferred.added_to_padded(batch, padded.num_nodes)
         self._recording = recorder.record(self._launch)
 
     def fits(self, given: StepInput) -> bool:
@@ -138,7 +143,7 @@ class BatchSlot:
             (seeds[t], of_seeds[t]) for t in of_seeds
         ]:
             gather_columns(list(columns.values()), ids)
-        return Batch(
+        batch = Batch(
             sample,
             seeds,
             {t: _outputs(columns) for t, columns in nodes.items()},
@@ -147,6 +152,7 @@ class BatchSlot:
             step=0,
             num_global_seeds=given.num_seeds,
         )
+        return self._deferred.added_to(batch)
 
     def _columns(self, node_type: NodeType, names: tuple[str, ...], ids: Tensor) -> dict[str, Column]:
         """Return the columns to gather for ids, with memory for the rows."""

@@ -20,6 +20,13 @@ class Narrow(StrEnum):
     STORED = "stored"  # half the bytes to copy to another device, which can convert them itself
 
 
+class Gather(StrEnum):
+    """Time at which rows of input columns are gathered."""
+
+    AHEAD = "ahead"  # with the batch, before the model needs it
+    DEFERRED = "deferred"  # by the model: a first layer that aggregates them reads the table itself
+
+
 @dataclass(frozen=True)
 class ColumnChoice:
     """The columns of every batch, by type; the graph has all of them."""

@@ -20,6 +20,7 @@ from khop.kernels.gather import Copies
 from khop.loading.batch_slot import BatchSlot
 from khop.loading.cache_counts import SlotCounts
 from khop.loading.columns import ColumnChoice
+from khop.loading.deferred_columns import DeferredColumns
 from khop.loading.device_columns import CopiesByColumn
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight, ordered_map
@@ -104,8 +105,12 @@ class DeviceSource:
         limits = replace(in_flight, threads=1, prefetch=in_flight.prefetch - ahead)
         return ordered_map(made, range(len(requests)), limits, num_bytes)
 
-    def static(self, number: int, capacities: Capacities | None = None) -> StaticRoom:
+    def static(
+        self, number: int, deferred: DeferredColumns, capacities: Capacities | None = None
+    ) -> StaticRoom:
         """Return buffers of `number` batches with static shapes, by default of the measured capacities.
+
+        Batches have `deferred` columns by id.
 
         Unsupported if the CPU reads columns of the batches. Negatives of links are drawn by the CPU.
         """
@@ -126,7 +131,8 @@ class DeviceSource:
             links = self._sampler.planted(self._warm_up()[0][0]).links
             with self._streams.issuing(self._stream):
                 slots = tuple(
-                    BatchSlot(plan, features, chosen, recorder, copies, links) for _ in range(number)
+                    BatchSlot(plan, features, chosen, recorder, copies, links, deferred)
+                    for _ in range(number)
                 )
         return StaticRoom(self._sampler, slots, self._streams, self._stream, plan.capacities)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from torch import Tensor
 
 from khop.kernels.csc import Csc
+from khop.kernels.rows_by_id import RowsById
 from khop.kernels.segment import prefix_and_mean, segment_mean, segment_sum
 from khop.kernels.triton.segment import segment_mean as mean_by_triton
 from support.triton_rows import DEVICE
@@ -55,3 +56,19 @@ def test_rows_at_any_pitch_are_read_and_their_padding_is_not_summed() -> None:
         edges = Csc(indptr.to(DEVICE), indices.to(DEVICE))
         found = mean_by_triton(x.to(DEVICE), edges).cpu()
         assert_same_bits(found, segment_mean(x, indptr, indices))
+
+
+@pytest.mark.parametrize("operation", [segment_sum, segment_mean])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_a_table_by_id_are_summed_like_gathered_ones(operation: Segment, dtype: torch.dtype) -> None:
+    indptr, indices = (
+        torch.tensor([0, 3, 3, 8]),
+        torch.tensor([1, 0, 1, 2, 4, 4, 0, 3, 99], dtype=torch.int32),
+    )
+    table, ids = torch.randn(9, 20).to(dtype), torch.tensor([8, 8, 3, 0, 5, 77])  # the last ones are unused
+    expected = operation(table[ids[:5]], indptr, indices[:8])
+    with by_triton():
+        rows = RowsById(table.to(DEVICE), ids.to(DEVICE))
+        found = operation(rows, indptr.to(DEVICE), indices.to(DEVICE))
+    assert rows._gathered is None
+    assert_same_bits(found.cpu(), expected)

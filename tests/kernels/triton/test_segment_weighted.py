@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from khop.kernels.rows_by_id import RowsById
 from khop.kernels.segment_weighted import segment_weighted_sum
 from support.triton_rows import DEVICE
 from support.triton_segments import FEW, Edges, assert_same_bits, by_triton, some_edges
@@ -45,3 +46,14 @@ def test_edges_behind_the_last_row_have_no_part() -> None:
     assert out.tolist() == [[2.0] * 4]
     assert of_x.tolist() == [[1.0] * 4] * 2
     assert of_weights.tolist() == [[2.0, 2.0]] * 2 + [[0.0, 0.0]] * 2
+
+
+def test_rows_of_a_table_by_id_are_summed_like_gathered_ones() -> None:
+    indptr, indices = torch.tensor([0, 2, 5]), torch.tensor([1, 0, 2, 2, 3], dtype=torch.int32)
+    table, ids, weights = torch.randn(9, 20), torch.tensor([8, 8, 3, 0]), torch.randn(5)
+    expected = segment_weighted_sum(table[ids], weights, indptr, indices)
+    with by_triton():
+        rows = RowsById(table.to(DEVICE), ids.to(DEVICE))
+        found = segment_weighted_sum(rows, *(t.to(DEVICE) for t in (weights, indptr, indices)))
+    assert rows._gathered is None
+    assert_same_bits(found.cpu(), expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +20,7 @@ AHEAD = 4  # edges of a row whose source rows are loaded before the first of the
 @triton.jit(do_not_specialize=["num_rows"])
 def sum_rows(
     x: tl.tensor,
+    ids: tl.tensor,
     shares: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
@@ -31,7 +34,10 @@ def sum_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Sum x[indices] over each row's edges; with shares, each times the share of its source."""
+    """Sum x[indices] over each row's edges; with shares, each times the share of its source.
+
+    With ids, source i is row ids[i] of x.
+    """
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
     is_row, is_column = row < num_rows, (column < WIDTH)[None, :]
@@ -42,6 +48,8 @@ def sum_rows(
         for step in tl.static_range(AHEAD):
             is_edge = edge + step < degree
             source = tl.load(indices + begin + edge + step, mask=is_edge, other=0).to(tl.int64)
+            if ids is not None:
+                source = tl.load(ids + source, mask=is_edge, other=0)
             at = source[:, None] * PITCH + column[None, :]
             value = tl.load(x + at, mask=is_edge[:, None] & is_column, other=0).to(wide)
             if shares is not None:
@@ -57,33 +65,35 @@ def sum_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=is_row[:, None] & is_column)
 
 
-def segment_sum(x: Tensor, edges: Csc) -> Tensor:
+def segment_sum(x: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
     """Sum x[indices] over each row's edges, in edge order; 0 where there is no edge.
+
+    With ids, int64 (sources), it sums rows x[ids[indices]].
 
     x (sources, width), float32, float64 or bfloat16, rows at any pitch. indices are int32, in range, and may
     be more than the edges of `indptr`.
     """
-    return _launched(x, None, edges, is_mean=False)
+    return _launched(x, None, edges, ids, is_mean=False)
 
 
-def segment_mean(x: Tensor, edges: Csc) -> Tensor:
+def segment_mean(x: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
     """Divide `segment_sum` by the row's number of edges; 0 where there is none."""
-    return _launched(x, None, edges, is_mean=True)
+    return _launched(x, None, edges, ids, is_mean=True)
 
 
 def segment_mean_gradient(gradient: Tensor, indptr: Tensor, transposed: Csc) -> Tensor:
     """Return the gradient of `segment_mean` with respect to x; `indptr` is that of its edges."""
     wide = torch.float64 if gradient.dtype == torch.float64 else torch.float32
     shares = indptr.diff().to(wide).reciprocal_()  # of a row without edges: infinite, and never read
-    return _launched(gradient, shares, transposed, is_mean=False)
+    return _launched(gradient, shares, transposed, None, is_mean=False)
 
 
-def _launched(x: Tensor, shares: Tensor | None, edges: Csc, *, is_mean: bool) -> Tensor:
+def _launched(x: Tensor, shares: Tensor | None, edges: Csc, ids: Tensor | None, *, is_mean: bool) -> Tensor:
     x = x if x.stride(1) == 1 else x.contiguous()
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
     if out.numel():
         tiles = Tiles.of(min(accessible_width(x), accessible_width(out)), x.element_size())
-        operands = (x, shares, edges.indptr, edges.indices, out, edges.num_rows)
+        operands = (x, ids, shares, edges.indptr, edges.indices, out, edges.num_rows)
         constants = _constants(tiles, x.stride(0), out.stride(0), is_mean)
         launch(sum_rows, tiles.programs(edges.num_rows), x, *operands, **constants)
     return out
@@ -93,21 +103,24 @@ def _constants(tiles: Tiles, pitch: int, out_pitch: int, is_mean: bool) -> dict[
     return {"MEAN": is_mean, "PITCH": pitch, "OUT_PITCH": out_pitch, "AHEAD": AHEAD, **tiles.constants}
 
 
-def _variant(dtype: torch.dtype, width: int, is_mean: bool, is_gradient: bool) -> Variant:
+def _variant(
+    dtype: torch.dtype, width: int, is_mean: bool, of: Literal["rows", "gradient", "table"]
+) -> Variant:
     name = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}[dtype]
     pitch = padded_pitch(width, dtype)
     return Variant(
-        f"segment {'mean' if is_mean else 'sum'} {name} {width}" + (", gradient" if is_gradient else ""),
+        f"segment {'mean' if is_mean else 'sum'} {name} {width}" + ("" if of == "rows" else f", {of}"),
         sum_rows,
         {
             **dict.fromkeys(("x", "out"), f"*{name}"),
             "shares": "*fp64" if name == "fp64" else "*fp32",
-            "indptr": "*i64",
+            **dict.fromkeys(("indptr", "ids"), "*i64"),
             "indices": "*i32",
             "num_rows": "i32",
         },
         {
-            **({} if is_gradient else {"shares": None}),
+            **({} if of == "gradient" else {"shares": None}),
+            **({} if of == "table" else {"ids": None}),
             **_constants(Tiles.of(pitch, dtype.itemsize), pitch, pitch, is_mean),
         },
         vector_bits=128,
@@ -117,8 +130,10 @@ def _variant(dtype: torch.dtype, width: int, is_mean: bool, is_gradient: bool) -
 
 _WIDTHS = ((torch.float32, 256), (torch.float32, 100), (torch.bfloat16, 256), (torch.bfloat16, 100))
 VARIANTS = (
-    *(_variant(dtype, width, is_mean, False) for dtype, width in _WIDTHS for is_mean in (True, False)),
-    *(_variant(dtype, width, False, True) for dtype, width in _WIDTHS),
-    _variant(torch.float64, 100, True, False),
-    _variant(torch.float64, 100, False, True),
+    *(_variant(dtype, width, is_mean, "rows") for dtype, width in _WIDTHS for is_mean in (True, False)),
+    *(_variant(dtype, width, False, "gradient") for dtype, width in _WIDTHS),
+    *(_variant(dtype, width, True, "table") for dtype, width in _WIDTHS),
+    _variant(torch.float32, 100, False, "table"),
+    _variant(torch.float64, 100, True, "rows"),
+    _variant(torch.float64, 100, False, "gradient"),
 )

@@ -18,6 +18,7 @@ DOT_LANES = {torch.float32: 16, torch.bfloat16: 16, torch.float64: 8}  # kDotLan
 @triton.jit(do_not_specialize=["num_rows"])
 def weighted_sum_rows(
     x: tl.tensor,
+    ids: tl.tensor,
     weights: tl.tensor,
     indptr: tl.tensor,
     indices: tl.tensor,
@@ -30,7 +31,7 @@ def weighted_sum_rows(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Sum weights * x[indices] over each row's edges."""
+    """Sum weights * x[indices] over each row's edges. With ids, source i is row ids[i] of x."""
     wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     row, column = tile(WIDTH, ROWS, COLUMNS)
     is_row, is_column = row < num_rows, (column < WIDTH)[None, :]
@@ -41,6 +42,8 @@ def weighted_sum_rows(
         is_edge = edge < degree
         is_read = is_edge[:, None] & is_column
         source = tl.load(indices + begin + edge, mask=is_edge, other=0).to(tl.int64)
+        if ids is not None:
+            source = tl.load(ids + source, mask=is_edge, other=0)
         value = tl.load(x + source[:, None] * PITCH + column[None, :], mask=is_read, other=0).to(wide)
         # An absent edge adds +0.0, which changes no sum: a sum begins with +0.0, so it is never -0.0.
         total += value * tl.load(
@@ -89,8 +92,10 @@ def dots_of_edges(
         tl.store(out + (begin + edge) * HEADS + head, tl.sum(total, 1), mask=is_edge)
 
 
-def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc) -> Tensor:
+def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
     """Sum weights * x[indices] over each row's edges, in edge order; 0 where there is no edge.
+
+    With ids, int64 (sources), it sums rows x[ids[indices]].
 
     x (sources, width), float32, float64 or bfloat16, rows at any pitch. weights (edges, heads), float32 or,
     for float64, float64. indices are int32, in range, and may be more than the edges of `indptr`.
@@ -99,7 +104,7 @@ def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc) -> Tensor:
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)
     if out.numel():
         tiles = Tiles.of(x.shape[1], x.element_size())
-        operands = (x, weights, edges.indptr, edges.indices, out, edges.num_rows)
+        operands = (x, ids, weights, edges.indptr, edges.indices, out, edges.num_rows)
         pitches = {"PITCH": x.stride(0), "OUT_PITCH": out.stride(0)}
         constants = {"HEADS": weights.shape[1], **pitches, **tiles.constants}
         launch(weighted_sum_rows, tiles.programs(edges.num_rows), x, *operands, **constants)
@@ -125,7 +130,7 @@ def segment_weighted_sum_gradient(x: Tensor, gradient: Tensor, heads: int, edges
 _POINTERS = {"indptr": "*i64", "indices": "*i32", "num_rows": "i32"}
 
 
-def _variants(dtype: torch.dtype, width: int, heads: int) -> tuple[Variant, Variant]:
+def _variants(dtype: torch.dtype, width: int, heads: int) -> tuple[Variant, ...]:
     name = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}[dtype]
     wide = "fp64" if name == "fp64" else "fp32"
     what = f"segment weighted sum {name} {width}, {heads} heads"
@@ -136,6 +141,12 @@ def _variants(dtype: torch.dtype, width: int, heads: int) -> tuple[Variant, Vari
             what,
             weighted_sum_rows,
             {**rows, "weights": f"*{wide}", "out": f"*{name}"},
+            {"ids": None, "HEADS": heads, "PITCH": width, "OUT_PITCH": width, **tiles.constants},
+        ),
+        Variant(
+            f"{what}, table",
+            weighted_sum_rows,
+            {**rows, "ids": "*i64", "weights": f"*{wide}", "out": f"*{name}"},
             {"HEADS": heads, "PITCH": width, "OUT_PITCH": width, **tiles.constants},
         ),
         Variant(
