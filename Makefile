@@ -12,7 +12,7 @@ stamps := .venv/stamps
 pip := $(PYTHON) -m pip --quiet --disable-pip-version-check
 native := CMakeLists.txt $(shell find csrc -name '*.cpp' -o -name '*.h')
 
-.PHONY: help train test test-long lint format build docs docs-serve release-check benchmark clean
+.PHONY: help train test test-long coverage lint format build docs docs-serve release-check benchmark clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -23,8 +23,11 @@ train: $(stamps)/khop  ## train GraphSAGE on Debian's package graph; ARGS="--epo
 test: $(stamps)/dev  ## the whole suite: C++ under sanitizers, Python, docs, examples
 	scripts/test
 
-test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests, coverage
+test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests
 	scripts/test-long
+
+coverage: $(stamps)/dev  ## the suite of make test with lines and branches counted, at least 90 % of each
+	scripts/coverage
 
 lint: $(stamps)/dev  ## ruff, format, mypy --strict, plain words, the shape of the code
 	scripts/check
