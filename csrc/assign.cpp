@@ -22,6 +22,12 @@ namespace {
 constexpr std::int64_t kGrain = 256;  // nodes a thread is worth waking for
 constexpr double kGamma = 1.5;        // Fennel's exponent
 
+// What lies in memory at random is asked for before it is needed: the values of a neighbor so many edges ahead, and, where rows
+// follow each other in no order, the offsets, the sources and the values of a row so many nodes ahead.
+constexpr std::size_t kEdgesAhead = 24;
+constexpr std::int64_t kOffsetsAhead = 12, kSourcesAhead = 8, kValuesAhead = 4;
+constexpr std::size_t kMostAhead = 64;  // edges of a row
+
 void require(bool holds, const std::string& problem) {
   if (!holds) throw std::invalid_argument(problem);
 }
@@ -100,15 +106,54 @@ int Assigner<Label>::type_of(std::int64_t node) const {
 
 template <class Label>
 template <class Fn>
-void Assigner<Label>::each_neighbor(std::int64_t node, Fn&& fn) const {
+void Assigner<Label>::each_row(std::int64_t node, Fn&& fn) const {
   for (const InEdges& edges : by_type_[static_cast<std::size_t>(type_of(node))]) {
     const auto row = static_cast<std::size_t>(node - edges.first_destination);
     const auto begin = static_cast<std::size_t>(edges.indptr[row]), end = static_cast<std::size_t>(edges.indptr[row + 1]);
     if (edges.narrow.empty()) {
-      for (std::size_t i = begin; i < end; ++i) fn(edges.first_source + edges.wide[i]);
+      fn(edges.wide, edges.first_source, begin, end);
     } else {
-      for (std::size_t i = begin; i < end; ++i) fn(edges.first_source + edges.narrow[i]);
+      fn(edges.narrow, edges.first_source, begin, end);
     }
+  }
+}
+
+// `ahead` prefetches the values of a neighbor to come, of this row or of the next ones.
+template <class Label>
+template <class Ahead, class Fn>
+void Assigner<Label>::each_neighbor(std::int64_t node, Ahead&& ahead, Fn&& fn) const {
+  each_row(node, [&](auto sources, std::int64_t first, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (i + kEdgesAhead < sources.size()) ahead(static_cast<std::size_t>(first + sources[i + kEdgesAhead]));
+      fn(static_cast<std::size_t>(first + sources[i]));
+    }
+  });
+}
+
+// Nodes follow each other in the order of their clusters, so that their rows lie anywhere.
+template <class Label>
+void Assigner<Label>::prefetch_rows(std::int64_t position, std::int64_t end) const {
+  const auto node_at = [&](std::int64_t i) { return static_cast<std::int64_t>(members_[static_cast<std::size_t>(i)]); };
+  if (position + kOffsetsAhead < end) {
+    const std::int64_t node = node_at(position + kOffsetsAhead);
+    for (const InEdges& edges : by_type_[static_cast<std::size_t>(type_of(node))]) {
+      __builtin_prefetch(edges.indptr.data() + (node - edges.first_destination));
+    }
+  }
+  if (position + kSourcesAhead < end) {
+    each_row(node_at(position + kSourcesAhead), [](auto sources, std::int64_t, std::size_t begin, std::size_t stop) {
+      constexpr std::size_t kLine = 64 / sizeof(sources[0]);
+      for (std::size_t i = begin; i < std::min(stop, begin + kMostAhead); i += kLine) __builtin_prefetch(sources.data() + i);
+    });
+  }
+  if (position + kValuesAhead < end) {
+    each_row(node_at(position + kValuesAhead), [&](auto sources, std::int64_t first, std::size_t begin, std::size_t stop) {
+      for (std::size_t i = begin; i < std::min(stop, begin + kMostAhead); ++i) {
+        const auto neighbor = static_cast<std::size_t>(first + sources[i]);
+        __builtin_prefetch(&label_[neighbor]);
+        __builtin_prefetch(&part_[neighbor]);
+      }
+    });
   }
 }
 
@@ -179,7 +224,9 @@ int Assigner<Label>::best_part(const std::int64_t* counts, const std::int64_t* w
 template <class Label>
 Label Assigner<Label>::candidate(std::int64_t node, LabelCounts& counts) const {
   counts.clear();
-  each_neighbor(node, [&](std::int64_t neighbor) { counts.add(static_cast<std::uint64_t>(label_[static_cast<std::size_t>(neighbor)])); });
+  each_neighbor(
+      node, [&](std::size_t next) { __builtin_prefetch(&label_[next]); },
+      [&](std::size_t neighbor) { counts.add(static_cast<std::uint64_t>(label_[neighbor])); });
   const Label own = label_[static_cast<std::size_t>(node)];
   Label best = own;
   std::int64_t most = counts.count(static_cast<std::uint64_t>(own));
@@ -262,10 +309,14 @@ void Assigner<Label>::count_cluster_block(std::int64_t block, std::span<std::int
       const std::int64_t stop = std::min(begin + to, cluster_begin_[static_cast<std::size_t>(cluster) + 1]);
       std::fill(own.begin(), own.end(), 0);
       for (; i < stop; ++i) {
+        prefetch_rows(i, begin + to);
         const auto node = static_cast<std::size_t>(members_[static_cast<std::size_t>(i)]);
-        each_neighbor(static_cast<std::int64_t>(node), [&](std::int64_t neighbor) {
-          const auto other = static_cast<std::size_t>(neighbor);
-          if (label_[other] != label_[node] && part_[other] != kNowhere) ++own[part_[other]];
+        const Label label = label_[node];
+        each_row(static_cast<std::int64_t>(node), [&](auto sources, std::int64_t first_source, std::size_t first_edge, std::size_t last_edge) {
+          for (std::size_t edge = first_edge; edge < last_edge; ++edge) {
+            const auto other = static_cast<std::size_t>(first_source + sources[edge]);
+            if (label_[other] != label && part_[other] != kNowhere) ++own[part_[other]];
+          }
         });
       }
       std::int64_t* const total = counts.data() + static_cast<std::size_t>(cluster - first) * parts;
@@ -310,10 +361,11 @@ void Assigner<Label>::place_nodes(std::int64_t begin, std::int64_t end, Place pl
       for (std::int64_t i = from; i < to; ++i) {
         std::int64_t* const own = counts.data() + static_cast<std::size_t>(i) * parts;
         std::fill(own, own + parts, 0);
-        each_neighbor(block + i, [&](std::int64_t neighbor) {
-          const std::uint16_t part = part_[static_cast<std::size_t>(neighbor)];
-          if (part != kNowhere) ++own[part];
-        });
+        each_neighbor(
+            block + i, [&](std::size_t next) { __builtin_prefetch(&part_[next]); },
+            [&](std::size_t neighbor) {
+              if (part_[neighbor] != kNowhere) ++own[part_[neighbor]];
+            });
       }
     });
     for (std::int64_t i = 0; i < count; ++i) {

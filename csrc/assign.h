@@ -80,7 +80,10 @@ class Assigner {
   void count_cluster_block(std::int64_t block, std::span<std::int64_t> counts, int threads) const;
   Label candidate(std::int64_t node, class LabelCounts& counts) const;
   template <class Fn>
-  void each_neighbor(std::int64_t node, Fn&& fn) const;
+  void each_row(std::int64_t node, Fn&& fn) const;  // fn(sources, number of the first source, begin, end), for each edge type
+  template <class Ahead, class Fn>
+  void each_neighbor(std::int64_t node, Ahead&& ahead, Fn&& fn) const;
+  void prefetch_rows(std::int64_t position, std::int64_t end) const;  // of members_ after a position
 
   AssignSettings settings_;
   std::int64_t nodes_, block_;
