@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 
 from khop.graph.edge_runs import EdgeRuns
 from khop.importing.disk_estimate import import_bytes, peak_bytes, rows_of
+from khop.importing.id_column import keys_of
 from khop.importing.import_state import opened
 from khop.importing.import_tables import import_tables
 from khop.importing.read_spec import checked_spec
 from khop.importing.source import OpenSource, SourceFolder
 from khop.importing.spec import Source
+from khop.kernels.id_table import id_table
 
 from .shop import spec
 
@@ -72,6 +74,27 @@ def test_the_estimate_is_near_the_bytes_on_disk(tmp_path: Path, monkeypatch: pyt
         written.clear()
         import_tables(values, tmp_path / f"out-{len(columns)}")
         assert 0.75 * sum(written) <= import_bytes(state) <= 1.1 * sum(written)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_dictionaries_that_exceed_their_share_of_memory_count_as_files(tmp_path: Path, kind: str) -> None:
+    ids = pa.table(
+        {"id": [f"customer-{number:0{60 if kind == 'parquet' else 10}d}" for number in range(20_000)]}
+    )
+    if kind == "parquet":
+        pq.write_table(ids, tmp_path / "a.parquet", row_group_size=6000)
+    else:
+        pyarrow.csv.write_csv(ids, tmp_path / "a.csv")
+    values = {"nodes": {"a": {"files": [str(tmp_path / f"a.{kind}")], "id": "id"}}, "edges": {}}
+
+    def needed(memory: int) -> int:
+        return import_bytes(
+            opened(checked_spec(values, "spec"), SourceFolder(Path(), {}), 1, memory, lambda *_: None)
+        )
+
+    table = id_table("string")
+    table.append(keys_of(ids["id"].combine_chunks(), "string", "id", str))
+    assert needed(1 << 20) - needed(1 << 26) == pytest.approx(table.nbytes, rel=0.3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100))))

@@ -20,10 +20,11 @@ from khop.importing.sqlite_table import SqliteTable
 _SAMPLE = 1 << 20  # bytes of a CSV file whose lines are counted
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _ENDS, _WORD, _FLOAT = 8, 8, 4  # bytes: both ends of an edge, a position, time or key, a feature
+_SLOTS, _TEXT = 28, 16  # bytes of an id in a dictionary besides its text; a text of unknown length
 
 
 def import_bytes(work: ImportState) -> int:
-    """Return about the bytes of edges between their reading and sorting, and of nodes.
+    """Return about the bytes of edges between reading and sorting, of nodes, and of dictionaries in files.
 
     Tables whose number of rows is not known before they are read count nothing: Arrow files, and tables with
     `where`.
@@ -36,7 +37,31 @@ def import_bytes(work: ImportState) -> int:
         rows_of(source) * (_WORD + _FLOAT * len(work.spec.nodes[node_type].columns))
         for node_type, source in work.sources.items()
     )
-    return edges + nodes
+    return edges + nodes + _dictionaries(work)
+
+
+def _dictionaries(work: ImportState) -> int:
+    """Return about the bytes of dictionaries that do not fit in the budget and will be in files."""
+    sizes = [rows_of(source) * _id_bytes(work, node_type) for node_type, source in work.sources.items()]
+    return sum(size for size in sizes if size > work.ids_share)
+
+
+def _id_bytes(work: ImportState, node_type: str) -> int:
+    """Return about the bytes of one id in a dictionary."""
+    if work.ids[node_type].kind != "string":
+        return _SLOTS
+    table, name = work.sources[node_type].table, work.spec.nodes[node_type].id
+    if not isinstance(table, ParquetTable):
+        return _SLOTS + _TEXT
+    size = rows = 0
+    for _, path in table.files:
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            columns = metadata.row_group(group)
+            rows += columns.num_rows
+            chunks = (columns.column(at) for at in range(columns.num_columns))
+            size += sum(one.total_uncompressed_size for one in chunks if one.path_in_schema == name)
+    return _SLOTS + size // max(1, rows)
 
 
 def rows_to_read(work: ImportState) -> int:

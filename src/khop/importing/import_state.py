@@ -51,9 +51,13 @@ class ImportState:
 
     def bound_ids(self, folder: Path) -> None:
         """Let dictionaries of ids take half the budget, and files in `folder` beyond it."""
-        share = self.memory // (2 * max(1, len(self.ids)))
         for of_type in self.ids.values():
-            of_type.table.spill_beyond(share, str(folder))
+            of_type.table.spill_beyond(self.ids_share, str(folder))
+
+    @property
+    def ids_share(self) -> int:
+        """Bytes of memory that the dictionary of one type may take."""
+        return self.memory // (2 * max(1, len(self.ids)))
 
 
 def opened(
