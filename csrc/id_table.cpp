@@ -175,6 +175,7 @@ void IdTable<Pool>::insert_all(Keys keys, Fn&& on_key) {
       slots_[at] = slot_of(hashes[i], size_++);
     }
   }
+  spill_above(0);  // the last keys may have passed the limit
 }
 
 template <class Pool>

@@ -20,6 +20,7 @@ from khop.kernels.id_table import StringKeys
         (["b", "a"], "string", ["b", "a"]),
         (np.array(["b", "ä"]), "string", ["b", "ä"]),
         (np.array(["b", "a"], object), "string", ["b", "a"]),
+        (["a", "a\0", "\0"], "string", ["a", "a\0", "\0"]),
         (np.array([3, 1], np.uint8), "int64", [3, 1]),
         (torch.tensor([3, 1], dtype=torch.int32), "int64", [3, 1]),
         (StringKeys.of(["b"]), "string", ["b"]),

@@ -173,6 +173,14 @@ def test_a_table_in_files_gives_the_same_ids(data: st.DataObject, kind: Kind, mo
     assert table.is_spilled or table.nbytes <= most or not len(table)
 
 
+def test_the_first_key_may_pass_the_limit() -> None:
+    table = id_table("int64")
+    table.spill_beyond(512, gettempdir())
+    table.add(np.array([7]))
+    assert table.is_spilled
+    assert table.find(np.array([7, 8])).tolist() == [0, -1]
+
+
 def test_a_table_in_files_takes_no_memory(tmp_path: Path) -> None:
     work = """
 import numpy as np

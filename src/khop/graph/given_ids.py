@@ -19,7 +19,7 @@ def given_ids(ids: GivenIds, where: str) -> Keys:
     """Return ids as keys; ValueError unless they are text or integers of 64 bits."""
     if isinstance(ids, StringKeys):
         return ids
-    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else _array(ids)
     if values.ndim != 1:
         raise ValueError(f"{where}: ids have shape {values.shape}: give one per node")
     if np.issubdtype(values.dtype, np.integer) and np.can_cast(values.dtype, np.int64):
@@ -29,6 +29,12 @@ def given_ids(ids: GivenIds, where: str) -> Keys:
         if not isinstance(text, str):
             raise ValueError(f"{where}: ids[{row}] is {text!r}: ids are text or integers of 64 bits")
     return StringKeys.of(texts)
+
+
+def _array(ids: Any) -> npt.NDArray[Any]:  # noqa: ANN401
+    """Return ids as an array. NumPy's own arrays of text would drop NULs at the end of an id."""
+    is_text = isinstance(ids, list | tuple) and len(ids) > 0 and isinstance(ids[0], str)
+    return np.array(ids, object) if is_text else np.asarray(ids)
 
 
 def kind_of(keys: Keys) -> Kind:
