@@ -10,6 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from khop.importing.column_spec import AnyColumn
+from khop.importing.encode_words import WordsEncoder
 from khop.importing.encoders import fitter, restored, stored
 
 
@@ -25,6 +26,8 @@ CASES: list[tuple[Any, pa.Array]] = [
     ({"kind": "date", "timezone": "UTC"}, pa.array([date(2020, 1, 1), None, date(2021, 5, 5)])),
     ({"kind": "vector", "missing": "zero"}, pa.array([[1.0, 2.0], None, [3.0, 4.0]])),
     ("bool", pa.array([True, None, False])),
+    ({"kind": "words", "words": 20}, pa.array(["a b", None, "c"])),
+    ({"kind": "words", "separator": "|", "values": "one"}, pa.array(["a|b", None, ""])),
 ]
 
 
@@ -35,10 +38,11 @@ def test_a_stored_encoder_gives_the_same_bits(spec: object, array: pa.Array) -> 
     encoder = one.encoder()
     again = restored(json.loads(json.dumps(stored(encoder))))
     values = encoder.encode(array, where).values
-    assert values.shape == (3, encoder.width)
-    assert values.dtype == np.float32
+    shape = (2, encoder.longest) if isinstance(encoder, WordsEncoder) else (encoder.width,)
+    assert values.shape == (3, *shape)
+    assert values.dtype == (np.int32 if isinstance(encoder, WordsEncoder) else np.float32)
     assert np.array_equal(again.encode(array, where).values, values)
-    assert encoder.encode(array.slice(0, 0), where).values.shape == (0, encoder.width)
+    assert encoder.encode(array.slice(0, 0), where).values.shape == (0, *shape)
 
 
 def test_vectors_without_numbers_are_refused() -> None:

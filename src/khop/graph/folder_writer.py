@@ -77,6 +77,10 @@ class ArrayWriter:
         self._put(block)
         self._wrote(len(block))
 
+    def fill(self, count: int) -> None:
+        """Write zeros as the next `count` rows."""
+        self.write(np.zeros((count, *self._expected.shape[1:]), STORED[self._expected.dtype]))
+
     def close(self) -> ArrayEntry:
         """Flush the file to disk and return its entry."""
         flush(self._file)

@@ -69,6 +69,22 @@ class Text(Column):
     """`all` counts pairs of adjacent words too."""
 
 
+class Words(Column):
+    """A bag of words as a sparse column of its own: an entry per word, weighted by rarity in training."""
+
+    kind: Literal["words"]
+    words: Annotated[int, Field(ge=2, le=1 << 24)] = 50_000
+    """Numbers of a row: buckets for words. Words of a bucket that training lacks are left out."""
+    separator: Name | None = None
+    """Text between two entries of a text column of lists, such as "|"; default: text is split into words."""
+    bigrams: Literal["none", "all"] = "none"
+    """`all` has pairs of adjacent words of a text too."""
+    values: Literal["rarity", "one"] = "rarity"
+    """Value of an entry: larger for rare words, with a sum of squares of 1 per row, or 1."""
+    most: Annotated[int, Field(ge=1, le=65536)] = 256
+    """Most entries of a row, the rarest; a row has room for the longest of training."""
+
+
 DatePart = Literal["age", "year", "month", "day", "weekday", "hour"]
 
 
@@ -117,6 +133,8 @@ def _named_kind(value: Any) -> Any:
 
 
 AnyColumn = Annotated[
-    Annotated[Number | Category | Multi | Text | Date | Vector | Boolean | Raw, Field(discriminator="kind")],
+    Annotated[
+        Number | Category | Multi | Text | Words | Date | Vector | Boolean | Raw, Field(discriminator="kind")
+    ],
     BeforeValidator(_named_kind, json_schema_input_type=str | dict[str, Any]),
 ]

@@ -37,7 +37,7 @@ class TextEncoder:
         values = np.zeros((len(array), self.width), np.float32)
         unknown = 0
         for row, text in enumerate(texts_of(array).to_pylist()):
-            buckets = sorted(set(_buckets(text or "", self.words, self.bigrams)))
+            buckets = sorted(set(buckets_of(text or "", self.words, self.bigrams)))
             known = [bucket for bucket in buckets if bucket in self.counts]
             unknown += len(known) < len(buckets)
             if known:
@@ -84,7 +84,7 @@ class TextFitter:
         """Add the texts of training rows."""
         for text in texts_of(array).to_pylist():
             self.texts += text is not None
-            for bucket in set(_buckets(text or "", self.words, self.bigrams)):
+            for bucket in set(buckets_of(text or "", self.words, self.bigrams)):
                 self.counts[bucket] = self.counts.get(bucket, 0) + 1
 
     def encoder(self) -> TextEncoder:
@@ -92,14 +92,19 @@ class TextFitter:
         return TextEncoder(self.key, self.words, self.width, self.bigrams, self.texts, self.counts)
 
 
-def _buckets(text: str, words: int, bigrams: str) -> Iterable[int]:
+def buckets_of(text: str, words: int, bigrams: str) -> Iterable[int]:
     """Yield the bucket of each word, in lower case, and of each pair of adjacent words."""
     found = _WORD.findall(text.lower())
     for word in found:
-        yield _digest(word) % words
+        yield bucket_of(word, words)
     if bigrams == "all":
         for one, other in pairwise(found):
-            yield _digest(f"{one} {other}") % words
+            yield bucket_of(f"{one} {other}", words)
+
+
+def bucket_of(word: str, words: int) -> int:
+    """Return the bucket of a word among `words` buckets."""
+    return _digest(word) % words
 
 
 @lru_cache(maxsize=1 << 16)

@@ -17,7 +17,7 @@ Where = Callable[[int], str]  # the place of a row in words
 class Encoded:
     """Numbers of some rows."""
 
-    values: Floats  # (rows, width)
+    values: npt.NDArray[Any]  # float32 (rows, width); of words int32 (rows, 2, longest)
     unknown: int = 0  # rows with a category or word that training lacks
 
 

@@ -14,6 +14,7 @@ from khop.importing.column_spec import (
     Number,
     Text,
     Vector,
+    Words,
 )
 from khop.importing.encode_category import CategoryEncoder, CategoryFitter
 from khop.importing.encode_date import DateEncoder, DateFitter
@@ -25,6 +26,7 @@ from khop.importing.encode_number import (
     as_lists,
 )
 from khop.importing.encode_text import TextEncoder, TextFitter
+from khop.importing.encode_words import Bags, WordsEncoder, WordsFitter
 from khop.importing.encoder import Encoder, Fitter, Where
 from khop.importing.packages import pc
 
@@ -73,6 +75,9 @@ def fitter(spec: Column, key: str) -> Fitter:
             return CategoryFitter(key, "lists", spec.separator, spec.limit, spec.min_count)
         case Text():
             return TextFitter(key, spec.words, spec.width, spec.bigrams)
+        case Words():
+            bags = Bags(key, spec.words, spec.separator, spec.bigrams)
+            return WordsFitter(bags, spec.values, spec.most)
         case Date():
             return DateFitter(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.missing)
         case Vector():
@@ -96,6 +101,7 @@ _OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {
     "NumberEncoder": _plain(NumberEncoder),
     "TextEncoder": TextEncoder.of_state,
     "VectorEncoder": _plain(VectorEncoder),
+    "WordsEncoder": WordsEncoder.of_state,
 }
 
 

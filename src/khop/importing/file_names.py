@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from khop.graph.layout import check_edge_types, check_names
-from khop.importing.column_spec import AnyColumn, Raw
+from khop.importing.column_spec import AnyColumn, Raw, Words
 from khop.importing.edge_reader import SPLIT
 from khop.importing.node_columns import FEATURES, LABEL, TIME
 from khop.importing.spec import EdgeRules, NodeSpec, Spec
@@ -25,7 +25,7 @@ def check_file_names(spec: Spec) -> None:
 
 def _stored(node: NodeSpec) -> Mapping[str, AnyColumn]:
     """Return the columns with a file of their own; the others are joined to features."""
-    return {name: column for name, column in node.columns.items() if isinstance(column, Raw)}
+    return {name: column for name, column in node.columns.items() if isinstance(column, Raw | Words)}
 
 
 def _of_nodes(node: NodeSpec) -> dict[str, str]:

@@ -21,6 +21,7 @@ _KINDS = {
     "NumberEncoder": "number",
     "TextEncoder": "text",
     "VectorEncoder": "vector",
+    "WordsEncoder": "words",
 }
 _FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names, and limits of statistics
 _TIME_FIELDS = ("time", "unit", "timezone", "format")

@@ -16,6 +16,7 @@ from khop.graph.parallel_tasks import in_order
 from khop.importing.arrow_values import numpy_of
 from khop.importing.column_spec import Raw
 from khop.importing.encode_number import is_text, numbers_of
+from khop.importing.encode_words import WordsEncoder
 from khop.importing.encoder import Encoder
 from khop.importing.encoders import fitter, stored
 from khop.importing.id_column import key_texts
@@ -161,7 +162,7 @@ class _Output:
     encoders: Mapping[str, Encoder]
     label: LabelReader | None
     writer: FolderWriter
-    features: ArrayWriter | None
+    files: Mapping[str, ArrayWriter]  # by column: features, and sparse columns
     parts: Parts | None
     rows: int = 0  # written so far
     columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # in memory
@@ -176,22 +177,28 @@ class _Output:
         label: LabelReader | None,
         writer: FolderWriter,
     ) -> _Output:
-        width = sum(encoder.width for encoder in encoders.values())
-        file = layout.node_column(reader.node_type, FEATURES)
-        features = writer.open_array(file, "float32", (count, width)) if width else None
+        width = sum(encoder.width for name, encoder in encoders.items() if name not in _sparse(encoders))
+        shapes: dict[str, tuple[str, tuple[int, ...]]] = {FEATURES: ("float32", (width,))} if width else {}
+        shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(encoders).items()}
+        files = {
+            name: writer.open_array(layout.node_column(reader.node_type, name), dtype, (count, *shape))
+            for name, (dtype, shape) in shapes.items()
+        }
         parts = None if reader.split is None else np.full(count, NONE, np.int8)
-        return cls(reader, count, encoders, label, writer, features, parts)
+        return cls(reader, count, encoders, label, writer, files, parts)
 
     def put(self, first: int, rows: Rows) -> None:
         spec = self.reader.spec
-        encoded = [
-            (name, encoder.encode(rows.column(spec.columns[name].column or name), rows.row))
-            for name, encoder in self.encoders.items()
-        ]
-        if self.features is not None:
-            self.features.write(np.concatenate([one.values for _, one in encoded], axis=1))
-        for name, one in encoded:
-            self.unknown[name] = self.unknown.get(name, 0) + one.unknown
+        dense = []
+        for name, encoder in self.encoders.items():
+            encoded = encoder.encode(rows.column(spec.columns[name].column or name), rows.row)
+            self.unknown[name] = self.unknown.get(name, 0) + encoded.unknown
+            if name in _sparse(self.encoders):
+                self.files[name].write(encoded.values)
+            else:
+                dense.append(encoded.values)
+        if dense:
+            self.files[FEATURES].write(np.concatenate(dense, axis=1))
         self.rows = first + len(rows)
         for name, column in spec.columns.items():
             if isinstance(column, Raw):
@@ -214,10 +221,9 @@ class _Output:
 
     def finished(self) -> WrittenNodes:
         node_type, splits = self.reader.node_type, {}
-        if self.features is not None:
-            width = sum(encoder.width for encoder in self.encoders.values())
-            self.features.write(np.zeros((self.count - self.rows, width), np.float32))
-            self.features.close()
+        for written in self.files.values():
+            written.fill(self.count - self.rows)
+            written.close()
         for name, values in self.columns.items():
             file = layout.node_column(node_type, name)
             self.writer.array(file, values.dtype.name, values.shape, [values])
@@ -228,13 +234,14 @@ class _Output:
             self.writer.array(layout.node_split(node_type, name), "int64", ids.shape, [ids])
         is_class = self.label is not None and self.label.spec.kind == "class"
         classes = {LABEL: len(self.label.classes)} if self.label is not None and is_class else {}
-        names = ([FEATURES] if self.features is not None else []) + list(self.columns)
-        entry = NodeEntry(node_type, self.count, tuple(names), tuple(splits), classes)
+        names = (*self.files, *self.columns)
+        sparse = {name: one.width for name, one in _sparse(self.encoders).items()}
+        entry = NodeEntry(node_type, self.count, names, tuple(splits), classes, sparse=sparse)
         return WrittenNodes(entry, node_document(self.reader, self.encoders, self.label), self.unknown)
 
     def abandon(self) -> None:
-        if self.features is not None:
-            self.features.abandon()
+        for file in self.files.values():
+            file.abandon()
 
     def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
         if name not in self.columns:
@@ -243,6 +250,11 @@ class _Output:
             shape = (self.count, *values.shape[1:])
             self.columns[name] = np.full(shape, fill if name == LABEL else 0, values.dtype)
         self.columns[name][first : first + len(values)] = values
+
+
+def _sparse(encoders: Mapping[str, Encoder]) -> dict[str, WordsEncoder]:
+    """Return the encoders of sparse columns, which have a file of their own."""
+    return {name: one for name, one in encoders.items() if isinstance(one, WordsEncoder)}
 
 
 def raw_dtype(dtype: Any, asked: str | None = None) -> str:

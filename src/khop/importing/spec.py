@@ -217,6 +217,13 @@ class EdgeRules(SpecTable):
     split: Split | None = None
     """The split of the edges as links to predict: by ratio or column."""
 
+    @model_validator(mode="after")
+    def _dense(self) -> EdgeRules:
+        sparse = [name for name, column in self.columns.items() if column.kind == "words"]
+        if sparse:
+            raise ValueError(f'columns.{sparse[0]}.kind is "words": columns of edges are dense; give "text"')
+        return self
+
 
 class EdgeSpec(Source, EdgeRules):
     """An edge type with its table."""
