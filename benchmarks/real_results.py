@@ -3,8 +3,10 @@
 Every result is the mean of several seeds of one `khop train ... --json`: GAT and GraphSAGE on amazon-photo
 and tolokers (read from ../shared/data, left out if absent), every model on Debian's packages, Debian's links
 with learned ids and BPR, and a recommender of dependencies: LightGCN over all and over sampled neighbors,
-ranked among all packages beside popularity. The test score is that of the epoch that is best on validation.
-Results are written after each entry; entries that are there already are kept.
+beside popularity, among the packages that anything depends on before the test links (the snapshot has no
+times: links are split at random). The test score is that of the epoch that is best on validation.
+Results are written after each seed. Other entries are kept, and an entry that was ended goes on with its next
+seed.
 
     python benchmarks/real_results.py [--only NAME ...] [--seeds 3] [--threads 1]
 """
@@ -34,6 +36,7 @@ from khop.config.link_run_task import LinkTask
 
 SHOP = ("dependent", "depends", "dependency")
 RESULT = RESULTS / "real_results.json"
+RANKED_USERS = 4_000
 Scores = dict[str, float]
 
 
@@ -88,13 +91,13 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "recommender, lightgcn, sampled": Entry(
         "shop",
-        f"{RECOMMENDER} --fanouts 10,10,10 --epochs 20 --patience 3 --evaluation-every 2",
-        ("ndcg_20",),
+        f"{RECOMMENDER} --fanouts 10,10,10 --epochs 10 --patience 2 --evaluation-every 2",
+        ("ndcg@20", "popularity_ndcg@20"),
     ),
     "recommender, lightgcn, all neighbors": Entry(
         "shop",
-        f"{RECOMMENDER} --fanouts -1,-1,-1 --epochs 20 --patience 3 --evaluation-every 2",
-        ("ndcg_20",),
+        f"{RECOMMENDER} --fanouts -1,-1,-1 --epochs 10 --patience 2 --evaluation-every 2",
+        ("ndcg@20", "popularity_ndcg@20"),
     ),
     **{
         f"debian, {name}": Entry("debian", f"{options} {DEBIAN}", ("accuracy",))
@@ -133,53 +136,88 @@ def trained(command: Sequence[str]) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The packages that anything depends on before the test links: a recommender knows no others."""
+
+    degrees: Tensor  # int64 (candidates), their dependents in training and validation
+    items: Tensor  # int64 (candidates), ascending
+    place: Tensor  # int64 (packages), -1 for the others
+
+    @classmethod
+    def of(cls, degrees: Tensor) -> Candidates:
+        items = degrees.nonzero().squeeze(1)
+        place = torch.full_like(degrees, -1)
+        place[items] = torch.arange(items.numel())
+        return cls(degrees[items], items, place)
+
+    def of_links(self, links: Tensor) -> Tensor:
+        """Return the links to candidates, with places of candidates as destinations."""
+        placed = torch.stack([links[0], self.place[links[1]]])
+        return placed[:, placed[1] >= 0]
+
+
 def ranked(run: Path) -> Scores:
-    """Rank all items for each user of the test links, without the items linked in training and validation."""
-    loaded = khop.load_run(run).run
-    task = loaded.run_task
+    """Rank the candidates for users of the test links, without those linked in training and validation.
+
+    The users are the same RANKED_USERS for the model and for popularity, drawn by the seed of the benchmark.
+    """
+    task = khop.load_run(run).run.run_task
     assert isinstance(task, LinkTask)
     split, model = task.split, task.model
-    links = {name: of.edges[SHOP] for name, of in (("train", split.train_links), ("val", split.val_links))}
-    held_out, seen = split.test_links.edges[SHOP], torch.cat(list(links.values()), dim=1)
-    count = split.test.num_nodes(SHOP[2])
+    before = [split.train_links, split.val_links]
+    candidates = Candidates.of(in_degrees(split.test, SHOP, before))
+    seen = candidates.of_links(torch.cat([links.edges[SHOP] for links in before], dim=1))
+    held_out = candidates.of_links(split.test_links.edges[SHOP])
+    users = held_out[0].unique()
+    drawn = users[torch.randperm(users.numel(), generator=torch.Generator().manual_seed(0))[:RANKED_USERS]]
+    held_out = held_out[:, torch.isin(held_out[0], drawn)]
     rows = khop.node_rows(
         model.encoder, split.test.topology, split.test.features, SHOP[::2], rule=khop.SymmetricSum()
     )
-    popular = in_degrees(split.test, SHOP, [split.train_links, split.val_links]).double()
+    items, popular = rows[SHOP[2]][candidates.items], candidates.degrees.float()
 
     def by_model(users: Tensor) -> Tensor:
         with torch.no_grad():
-            return rows[SHOP[0]][users] @ rows[SHOP[2]].T
+            return rows[SHOP[0]][users] @ items.T
 
     found: Scores = {}
     for name, scores_of in (("", by_model), ("popularity_", lambda users: popular.expand(users.numel(), -1))):
-        ranking = khop.full_ranking(scores_of, held_out, seen, count, at=[20])
+        ranking = khop.full_ranking(scores_of, held_out, seen, items.shape[0], at=[20])
         found |= {f"{name}full_ndcg_20": ranking.ndcg[20], f"{name}full_recall_20": ranking.recall[20]}
-    return found
+    return found | {"candidates": items.shape[0], "users": ranking.queries}
 
 
-def measured(entry: Entry, data: Path, graphs: Path, seeds: int, threads: int) -> tuple[str, list[Scores]]:
-    """Return the command of an entry, and the scores of each seed."""
-    graph = ["--graph", entry.graph] if entry.graph in GRAPHS else [entry.graph]
-    command = ["khop", "train", *graph, *shlex.split(entry.options)]
-    place = graphs / entry.graph
-    if entry.graph in GRAPHS and not place.exists():
-        GRAPHS[entry.graph](data / entry.graph, place)
-    given = ["--graph", str(place)] if entry.graph in GRAPHS else [entry.graph]
-    runs = []
-    for seed in range(seeds):
+@dataclass(frozen=True)
+class Bench:
+    """The graphs of the entries, and the settings that no entry has."""
+
+    data: Path
+    graphs: Path
+    threads: int
+
+    def measured(self, entry: Entry, seed: int) -> Scores:
+        """Return the scores of one seed."""
+        place = self.graphs / entry.graph
+        if entry.graph in GRAPHS and not place.exists():
+            GRAPHS[entry.graph](self.data / entry.graph, place)
+        given = ["--graph", str(place)] if entry.graph in GRAPHS else [entry.graph]
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "run")
             splits = (
                 [f"--{of}-split={of}.{seed}" for of in ("train", "val", "test")] if entry.by_split else []
             )
-            fixed = ["--seed", str(seed), "--compute-threads", str(threads), "--out", str(out), "--json"]
-            result = trained(["khop", "train", *given, *command[2 + len(graph) :], *splits, *fixed])
+            fixed = [f"--seed={seed}", f"--compute-threads={self.threads}", f"--out={out}", "--json"]
+            result = trained(["khop", "train", *given, *shlex.split(entry.options), *splits, *fixed])
             names = [f"{split}_{score}" for split in ("val", "test") for score in entry.scores]
             own = {name: result[name] for name in (*names, "best_epoch", "epochs", "seconds")}
-            runs.append(own | (ranked(out) if entry.graph == "shop" else {}))
-            print(f"  {seed}: {runs[-1]}", file=sys.stderr, flush=True)
-    return shlex.join([*command, "--seed", "SEED"]), runs
+            return own | (ranked(out) if entry.graph == "shop" else {})
+
+
+def command_of(entry: Entry) -> str:
+    """Return the command of an entry as a user types it."""
+    graph = ["--graph", entry.graph] if entry.graph in GRAPHS else [entry.graph]
+    return shlex.join(["khop", "train", *graph, *shlex.split(entry.options), "--seed", "SEED"])
 
 
 def summary(runs: Sequence[Scores]) -> dict[str, dict[str, float]]:
@@ -200,29 +238,29 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     arguments = parser.parse_args()
-    kept = json.loads(RESULT.read_text())["entries"] if RESULT.exists() else {}
+    found = json.loads(RESULT.read_text())["entries"] if RESULT.exists() else {}
     with tempfile.TemporaryDirectory() as graphs:
+        bench = Bench(arguments.data, Path(graphs), arguments.threads)
         for name in arguments.only:
             entry = ENTRIES[name]
             if entry.graph in ("amazon-photo", "tolokers") and not (arguments.data / entry.graph).is_dir():
                 print(f"{name}: left out, {arguments.data / entry.graph} is not there", file=sys.stderr)
                 continue
-            print(name, file=sys.stderr, flush=True)
-            load = os.getloadavg()[1]
-            command, runs = measured(entry, arguments.data, Path(graphs), arguments.seeds, arguments.threads)
-            kept[name] = {
-                "command": command,
-                "threads": arguments.threads,
-                "load": [round(load, 1), round(os.getloadavg()[1], 1)],
-                "summary": summary(runs),
-                "runs": runs,
-                "entry": asdict(entry),
-            }
-            RESULT.write_text(
-                json.dumps({"benchmark": "real_results", "machine": machine(), "entries": kept}, indent=1)
-                + "\n"
-            )
-            print(json.dumps({name: kept[name]["summary"]}), flush=True)
+            fixed = {"command": command_of(entry), "threads": arguments.threads, "entry": asdict(entry)}
+            before = found.get(name, {"runs": []})
+            is_same = all(before.get(key) == fixed[key] for key in ("command", "threads"))
+            unfinished = is_same and len(before["runs"]) < arguments.seeds
+            runs, loads = (before["runs"], before["load"]) if unfinished else ([], [])
+            for seed in range(len(runs), arguments.seeds):
+                runs.append(bench.measured(entry, seed))
+                loads.append(round(os.getloadavg()[1], 1))
+                print(f"{name}, seed {seed}: {runs[-1]}", file=sys.stderr, flush=True)
+                found[name] = {**fixed, "load": loads, "summary": summary(runs), "runs": runs}
+                text = json.dumps(
+                    {"benchmark": "real_results", "machine": machine(), "entries": found}, indent=1
+                )
+                RESULT.write_text(text + "\n")
+            print(json.dumps({name: found[name]["summary"]}), flush=True)
 
 
 if __name__ == "__main__":
