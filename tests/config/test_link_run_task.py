@@ -144,21 +144,58 @@ def test_several_edge_types_share_an_encoder_and_are_measured_each(tmp_path: Pat
         _ = run_task.edge_type
 
 
-def test_several_edge_types_are_split_at_random(tmp_path: Path) -> None:
-    columns = {"split": torch.tensor([0, 1, 2])}
-    tables = {
-        t: EdgeTable(torch.arange(3), torch.arange(3), columns) for t in (BUYS, ("user", "likes", "item"))
-    }
-    nodes = {t: NodeTable(columns={"x": torch.zeros(3, 1)}) for t in ("user", "item")}
+LIKES = ("user", "likes", "item")
+
+
+def on_two_types(
+    tmp_path: Path, columns: dict[tuple[str, str, str], dict[str, torch.Tensor]], **links: object
+) -> Run:
+    """Prepare a run on two edge types of 12 links, with these columns, in a graph with cut-offs."""
+    ends = torch.arange(12)
+    tables = {t: EdgeTable(ends, ends // 2, of_type) for t, of_type in columns.items()}
+    nodes = {"user": NodeTable(columns={"x": torch.zeros(12, 1)}), "item": NodeTable(20)}
+    documents = {"import.json": b'{"time_split": {"val": 6, "test": 9}}'}
     values = {
-        "graph": str(write_graph(tmp_path / "g", nodes, tables)),
+        "graph": str(write_graph(tmp_path / "g", nodes, tables, documents=documents)),
         "task": {"kind": "link-prediction", "target": "user buys item, user likes item"},
+        "links": {"eval_negatives": 2, **links},
         "sampler": {"fanouts": [2]},
     }
-    with pytest.raises(
-        ValueError, match=r'links.split is "auto": a split by time or by a column has one edge'
-    ):
-        prepare(RawRun(values, "run.toml"), tmp_path / "cache")
+    return prepare(RawRun(values, "run.toml"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("split", "counts"),
+    [("time", {BUYS: [6, 3, 3], LIKES: [4, 3, 5]}), ("auto", {BUYS: [9, 1, 2], LIKES: [8, 2, 2]})],
+)
+def test_several_edge_types_are_split_by_time_or_by_a_column(
+    tmp_path: Path, split: str, counts: dict[tuple[str, str, str], list[int]]
+) -> None:
+    parts = {BUYS: [0] * 9 + [1] + [2] * 2, LIKES: [0] * 8 + [1] * 2 + [2] * 2}
+    columns = {
+        t: {"time": torch.arange(12) + 2 * (t == LIKES), "split": torch.tensor(of_type, dtype=torch.int8)}
+        for t, of_type in parts.items()
+    }
+    task = task_of(on_two_types(tmp_path, columns, split=split))
+    links = [task.split.train_links, task.split.val_links, task.split.test_links]
+    assert {t: [part.edges[t].shape[1] for part in links] for t in (BUYS, LIKES)} == counts
+    assert all(part.negatives is not None and len(part.negatives[LIKES]) for part in links[1:])
+    assert task.scores(("val",), unwatched)["val/user likes item/mrr"] > 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "split", "message"),
+    [
+        ({"split": torch.arange(12) % 3}, "auto", 'those of user likes item at random; give "random"'),
+        ({"split": torch.arange(12) % 3}, "column", "have no column 'split' to split by"),
+        ({"time": torch.arange(12)}, "time", "have no column 'time' to split by"),
+    ],
+)
+def test_several_edge_types_are_split_in_one_way(
+    tmp_path: Path, columns: dict[str, torch.Tensor], split: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        on_two_types(tmp_path, {BUYS: columns, LIKES: {}}, split=split)
 
 
 def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:

@@ -21,7 +21,7 @@ from khop.sampling.time_split import (
     split_by_time,
 )
 
-BUYS = ("user", "buys", "item")
+BUYS, LIKES = ("user", "buys", "item"), ("user", "likes", "item")
 days = st.integers(-3, 12)
 Rows = list[tuple[int, int, int, int]]  # user, item, time, part
 rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), days, st.integers(-1, 2)), max_size=20)
@@ -53,7 +53,7 @@ def test_links_of_each_part_lie_between_the_cut_offs(
     given_rows: Rows, users: list[int] | None, val: int, gap: int
 ) -> None:
     edges, lies = edges_of(given_rows, users)
-    split = split_by_time(edges, BUYS, TimeCutOffs(val, val + gap))
+    split = split_by_time(edges, [BUYS], TimeCutOffs(val, val + gap))
     times = [time_of(row, users) for row in lies]
     part = [(time >= val) + (time >= val + gap) for time in times]
     assert chosen(split) == [[at for at, of in enumerate(part) if of == number] for number in range(3)]
@@ -80,11 +80,33 @@ def test_nodes_exist_from_their_time_or_their_first_edge_on(
 @given(rows)
 def test_links_of_each_part_have_its_number(given_rows: Rows) -> None:
     edges, lies = edges_of(given_rows, None)
-    split = split_by_column(edges, BUYS)
+    split = split_by_column(edges, [BUYS])
     assert chosen(split) == [[at for at, row in enumerate(lies) if row[3] == part] for part in range(3)]
     assert split.train.kept[BUYS][0].tolist() == [at for at, row in enumerate(lies) if row[3] == 0]
     assert split.test.kept[BUYS][0].tolist() == [at for at, row in enumerate(lies) if row[3] in (0, 1)]
     assert split.train.limit is split.test.limit is None
+
+
+@given(rows, rows, days, st.integers(0, 5))
+def test_several_types_are_split_as_each_is_alone(bought: Rows, liked: Rows, val: int, gap: int) -> None:
+    tables = {
+        t: torch.tensor(of, dtype=torch.int64).view(-1, 4) for t, of in ((BUYS, bought), (LIKES, liked))
+    }
+    columns = {t: {"time": of[:, 2], "split": of[:, 3].to(torch.int8)} for t, of in tables.items()}
+    ends = {t: (of[:, 0], of[:, 1]) for t, of in tables.items()}
+    graph = csc_graph_from_edges({"user": 4, "item": 5}, ends, columns=columns)
+    edges, cut_offs = WholeColumnEdges(graph, graph.columns), TimeCutOffs(val, val + gap)
+    for both, alone in (
+        (split_by_time(edges, [BUYS, LIKES], cut_offs), lambda t: split_by_time(edges, [t], cut_offs)),
+        (split_by_column(edges, [BUYS, LIKES]), lambda t: split_by_column(edges, [t])),
+    ):
+        for edge_type in (BUYS, LIKES):
+            for name in ("train", "val", "test"):
+                part, expected = getattr(both, name), getattr(alone(edge_type), name)
+                assert part.links[edge_type][0].equal(expected.links[edge_type][0])
+                assert {t: of[0].tolist() for t, of in part.kept.items()} == {
+                    t: of[0].tolist() for t, of in expected.kept.items()
+                }
 
 
 def test_edges_without_times_and_parts_are_refused() -> None:
@@ -93,9 +115,9 @@ def test_edges_without_times_and_parts_are_refused() -> None:
     assert edge_times(bare, BUYS) is None
     assert positions_before(bare, 3) == nodes_with_edges_before(bare, 3) == {}
     with pytest.raises(ValueError, match="have no column 'time' to split by"):
-        split_by_time(bare, BUYS, TimeCutOffs(1, 2))
+        split_by_time(bare, [BUYS], TimeCutOffs(1, 2))
     with pytest.raises(ValueError, match="have no column 'split' to split by"):
-        split_by_column(bare, BUYS)
+        split_by_column(bare, [BUYS])
 
 
 def test_a_part_without_links_is_named() -> None:

@@ -128,9 +128,9 @@ def _split(graph: Graph, given: SplitArguments) -> LinkSplit:
             disjoint = method.disjoint_share
             return split_links(graph, given.edge_types, *shares, disjoint_share=disjoint, **columns)
         case TimeCutOffs():
-            return split_links_by_time(graph, given.edge_types[0], method, **columns)
+            return split_links_by_time(graph, given.edge_types, method, **columns)
         case ByColumn():
-            return split_links_by_column(graph, given.edge_types[0], **columns)
+            return split_links_by_column(graph, given.edge_types, **columns)
 
 
 def service_of(

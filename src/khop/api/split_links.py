@@ -99,7 +99,7 @@ def split_links(
     collective. The links of a graph on servers are split there, and stay there.
     """
     graph_of("graph", graph)
-    edge_types, facts = _edge_types(edge_type), LinkColumns(negatives, label, time, relation)
+    edge_types, facts = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)
     _check(graph, edge_types, facts)
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
     if graph.servers is not None:
@@ -168,8 +168,8 @@ def links_at(
     return Links(edges, labels, times, negatives or None, relations)
 
 
-def _edge_types(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
-    """Return the edge types: one, given as text or a tuple of three single words, or several."""
+def edge_types_of(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
+    """Return the edge types: one, as text or a tuple of three single words, or several."""
     if isinstance(given, str) or (
         isinstance(given, tuple)
         and given

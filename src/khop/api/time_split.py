@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from khop.api.open_graph import Graph
-from khop.api.split_links import AnyLinks, LinkSplit, beside, links_at, split_on_servers, with_edges_of
+from khop.api.split_links import (
+    AnyLinks,
+    LinkSplit,
+    beside,
+    edge_types_of,
+    links_at,
+    split_on_servers,
+    with_edges_of,
+)
 from khop.arguments import seed_number
 from khop.distributed.link_split import rank_edges, rank_links, summed_over_ranks
 from khop.draw import DrawKey, Purpose
@@ -30,7 +38,7 @@ from khop.sampling.time_split import (
     split_by_column,
     split_by_time,
 )
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, EdgeTypeName, NodeType
 from khop.servers.graph import view_before
 from khop.servers.split_arguments import ByColumn, SplitArguments
 
@@ -72,7 +80,7 @@ def edges_before(graph: Graph, limit: int) -> Graph:
 
 def split_links_by_time(
     graph: Graph,
-    edge_type: EdgeType,
+    edge_type: EdgeTypeName | Sequence[EdgeTypeName],
     cut_offs: TimeCutOffs,
     *,
     negatives: int = 1,
@@ -81,22 +89,22 @@ def split_links_by_time(
     relation: str | None = None,
     seed: int = 0,
 ) -> LinkSplit:
-    """Split the edges of a type by their times: training < val <= validation < test <= test.
+    """Split the edges of one or several types by their times: training < val <= validation < test <= test.
 
     Training and validation pass messages over the edges of all types before `val`, test over those before
     `test`; reverses have the times of their edges. Negatives are nodes that exist before these times, as in
     `edges_before`, and no edges of the whole graph. The other arguments are those of `khop.split_links`.
     """
-    columns = LinkColumns(negatives, label, time, relation)
+    edge_types, columns = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:
-        return split_on_servers(graph, SplitArguments((edge_type,), cut_offs, columns, seed_number(seed)))
+        return split_on_servers(graph, SplitArguments(edge_types, cut_offs, columns, seed_number(seed)))
     edges = _edges(graph)
-    return _split(graph, edges, edge_type, split_by_time(edges, edge_type, cut_offs), columns, seed)
+    return _split(graph, edges, split_by_time(edges, edge_types, cut_offs), columns, seed)
 
 
 def split_links_by_column(
     graph: Graph,
-    edge_type: EdgeType,
+    edge_type: EdgeTypeName | Sequence[EdgeTypeName],
     *,
     negatives: int = 1,
     label: str | None = None,
@@ -104,17 +112,17 @@ def split_links_by_column(
     relation: str | None = None,
     seed: int = 0,
 ) -> LinkSplit:
-    """Split the edges of a type by their column `split`: 0 training, 1 validation, 2 test, -1 none.
+    """Split the edges of one or several types by their column `split`: 0 train, 1 val, 2 test, -1 none.
 
     Training and validation pass messages over training edges, test over those of training and validation.
     The same holds for other edge types with such a column; edge types without one are kept. The other
     arguments are those of `khop.split_links`.
     """
-    columns = LinkColumns(negatives, label, time, relation)
+    edge_types, columns = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:
-        return split_on_servers(graph, SplitArguments((edge_type,), ByColumn(), columns, seed_number(seed)))
+        return split_on_servers(graph, SplitArguments(edge_types, ByColumn(), columns, seed_number(seed)))
     edges = _edges(graph)
-    return _split(graph, edges, edge_type, split_by_column(edges, edge_type), columns, seed)
+    return _split(graph, edges, split_by_column(edges, edge_types), columns, seed)
 
 
 def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]) -> tuple[int, ...]:
@@ -128,13 +136,12 @@ def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]
     return tuple(_summed(graph, counts).tolist())
 
 
-def _split(
-    graph: Graph, edges: ColumnEdges, edge_type: EdgeType, split: EdgeSplit, columns: LinkColumns, seed: int
-) -> LinkSplit:
+def _split(graph: Graph, edges: ColumnEdges, split: EdgeSplit, columns: LinkColumns, seed: int) -> LinkSplit:
     """Return the graphs and the links of a split of the edges that are here."""
-    chosen = (part.links[edge_type] for part in (split.train, split.val, split.test))
-    counts = torch.tensor([sum(at.numel() for at in of_ranges) for of_ranges in chosen])
-    check_parts(edge_type, dict(zip(PARTS, _summed(graph, counts).tolist(), strict=True)))
+    parts = (split.train, split.val, split.test)
+    for edge_type in split.train.links:
+        counts = torch.tensor([sum(at.numel() for at in part.links[edge_type]) for part in parts])
+        check_parts(edge_type, dict(zip(PARTS, _summed(graph, counts).tolist(), strict=True)))
     exist: dict[int | None, dict[NodeType, Tensor]] = {None: {}}
     for part in (split.train, split.test):
         if part.limit is not None and part.limit not in exist:
@@ -143,7 +150,7 @@ def _split(
     key = DrawKey.of(seed, Purpose.SPLIT)
     links = [
         _links(graph, part, exist[part.limit], columns if number else columns.of_training, key.plus(number))
-        for number, part in enumerate((split.train, split.val, split.test))
+        for number, part in enumerate(parts)
     ]
     return LinkSplit(train, train, test, *links)
 

@@ -16,6 +16,8 @@ from khop.sampling.time_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, Schema
 from khop.training.link_prediction import LinkMetric
 
+_SPLITS = {"column": "by a column", "time": "by time", "random": "at random"}
+
 
 def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
     """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
@@ -75,7 +77,7 @@ def _check_several(context: ResolveContext, target: str, edge_types: Sequence[Ed
             f"task.target is {target!r}: {without} has no reverse, the others have; write the graph with "
             f"reverses of all or none ({raw.where('task.target')})"
         )
-    columns = [schema.columns.get(t, {}) for t in edge_types]
+    columns = {t: schema.columns.get(t, {}) for t in edge_types}
     try:
         links_split(context.config.links.split, columns, cut_offs_of(context.graph))
     except ValueError as error:
@@ -107,15 +109,17 @@ def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
         )
 
 
-def links_split(asked: str, columns: Sequence[Collection[str]], cut_offs: TimeCutOffs | None) -> str:
-    """Return the split of links of edge types with these columns. Several are split at random."""
-    found = {link_split(asked, of_type, cut_offs) for of_type in columns}
-    if len(columns) > 1 and found != {"random"}:
-        raise ValueError(
-            f'links.split is "{asked}": a split by time or by a column has one edge type, and the run several'
-            '; name one in task.target, or give "random"'
-        )
-    return found.pop()
+def links_split(asked: str, columns: Mapping[EdgeType, Collection[str]], cut_offs: TimeCutOffs | None) -> str:
+    """Return the split of links of edge types with these columns: all are split in one way."""
+    found = {t: link_split(asked, of_type, cut_offs) for t, of_type in columns.items()}
+    (first, split), *others = found.items()
+    for other, another in others:
+        if another != split:
+            raise ValueError(
+                f'links.split is "{asked}": links of {words_of(first)} are split {_SPLITS[split]}, those of '
+                f'{words_of(other)} {_SPLITS[another]}; give "random", or edge types with equal splits'
+            )
+    return split
 
 
 def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | None) -> str:

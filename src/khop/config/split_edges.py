@@ -97,17 +97,16 @@ def _split(
     links, seed = context.config.links, context.config.training.seed
     negatives, label, time, relation = columns.negatives, columns.label, columns.time, columns.relation
     cut_offs = time_cut_offs(context.graph)
-    chosen = links_split(links.split, [graph.schema.columns.get(t, {}) for t in edge_types], cut_offs)
-    edge_type = edge_types[0]  # the only one of a split by time or by a column
+    chosen = links_split(links.split, {t: graph.schema.columns.get(t, {}) for t in edge_types}, cut_offs)
     if chosen == "column":
         return split_links_by_column(
-            graph, edge_type, negatives=negatives, label=label, time=time, relation=relation, seed=seed
+            graph, edge_types, negatives=negatives, label=label, time=time, relation=relation, seed=seed
         )
     if chosen == "time":
         assert cut_offs is not None
         return split_links_by_time(
             graph,
-            edge_type,
+            edge_types,
             cut_offs,
             negatives=negatives,
             label=label,

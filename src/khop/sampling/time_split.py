@@ -79,34 +79,33 @@ class WholeColumnEdges:
         return self.columns.get(node_type, {}).get(name)
 
 
-def split_by_time(edges: ColumnEdges, edge_type: EdgeType, cut_offs: TimeCutOffs) -> EdgeSplit:
-    """Split the edges of a type by their times: training < val <= validation < test <= test.
+def split_by_time(edges: ColumnEdges, edge_types: Sequence[EdgeType], cut_offs: TimeCutOffs) -> EdgeSplit:
+    """Split the edges of some types by their times: training < val <= validation < test <= test.
 
     Training and validation pass messages over the edges of all types before `val`, test over those before
     `test`. Negatives are nodes that exist before these times.
     """
-    parts = parts_by_time(edges, edge_type, cut_offs)
+    parts = {t: parts_by_time(edges, t, cut_offs) for t in edge_types}
     limits = (cut_offs.val, cut_offs.val, cut_offs.test)
     kept = {limit: positions_before(edges, limit) for limit in dict.fromkeys(limits)}
     train, val, test = (
-        Part(kept[limit], {edge_type: _positions(parts, above=number - 1, below=number + 1)}, limit)
-        for number, limit in enumerate(limits)
+        Part(kept[limit], _of_part(parts, number), limit) for number, limit in enumerate(limits)
     )
     return EdgeSplit(train, val, test)
 
 
-def split_by_column(edges: ColumnEdges, edge_type: EdgeType) -> EdgeSplit:
-    """Split the edges of a type by their column `split`: 0 training, 1 validation, 2 test, -1 none.
+def split_by_column(edges: ColumnEdges, edge_types: Sequence[EdgeType]) -> EdgeSplit:
+    """Split the edges of some types by their column `split`: 0 training, 1 validation, 2 test, -1 none.
 
     Training and validation pass messages over training edges, test over those of training and validation.
     The same holds for other edge types with such a column; edge types without one are kept.
     """
     has_parts = [t for t in edges.schema.edge_types if edges.edge_column(t, SPLIT) is not None]
-    parts = {t: parts_by_column(edges, t) for t in dict.fromkeys([edge_type, *has_parts])}
+    parts = {t: parts_by_column(edges, t) for t in dict.fromkeys([*edge_types, *has_parts])}
     kept = [{t: _positions(of, above=-1, below=end) for t, of in parts.items()} for end in (1, 2)]
+    asked = {t: parts[t] for t in edge_types}
     train, val, test = (
-        Part(of_part, {edge_type: _positions(parts[edge_type], above=number - 1, below=number + 1)})
-        for number, of_part in enumerate((kept[0], kept[0], kept[1]))
+        Part(of_part, _of_part(asked, number)) for number, of_part in enumerate((kept[0], kept[0], kept[1]))
     )
     return EdgeSplit(train, val, test)
 
@@ -178,6 +177,11 @@ def edge_times(edges: ColumnEdges, edge_type: EdgeType) -> list[Tensor] | None:
         return None
     of_ranges = [None] * len(ranges) if own is None else own
     return [EdgeTimes(of, sources).of(each.csc) for of, each in zip(of_ranges, ranges, strict=True)]
+
+
+def _of_part(parts: Mapping[EdgeType, Sequence[Tensor]], number: int) -> Chosen:
+    """Return the positions of the edges of each type in the part of this number."""
+    return {t: _positions(of_type, above=number - 1, below=number + 1) for t, of_type in parts.items()}
 
 
 def _timed(edges: ColumnEdges) -> Iterator[tuple[EdgeType, list[Tensor]]]:

@@ -60,11 +60,9 @@ class SplitArguments:
             for name in (columns.label, columns.time, columns.relation):
                 if name is not None:
                     schema.column(edge_type, name)
-        method = _method(given)
-        if len(edge_types) != 1 and not isinstance(method, Shares):
-            by = given["by"].text()
-            raise ValueError(f"{given.where}: splits {len(edge_types)} edge types by {by}; name one")
-        return cls(edge_types, method, columns, given["seed"].whole())
+        if not edge_types:
+            raise ValueError(f"{given['edge_types'].where}: is empty; name at least one edge type")
+        return cls(edge_types, _method(given), columns, given["seed"].whole())
 
 
 def _method(given: Document) -> SplitMethod:

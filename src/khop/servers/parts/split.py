@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -61,7 +63,7 @@ class SharedSplit:
         self._edges = shared_edges(graph, arguments)
         self._numbers: KeptValues[Tensor] = KeptValues(_NUMBERS)
         self._made: KeptValues[EdgeSplit] = KeptValues(1)
-        self._totals: KeptValues[dict[str, int]] = KeptValues(1)  # links of all servers by part
+        self._totals: KeptValues[dict[str, int]] = KeptValues(len(arguments.edge_types))  # links by part
 
     def counts(self, counted: Counted) -> Tensor:
         """Return the counts of the links of this part."""
@@ -86,11 +88,11 @@ class SharedSplit:
             refuse_relations(self.arguments.edge_types[0], columns.relation)
         if isinstance(self.arguments.method, Shares):
             return
-        (edge_type,) = self.arguments.edge_types
-        totals = self._totals.of(
-            "totals", lambda: {n: int(self.ask_link_counts(n, edge_type).sum()) for n in PARTS}
-        )
-        check_parts(edge_type, totals)
+        for edge_type in self.arguments.edge_types:
+            check_parts(edge_type, self._totals.of(edge_type, partial(self._total_counts, edge_type)))
+
+    def _total_counts(self, edge_type: EdgeType) -> dict[str, int]:
+        return {name: int(self.ask_link_counts(name, edge_type).sum()) for name in PARTS}
 
     def link_counts(self, name: str, edge_type: EdgeType) -> Tensor:
         """Return the number of links to each destination held here, int64 (nodes of this part)."""
@@ -163,9 +165,9 @@ def _split(edges: HeldEdges, arguments: SplitArguments) -> EdgeSplit:
         case Shares():
             return split_edges(edges, arguments.edge_types, arguments.method, arguments.key)
         case TimeCutOffs():
-            return split_by_time(edges, arguments.edge_types[0], arguments.method)
+            return split_by_time(edges, arguments.edge_types, arguments.method)
         case ByColumn():
-            return split_by_column(edges, arguments.edge_types[0])
+            return split_by_column(edges, arguments.edge_types)
 
 
 def counts_answer(
