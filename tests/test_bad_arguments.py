@@ -636,8 +636,11 @@ REFUSED: dict[str, Cases] = {
         ('keep 0: must be a whole number, 1 or more', lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 0)),
         ('keep 3: there are 2 destinations', lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 3)),
         ('grid 0: must be a whole number from 1 to', lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 1, grid=0)),
+        ("score 'l3': must be one of", lambda: khop.hard_negatives(torch.rand(2, 2), torch.rand(2, 2), 1, score='l3')),
     ],
     "TableNegatives": [
+        ('table 5: must be int64 (sources, k)', lambda: khop.TableNegatives({EDGE: 5})),
+        ('table {}: must be int64 (sources, k)', lambda: khop.TableNegatives({})),
         ('table 5: must be int64 (sources, k)', lambda: khop.TableNegatives(5)),
         ('table torch.float32 (2, 2): must be int64', lambda: khop.TableNegatives(torch.rand(2, 2))),
         ("mode 'zz': must be one of", lambda: khop.TableNegatives(tensor([[0]]), 'zz')),

@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 
 from khop.arguments import check_word, column_name, list_of, truth, whole_number
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, by_edge_type
 
 RANDOMNESS = 1  # the version of docs/randomness.md
 MASK64 = (1 << 64) - 1
 MOST_PER_POSITIVE = (1 << 31) - 1
+
+CandidateScore = Literal["dot", "l1", "l2"]
+"""Score of a query with candidates: inner product, or the negative L1 or L2 distance."""
 
 
 class Purpose(IntEnum):
@@ -214,18 +217,34 @@ class TableNegatives:
     """Negatives read from a table with a row per source, such as hard negatives. Nothing is drawn.
 
     The table may be changed between epochs, in place: `table.copy_(khop.hard_negatives(...))`. As a buffer of
-    the model it is part of each checkpoint.
+    the model it is part of each checkpoint. Links of several edge types need a table each, by edge type.
     """
 
-    table: Tensor  # int64 (sources, k), global ids of destinations; the edge types of all links share it
+    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]  # int64 (sources, k), global ids
     mode: NegativeMode = NegativeMode.BINARY
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _mode(self.mode))
-        table = self.table
-        if not isinstance(table, Tensor) or table.dtype != torch.int64 or table.dim() != 2:
-            given = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
-            raise ValueError(f"table {given}: must be int64 (sources, k), as khop.hard_negatives gives")
+        several: Mapping[EdgeType, object] = {}
+        if isinstance(self.table, Mapping) and self.table:
+            several = by_edge_type(self.table)
+            object.__setattr__(self, "table", several)
+        for table in several.values() or (self.table,):
+            if not isinstance(table, Tensor) or table.dtype != torch.int64 or table.dim() != 2:
+                given = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
+                raise ValueError(f"table {given}: must be int64 (sources, k), as khop.hard_negatives gives")
+
+    def table_of(self, edge_type: EdgeType) -> Tensor:
+        """Return the table of an edge type: its own, or the only one; ValueError if it has none."""
+        if isinstance(self.table, Tensor):
+            return self.table
+        found = by_edge_type(self.table).get(edge_type)
+        if found is None:
+            raise ValueError(
+                f"tables of negatives of {list(self.table)}: none is of {edge_type}, whose links need one; "
+                "give it"
+            )
+        return found
 
 
 @dataclass(frozen=True)

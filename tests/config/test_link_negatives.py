@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from khop.config.values import Links
 from khop.draw import DegreeNegatives, MixedNegatives, NegativeMode, TableNegatives, UniformNegatives
 from khop.inference.edge_outputs import ends_of_links
 from khop.inference.link_evaluation import node_rows
-from support.small_link_folders import BUYS, write_shop
+from support.small_link_folders import BUYS, SEES, write_shop
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_table_has_the_highest_scores_that_are_no_training_links(run: Run) -> None:
     task = run.run_task
     assert isinstance(task, LinkTask)
-    assert task.hard is not None
     task.before_epoch(1)
-    assert not task.hard.rows.any(), "not due"
+    table = task.model.get_buffer("hard_negatives")
+    assert not table.any(), "not due"
     task.before_epoch(2)
     graph = task.split.train
     rows = node_rows(task.model.encoder, graph, graph.features, ["user", "item"])
@@ -44,7 +46,7 @@ def test_the_table_has_the_highest_scores_that_are_no_training_links(run: Run) -
     users, items = ends_of_links(task.split.train_links, BUYS)
     scores[users, items] = -torch.inf
     expected = scores.argsort(dim=1, descending=True, stable=True)[:, :2]
-    assert torch.equal(task.hard.rows, expected)
+    assert torch.equal(table, expected)
     assert "hard_negatives" in task.model.state_dict(), "checkpoints have the table"
     batch = task.loader().batch(0, 0)
     links = batch.links[BUYS]
@@ -55,6 +57,37 @@ def test_the_table_has_the_highest_scores_that_are_no_training_links(run: Run) -
     assert torch.equal(drawn[:, 1:], expected[sources])
 
 
+@pytest.mark.parametrize("decoder", ["dot", "distmult", "complex", "transe", "rotate"])
+def test_each_of_several_edge_types_has_a_table_by_the_scores_of_its_decoder(
+    tmp_path: Path, decoder: str
+) -> None:
+    graph = write_shop(tmp_path / "shop", users=20, items=15, one_way=True)
+    values = {
+        "graph": str(graph),
+        "precision": "float64",
+        "task": {"kind": "link-prediction", "target": "user buys item, user sees shop"},
+        "links": {"decoder": decoder, "eval_negatives": 1, "hard_negatives": 2, "val": 0.2, "test": 0.2},
+        "sampler": {"fanouts": [2]},
+        "model": {"hidden": 8, "embedding": 4},
+    }
+    task = prepare(RawRun(values, "run.toml"), tmp_path / "cache").run_task
+    assert isinstance(task, LinkTask)
+    assert task.hard is not None
+    task.before_epoch(0)
+    graph = task.split.train
+    rows = node_rows(task.model.encoder, graph, graph.features, ["user", "item", "shop"])
+    for edge_type in (BUYS, SEES):
+        table, known = task.hard.tables[edge_type], ends_of_links(task.split.train_links, edge_type)
+        with torch.no_grad():
+            scores = task.model.decoder(edge_type).grid(rows["user"], rows[edge_type[2]])
+        scores[known[0], known[1]] = -torch.inf
+        lowest, others = scores.gather(1, table).min(1).values, scores.scatter(1, table, -torch.inf)
+        assert bool((lowest > -torch.inf).all())
+        assert bool((lowest >= others.max(1).values - 0.3).all()), "but for rounding"
+    links = task.loader().batch(0, 0).links
+    assert {t: of.pairs_per_link for t, of in links.items()} == {BUYS: 1 + 1 + 2, SEES: 1 + 1 + 2}
+
+
 def test_kinds_of_negatives_are_mixed() -> None:
     table = torch.zeros(3, 2, dtype=torch.int64)
     links = Links(negatives="degree", exact=True, shared_negatives=8, negatives_group=16, loss="bpr")
@@ -62,7 +95,7 @@ def test_kinds_of_negatives_are_mixed() -> None:
     assert negatives_of(links, None) == MixedNegatives(
         (DegreeNegatives(8, triplet, group=16), DegreeNegatives(1, triplet, exact=True))
     )
-    mixed = negatives_of(Links(negatives_per_positive=3), table)
+    mixed = negatives_of(Links(negatives_per_positive=3), {BUYS: table})
     assert isinstance(mixed, MixedNegatives)
     assert mixed.parts[0] == UniformNegatives(3)
     assert isinstance(mixed.parts[1], TableNegatives)

@@ -62,7 +62,11 @@ def prepared(shop: Path) -> Prepare:
         ),
         (
             {"links__hard_negatives": 2, "links__decoder": "mlp"},
-            "links.hard_negatives is 2 and links.decoder is 'mlp': scores are dot products, as",
+            "links.hard_negatives is 2 and links.decoder is 'mlp': a search for the highest scores takes",
+        ),
+        (
+            {"links__hard_negatives": 2, "links__decoder": "distmult", "links__relation": "r"},
+            "links.hard_negatives is 2 and links.relation is 'r': a table has a row for each source, and not",
         ),
         (
             {"links__hard_negatives": 2, "links__corrupt": "both"},

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch_geometric.nn import kge
 
-from khop.models.decoders import RELATION_DECODERS, DecoderKind, decoder_of
+import khop
+from khop.models.decoders import RELATION_DECODERS, DecoderKind, Dot, decoder_of
 from khop.models.relation_decoders import ComplEx, DistMult, RelationDecoder, RotatE, TransE
 
 KINDS = list(RELATION_DECODERS)
@@ -66,6 +67,21 @@ def test_scores_and_raw_mrr_are_those_of_torch_geometric(kind: DecoderKind) -> N
     place = 1 + (every > every.gather(1, tail.unsqueeze(1))).sum(1)
     assert float((1 / place).mean()) == pytest.approx(mrr, abs=1e-6)
     assert float((place <= 3).double().mean()) == pytest.approx(hits)
+
+
+@pytest.mark.parametrize("kind", ["dot", *KINDS, "transe of norm 2"])
+def test_a_search_finds_the_highest_scores(kind: str) -> None:
+    sources, destinations = rows(7), rows(9, seed=1)
+    relation = (torch.arange(7) % RELATIONS,)
+    decoder: Dot | RelationDecoder
+    if kind == "dot":
+        decoder, relation = Dot(), ()
+    else:
+        decoder = TransE(WIDTH, RELATIONS, norm=2).double() if kind not in KINDS else made(kind)  # type: ignore[arg-type]
+    search = decoder.search(sources, destinations, *relation)
+    found = khop.hard_negatives(search.queries, search.candidates, 9, score=search.score, grid=1 << 14)
+    order = decoder.grid(sources, destinations, *relation).argsort(dim=1, descending=True)
+    assert torch.equal(found, order)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
+from khop.draw import CandidateScore
 from support.shop_links import BUYS, shop
 
 PAIRS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), max_size=20)
@@ -20,26 +21,35 @@ def by_hand(
     destinations: Sequence[Sequence[int]],
     known: set[tuple[int, int]],
     keep: int,
+    score: CandidateScore,
 ) -> list[list[int]]:
+    terms = {"dot": lambda a, b: -a * b, "l1": lambda a, b: abs(a - b), "l2": lambda a, b: (a - b) ** 2}
     found = []
     for number, source in enumerate(sources):
         scored = [
-            (-sum(a * b for a, b in zip(source, row, strict=True)), i) for i, row in enumerate(destinations)
+            (sum(terms[score](a, b) for a, b in zip(source, row, strict=True)), i)
+            for i, row in enumerate(destinations)
         ]
         best = [i for _, i in sorted(scored) if (number, i) not in known][:keep]
         found.append([best[i % len(best)] for i in range(keep)])
     return found
 
 
-@given(seed=st.integers(0, 99), pairs=PAIRS, keep=st.integers(1, 7), renumbered=st.booleans())
+@given(
+    seed=st.integers(0, 99),
+    pairs=PAIRS,
+    keep=st.integers(1, 7),
+    renumbered=st.booleans(),
+    score=st.sampled_from(["dot", "l1", "l2"]),
+)
 def test_they_are_those_of_a_sort_by_hand(
-    seed: int, pairs: list[tuple[int, int]], keep: int, renumbered: bool
+    seed: int, pairs: list[tuple[int, int]], keep: int, renumbered: bool, score: CandidateScore
 ) -> None:
     """Small whole numbers, so that many scores are equal."""
     generator = torch.Generator().manual_seed(seed)
     known = {(a, b) for a, b in pairs if b != 6}  # destination 6 is left for every source
     rows, columns = (torch.randint(-1, 2, (n, 2), generator=generator) for n in (6, 7))
-    expected = torch.tensor(by_hand(rows.tolist(), columns.tolist(), known, keep))
+    expected = torch.tensor(by_hand(rows.tolist(), columns.tolist(), known, keep, score))
     edges = torch.tensor(sorted(known), dtype=torch.int64).view(-1, 2).T
     edges = edges[:, torch.randperm(edges.shape[1], generator=generator)]
     originals = torch.randperm(7, generator=generator) if renumbered else torch.arange(7)
@@ -50,6 +60,7 @@ def test_they_are_those_of_a_sort_by_hand(
         keep,
         known=torch.stack([edges[0], here[edges[1]]]),
         original_ids=originals if renumbered else None,
+        score=score,
     )
     assert torch.equal(originals[found], expected)
 
@@ -97,4 +108,9 @@ def test_bad_input_is_named() -> None:
     sampler = khop.LinkSampler(shop(), [1], negatives=negatives)
     loader = khop.Loader(sampler, khop.Links({BUYS: torch.zeros(2, 1, dtype=torch.int64)}), 1)
     with pytest.raises(ValueError, match="5 rows for 8 'user' nodes"):
+        loader.batch(0, 0)
+    of_another = khop.TableNegatives({"item back user": torch.zeros(5, 1, dtype=torch.int64)})
+    sampler = khop.LinkSampler(shop(), [1], negatives=of_another)
+    loader = khop.Loader(sampler, khop.Links({BUYS: torch.zeros(2, 1, dtype=torch.int64)}), 1)
+    with pytest.raises(ValueError, match="none is of \\('user', 'buys', 'item'\\), whose links need one"):
         loader.batch(0, 0)

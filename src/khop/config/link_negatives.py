@@ -1,7 +1,8 @@
-"""Training negatives of a link-prediction run, and its table of hard negatives."""
+"""Training negatives of a link-prediction run, and its tables of hard negatives."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,52 +23,54 @@ from khop.draw import (
 )
 from khop.inference.edge_outputs import ends_of_links
 from khop.inference.link_evaluation import node_rows
+from khop.models.candidate_search import SearchedDecoder
 from khop.models.link_predictor import LinkPredictor
+from khop.models.names import parameter_name
 from khop.runtime.group import this_group
 from khop.sampling.hard_negatives import hard_negatives
 from khop.schema import EdgeType
 
-TABLE = "hard_negatives"  # the buffer of the model with the table, so that checkpoints have it
+TABLE = "hard_negatives"  # the buffer of the model with a table, so that checkpoints have it
 
 
 @dataclass(frozen=True, eq=False)
-class HardTable:
-    """The hard negatives of each source: destinations of high scores that are no training links."""
+class HardTables:
+    """By edge type, the hard negatives of each source: destinations of high scores, no training links."""
 
     context: TaskContext
     split: LinkSplit
-    edge_type: EdgeType
     model: LinkPredictor
+    names: Mapping[EdgeType, str]  # of the buffers
 
     @classmethod
-    def of(
-        cls, context: TaskContext, split: LinkSplit, edge_type: EdgeType, model: LinkPredictor
-    ) -> HardTable:
-        """Add the table to the model, with node 0 in it until it is computed before the first epoch."""
-        sources = split.train.num_nodes(edge_type[0])
-        rows = torch.zeros(sources, context.config.links.hard_negatives, dtype=torch.int64)
-        model.register_buffer(TABLE, rows)
-        return cls(context, split, edge_type, model)
+    def of(cls, context: TaskContext, split: LinkSplit, model: LinkPredictor) -> HardTables:
+        """Add the tables to the model, with node 0 in them until they are computed before the first epoch."""
+        types, count = model.edge_types, context.config.links.hard_negatives
+        names = {t: TABLE if len(types) == 1 else f"{TABLE} {parameter_name(*t)}" for t in types}
+        for edge_type, name in names.items():
+            sources = split.train.num_nodes(edge_type[0])
+            model.register_buffer(name, torch.zeros(sources, count, dtype=torch.int64))
+        return cls(context, split, model, names)
 
     @property
-    def rows(self) -> Tensor:
-        """The table, int64 (sources, negatives)."""
-        return self.model.get_buffer(TABLE)
+    def tables(self) -> dict[EdgeType, Tensor]:
+        """The tables, int64 (sources, negatives)."""
+        return {t: self.model.get_buffer(name) for t, name in self.names.items()}
 
     def refresh(self, epoch: int) -> None:
-        """Compute the table before every `links.hard_every`-th epoch. Collective.
+        """Compute the tables before every `links.hard_every`-th epoch. Collective.
 
         Embeddings are computed over all neighbors in the training graph, and rounded: see
         `khop.hard_negatives`.
         """
-        config, graph, (source, _, destination) = self.context.config, self.split.train, self.edge_type
+        config, graph = self.context.config, self.split.train
         if epoch % config.links.hard_every:
             return
         rows = node_rows(
             self.model.encoder,
             graph,
             graph.features,
-            list(dict.fromkeys((source, destination))),
+            list(dict.fromkeys(end for t in self.names for end in (t[0], t[2]))),
             rule=rule_of(config, graph),
             chunk_size=config.evaluation.batch_size,
             chunk_edges=config.evaluation.batch_edges,
@@ -75,20 +78,28 @@ class HardTable:
             group=this_group(),
             lanes=graph.lanes,
         )
-        found = hard_negatives(
-            rows[source],
-            rows[destination],
-            config.links.hard_negatives,
-            known=self._known(),
-            original_ids=graph.original_ids(destination),
-        )
-        self.rows.copy_(found)
+        for edge_type, name in self.names.items():
+            source, _, destination = edge_type
+            decoder = self.model.decoder(edge_type)
+            assert isinstance(decoder, SearchedDecoder)
+            with torch.no_grad():
+                search = decoder.search(rows[source], rows[destination])
+            found = hard_negatives(
+                search.queries,
+                search.candidates,
+                config.links.hard_negatives,
+                known=self._known(edge_type),
+                original_ids=graph.original_ids(destination),
+                score=search.score,
+                grid=search.grid,
+            )
+            self.model.get_buffer(name).copy_(found)
 
-    def _known(self) -> Tensor:
+    def _known(self, edge_type: EdgeType) -> Tensor:
         """Return the training links, and pairs of a node with itself, int64 (2, pairs)."""
-        source, _, destination = self.edge_type
-        known = ends_of_links(self.split.train_links, self.edge_type)
-        if self.split.train.schema.reverse(self.edge_type) == self.edge_type:
+        source, _, destination = edge_type
+        known = ends_of_links(self.split.train_links, edge_type)
+        if self.split.train.schema.reverse(edge_type) == edge_type:
             known = torch.cat([known, known.flip(0)], 1)
         if source == destination:
             nodes = torch.arange(self.split.train.num_nodes(source))
@@ -96,10 +107,10 @@ class HardTable:
         return known
 
 
-def negatives_of(links: Links, hard: Tensor | None) -> Negatives:
+def negatives_of(links: Links, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
     """Return the training negatives: separate pairs, or triplets for a ranking loss.
 
-    Shared negatives come first, then those of each link, then the `hard` ones of a table.
+    Shared negatives come first, then those of each link, then the `hard` ones of tables by edge type.
     """
     mode = NegativeMode.BINARY if links.loss == "bce" else NegativeMode.TRIPLET
     parts: list[DrawnNegatives | TableNegatives] = []

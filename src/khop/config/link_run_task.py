@@ -14,7 +14,7 @@ from khop.api.relation_count import relation_count
 from khop.api.split_links import LinkSplit
 from khop.config.contexts import LinkSettings, TaskContext, rule_of
 from khop.config.filtered_ranking import filtered_ranking
-from khop.config.link_negatives import HardTable, negatives_of
+from khop.config.link_negatives import HardTables, negatives_of
 from khop.config.parts import exclusion_of, words_of
 from khop.config.run_task import Evaluation
 from khop.config.split_edges import Hops, SplitEdges, work_of
@@ -50,7 +50,7 @@ class LinkTask:
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
-    hard: HardTable | None = None  # with links.hard_negatives
+    hard: HardTables | None = None  # with links.hard_negatives
     popularity: dict[str, float] = field(default_factory=dict)  # measured so far: no epoch changes it
 
     @classmethod
@@ -71,7 +71,7 @@ class LinkTask:
         ends = (parts.whole, parts.edge_types, parts.fanouts, parts.measured)
         hard = None
         if links.hard_negatives:
-            hard = HardTable.of(context, parts.split, parts.edge_type, model)
+            hard = HardTables.of(context, parts.split, model)
         return cls(context, *ends, parts.split, model, task, hard)
 
     @property
@@ -185,10 +185,10 @@ class LinkTask:
 
     def negatives(self) -> Negatives:
         """Return the negatives of training."""
-        return negatives_of(self.context.config.links, None if self.hard is None else self.hard.rows)
+        return negatives_of(self.context.config.links, None if self.hard is None else self.hard.tables)
 
     def before_epoch(self, epoch: int) -> None:
-        """Compute the table of hard negatives, if the run has one and it is due. Collective."""
+        """Compute the tables of hard negatives, if the run has some and they are due. Collective."""
         if self.hard is not None:
             self.hard.refresh(epoch)
 

@@ -85,13 +85,15 @@ def _check_several(context: ResolveContext, target: str, edge_types: Sequence[Ed
 
 
 def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
-    """Raise ValueError unless hard negatives, by dot products of a table of one edge type, fit the run."""
+    """Raise ValueError unless hard negatives, by a search among all destinations, fit the run."""
     config, raw = context.config, context.raw
     count, path = config.links.hard_negatives, "links.hard_negatives"
     unfit = {
-        "links.decoder": config.links.decoder != "dot" and 'scores are dot products, as decoder = "dot" has',
+        "links.decoder": config.links.decoder == "mlp"
+        and "a search for the highest scores takes inner products or distances, as the other decoders have",
+        "links.relation": config.links.relation is not None
+        and "a table has a row for each source, and not for each of its relations",
         "links.corrupt": config.links.corrupt != "destination" and "hard negatives replace destinations",
-        "task.target": len(targets) > 1 and "hard negatives are of one edge type",
         "servers.addresses": bool(config.servers.addresses) and "servers do not have their table",
         "device": config.device != "cpu" and "their table is in memory of the CPU",
     }
@@ -101,7 +103,8 @@ def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
                 f"{path} is {count} and {other} is {value_at(config, other)!r}: {reason}; leave one of them "
                 f"out ({raw.where(path, other)})"
             )
-    nodes, destination = context.graph.num_nodes(targets[0][2]), targets[0][2]
+    destination = min((t[2] for t in targets), key=context.graph.num_nodes)
+    nodes = context.graph.num_nodes(destination)
     if count > nodes:
         raise ValueError(
             f"{path} is {count}: there are {nodes} nodes of {destination!r} to take them from; give at most "

@@ -35,10 +35,10 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
         count = sum(map(graph.num_edges, targets))
         pair_bytes = _PAIR_BYTES * float(min(config.training.batch_size, count))  # one pair for each link
         negatives = count * (links.val + links.test) * links.eval_negatives
-        table = _PAIR_BYTES / 2 * graph.num_nodes(targets[0][0]) * links.hard_negatives
+        table = _PAIR_BYTES / 2 * sum(graph.num_nodes(t[0]) for t in targets) * links.hard_negatives
         needed["links.negatives_per_positive"] = pair_bytes * links.negatives_per_positive, _OF_BATCH
         needed["links.shared_negatives"] = pair_bytes * links.shared_negatives, _OF_BATCH
-        needed["links.hard_negatives"] = table, "the table of hard negatives takes"
+        needed["links.hard_negatives"] = table, "the tables of hard negatives take"
         needed["links.eval_negatives"] = (_PAIR_BYTES / 2 * negatives, "the pairs of the held-out links take")
     for path, (size, what) in needed.items():
         value = value_at(config, path)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.arguments import check_word
+from khop.models.candidate_search import CandidateSearch
 from khop.models.relation_decoders import ComplEx, DistMult, RelationDecoder, RotatE, TransE
 
 DecoderKind = Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"]
@@ -40,6 +41,10 @@ class Dot(nn.Module):
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
         """Return (sources, destinations), computed by one matrix product."""
         return sources @ destinations.T
+
+    def search(self, sources: Tensor, destinations: Tensor) -> CandidateSearch:
+        """Return the rows, of which the inner product is the score."""
+        return CandidateSearch(sources, destinations)
 
 
 class MLP(nn.Module):

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from khop.arguments import LARGEST_WIDTH, real_number, whole_number
+from khop.draw import CandidateScore
+from khop.models.candidate_search import CandidateSearch
 
 
 class RelationDecoder(nn.Module):
@@ -19,6 +21,9 @@ class RelationDecoder(nn.Module):
     A subclass turns a source's row into a query for destinations, and a destination's row into one for
     sources, and compares queries with rows.
     """
+
+    score: CandidateScore = "dot"  # orders destinations as `compared` does
+    search_grid: int = 64  # a search rounds rows to multiples of 1 / search_grid
 
     def __init__(self, width: int, relations: int = 1, numbers: int | None = None) -> None:
         super().__init__()
@@ -57,6 +62,16 @@ class RelationDecoder(nn.Module):
         """
         query = self.source_query(self.prepared(destinations), _of(self, relation))
         return self.all_compared(query, self.prepared(sources))
+
+    def search(
+        self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None
+    ) -> CandidateSearch:
+        """Return the queries of the sources and the prepared rows of the destinations.
+
+        `relation` is int64 (sources).
+        """
+        queries = self.query(self.prepared(sources), _of(self, relation))
+        return CandidateSearch(queries, self.prepared(destinations), self.score, self.search_grid)
 
     def prepared(self, rows: Tensor) -> Tensor:
         """Return the rows of nodes as they are compared: by default unchanged."""
@@ -118,10 +133,13 @@ class TransE(RelationDecoder):
     `norm` is 1 or 2. Rows of nodes are divided by their norm before, as in the paper.
     """
 
+    search_grid = 1 << 14  # the values of rows of norm 1 are small
+
     def __init__(self, width: int, relations: int = 1, norm: int = 1) -> None:
         if norm not in (1, 2):
             raise ValueError(f"decoder TransE: norm {norm!r} must be 1 or 2")
         self.norm = norm
+        self.score = "l1" if norm == 1 else "l2"
         super().__init__(width, relations)
 
     def reset(self) -> None:
@@ -159,6 +177,8 @@ class RotatE(RelationDecoder):
     Sun et al. 2019. A row of `width` numbers has the real parts first, then the imaginary parts; a relation
     has an angle for each of the `width` / 2 complex numbers.
     """
+
+    score = "l2"
 
     def __init__(self, width: int, relations: int = 1, margin: float = 6.0) -> None:
         super().__init__(_even("RotatE", width), relations, width // 2)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from khop.batch import LinkRows
+from khop.models.candidate_search import CandidateSearch
 from khop.models.decoders import Decoder
 from khop.models.link_scores import LinkScores, ScoresByType
 from khop.models.relation_decoders import RelationDecoder
@@ -69,6 +70,12 @@ class RowsOfType:
     def source_grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
         """Return (destinations, sources): the score of each destination with each source."""
         return self.shared.source_grid(sources, destinations, self._row(relation, destinations))
+
+    def search(
+        self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None
+    ) -> CandidateSearch:
+        """Return the queries of the sources and the rows of the destinations."""
+        return self.shared.search(sources, destinations, self._row(relation, sources))
 
     def _row(self, relation: Tensor | None, rows: Tensor) -> Tensor:
         if relation is not None:

@@ -78,12 +78,13 @@ class LinkNegatives:
         """Return negatives that are not drawn: those of the links, or of their sources in a table."""
         if isinstance(part, TableNegatives):
             sources, count = self.graph.num_nodes(edge_type[0]), self.graph.num_nodes(edge_type[2])
-            if len(part.table) != sources:
+            table = part.table_of(edge_type)
+            if len(table) != sources:
                 raise ValueError(
-                    f"table of negatives of {edge_type}: {len(part.table)} rows for {sources:,} "
+                    f"table of negatives of {edge_type}: {len(table)} rows for {sources:,} "
                     f"{edge_type[0]!r} nodes; give one for each"
                 )
-            found = part.table[links.edges[0]]
+            found = table[links.edges[0]]
             check_ids(f"table of negatives of {edge_type}", found.flatten(), count)
             return DrawnEnds(found)
         if links.negatives is None:
