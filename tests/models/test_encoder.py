@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import khop
 from khop.models.encoder import Encoder
+from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import ModelSizes
+from khop.training.initial import seeded
 from support.small_graphs import shop
 
 GRAPH = shop()
@@ -32,6 +36,26 @@ def test_columns_come_as_they_are_and_embeddings_by_id() -> None:
         assert torch.equal(out[node_type], batch.columns[node_type]["x"])
     (table,) = encoder.tables.values()
     assert torch.equal(out["tag"], table.weight[batch.sample.nodes["tag"]])
+
+
+@pytest.mark.parametrize("update", ["dense", "sparse"])
+def test_nodes_of_a_partitioned_graph_begin_with_the_rows_that_they_had_before(
+    tmp_path: Path, update: EmbeddingUpdate
+) -> None:
+    nodes = {"node": khop.NodeTable(12)}
+    graph = khop.open_graph(
+        khop.write_graph(tmp_path / "g", nodes, khop.EdgeTable(torch.arange(12), torch.arange(12).flip(0)))
+    )
+    parts = khop.open_graph(khop.partition_graph(tmp_path / "g", tmp_path / "p", 3, method="random"))
+    originals = parts.original_ids("node")
+    assert originals is not None
+    assert not torch.equal(originals, torch.arange(12))
+    tables = []
+    for each in (graph, parts):
+        sizes = ModelSizes.of(each, ["node"], outputs=2, embedding=4, embedding_update=update, unknown=0.5)
+        encoder = seeded(3, lambda sizes=sizes: Encoder(sizes, ["node"], "none", 4))
+        tables.append(encoder.tables["node:node"].weight)
+    assert torch.equal(tables[1], tables[0][originals])
 
 
 def test_linear_makes_every_type_as_wide() -> None:

@@ -68,6 +68,9 @@ def test_a_rank_draws_its_rows_as_if_it_drew_all() -> None:
             torch.manual_seed(1)
             assert torch.equal(first_rows(40_000, 3, first, last), whole[first:last])
             assert torch.equal(torch.rand(1), after)
+        numbers = torch.randperm(40_000)
+        torch.manual_seed(1)
+        assert torch.equal(first_rows(40_000, 3, 16_000, 33_000, numbers), whole[numbers[16_000:33_000]])
 
 
 @given(st.lists(st.integers(0, 4), max_size=20))

@@ -22,6 +22,9 @@ class Types:
     def num_nodes(self, node_type: NodeType) -> int:
         return 10 + self.schema.node_types.index(node_type)
 
+    def original_ids(self, node_type: NodeType) -> None:
+        """The nodes were never renumbered."""
+
 
 TWO = Schema(("a", "b"), (), columns={"a": {"x": X}, "b": {"x": X, "kind": LABEL}})
 BARE = Schema(("a", "b"), (), columns={"b": {"x": X}})

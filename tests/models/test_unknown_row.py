@@ -43,6 +43,17 @@ def test_the_nodes_depend_on_their_ids_alone_and_not_on_their_places() -> None:
     assert torch.equal(row.dropped(ids, batch_of(2, 7)), whole)
 
 
+def test_renumbered_nodes_are_dropped_by_their_numbers_before() -> None:
+    numbers = torch.randperm(1000)
+    torch.manual_seed(1)
+    before = UnknownRow(2, 0.5)
+    torch.manual_seed(1)
+    after = UnknownRow(2, 0.5, numbers).double()
+    dropped = before.dropped(torch.arange(1000), batch_of(2, 7))
+    assert torch.equal(after.dropped(torch.arange(1000), batch_of(2, 7)), dropped[numbers])
+    assert after.state_dict().keys() == before.state_dict().keys()
+
+
 def test_another_seed_or_type_drops_other_nodes_and_the_weights_keep_the_key() -> None:
     ids = torch.arange(1000)
     torch.manual_seed(3)

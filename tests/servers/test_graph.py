@@ -9,7 +9,6 @@ import torch
 
 import khop
 import khop.servers.lists as lists
-from khop.errors import Unsupported
 from khop.features.store import Rows
 from khop.sampling.listed import ListedNodes, ids_here
 from khop.servers.errors import InvalidAnswer
@@ -53,11 +52,14 @@ def test_an_answer_without_the_requested_ids_is_refused(
         ids_here(connected(typed_graph).split("val")["user"])
 
 
-def test_original_ids_of_all_nodes_are_not_here(tmp_path: Path) -> None:
-    graph = connected(khop.open_graph(write_typed_graph(tmp_path / "graph", renumbered=True)))
+def test_original_ids_are_fetched(tmp_path: Path) -> None:
+    here = khop.open_graph(write_typed_graph(tmp_path / "graph", renumbered=True))
+    graph = connected(here)
     assert graph.original_ids("item") is None
-    with pytest.raises(Unsupported, match="original ids of all 'user': the graph is on servers"):
-        graph.original_ids("user")
+    originals, expected = graph.original_ids("user"), here.original_ids("user")
+    assert originals is not None
+    assert expected is not None
+    assert torch.equal(originals, expected)
     found = graph.features.gather({"user": Rows(torch.tensor([3, 0]), ("original_id",))})
     assert found["user"]["original_id"].numel() == 2
 

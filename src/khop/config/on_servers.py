@@ -58,7 +58,7 @@ class GraphOnServers:
         return _FetchedIds(self.graph, name)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return None if the nodes of a type were never renumbered; else Unsupported."""
+        """Fetch the ids of a type before renumbering; None if its nodes were never renumbered."""
         return self.graph.original_ids(node_type)
 
 

@@ -42,14 +42,14 @@ class Encoder(nn.Module):
         linear = encoding == "linear"
         _check_sparse(sizes, encoding, [t for t in counts if t in self.inputs])
         learned = sizes.embedding or 0
-        self.tables = nn.ModuleDict({parameter_name(t): _table(n, sizes) for t, n in counts.items()})
+        self.tables = nn.ModuleDict({parameter_name(t): _table(t, sizes) for t in counts})
         raw = {t: self.inputs.get(t, 0) + (learned if t in counts else 0) for t in node_types}
         raw = {t: before for t, before in raw.items() if t in self.inputs or t in counts}
         self.linear = nn.ModuleDict(
             {parameter_name(t): nn.Linear(before, width) for t, before in raw.items() if linear}
         )
-        names = list(self.tables) if sizes.unknown else []
-        self.unknown = nn.ModuleDict({name: UnknownRow(learned, sizes.unknown) for name in names})
+        rows = {t: UnknownRow(learned, sizes.unknown, sizes.numbers.get(t)) for t in counts if sizes.unknown}
+        self.unknown = nn.ModuleDict({parameter_name(t): row for t, row in rows.items()})
         self.widths: Mapping[NodeType, int] = dict.fromkeys(raw, width) if linear else raw
 
     def forward(self, batch: Batch) -> dict[NodeType, Tensor]:
@@ -106,11 +106,13 @@ def _check_sparse(sizes: ModelSizes, encoding: Encoding, embedded: Sequence[Node
             )
 
 
-def _table(count: int, sizes: ModelSizes) -> nn.Module:
-    width = sizes.embedding or 0
+def _table(node_type: NodeType, sizes: ModelSizes) -> nn.Module:
+    count, width, numbers = sizes.embedded[node_type], sizes.embedding or 0, sizes.numbers.get(node_type)
     if sizes.embedding_update != "dense":
-        return NodeEmbedding(count, width, sizes.embedding_update)
+        return NodeEmbedding(count, width, sizes.embedding_update, numbers)
     table = nn.Embedding(count, width)
     # A row as a whole has size 1, not each of its numbers: many rows are added up.
     nn.init.normal_(table.weight, std=width**-0.5)
+    if numbers is not None:
+        table.weight = nn.Parameter(table.weight.detach()[numbers])
     return table

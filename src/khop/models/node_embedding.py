@@ -31,11 +31,16 @@ class NodeEmbedding(nn.Module):
     of other parameters leave it unchanged. The state dict has the whole table, on one process or many. If
     rows are sharded, get it inside `with khop.models.gathered(model)`; loading takes each rank's rows from
     it.
+
+    `numbers`, int64 (count), are the numbers of nodes before a renumbering, from 0 on: a node begins with
+    the row that it would have had then.
     """
 
     weight: Tensor  # (held rows, width)
 
-    def __init__(self, count: int, width: int, update: EmbeddingUpdate = "sparse") -> None:
+    def __init__(
+        self, count: int, width: int, update: EmbeddingUpdate = "sparse", numbers: Tensor | None = None
+    ) -> None:
         super().__init__()
         if count < 0 or width < 1:
             raise ValueError(
@@ -50,7 +55,7 @@ class NodeEmbedding(nn.Module):
         self.bounds = row_bounds(group, count) if self.is_sharded else [0, count]
         self.first = self.bounds[group.rank] if self.is_sharded else 0
         last = self.bounds[group.rank + 1] if self.is_sharded else count
-        rows = first_rows(count, width, self.first, last)
+        rows = first_rows(count, width, self.first, last, numbers)
         if self.is_sharded:
             self.weight = rows  # no parameter: DistributedDataParallel would overwrite it with rank 0's
         else:
@@ -171,19 +176,23 @@ def gathered(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def first_rows(count: int, width: int, first: int, last: int) -> Tensor:
+def first_rows(count: int, width: int, first: int, last: int, numbers: Tensor | None = None) -> Tensor:
     """Initialize rows `first` to `last` with the values that a draw of the whole table gives them.
 
     The table has `count` rows, drawn from torch's generator. A row as a whole has size 1, not each of its
-    numbers: many rows are added up.
+    numbers: many rows are added up. With `numbers`, row i is drawn as row `numbers[i]`.
     """
     out = torch.empty(last - first, width)
+    order = torch.arange(last - first)
+    ascending = order + first
+    if numbers is not None:
+        ascending, order = numbers[first:last].sort()
     for start in range(0, count, _DRAWN_ROWS):
         drawn = torch.empty(min(_DRAWN_ROWS, count - start), width)
         nn.init.normal_(drawn, std=width**-0.5)
-        begin, end = max(start, first), min(start + drawn.shape[0], last)
-        if begin < end:
-            out[begin - first : end - first] = drawn[begin - start : end - start]
+        bounds = torch.tensor([start, start + drawn.shape[0]])
+        begin, end = torch.searchsorted(ascending, bounds).tolist()
+        out[order[begin:end]] = drawn[ascending[begin:end] - start]
     return out
 
 

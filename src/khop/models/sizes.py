@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from torch import Tensor
+
 from khop.arguments import check_word
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.schema import EdgeType, NodeType, Schema
@@ -27,6 +29,10 @@ class HasTypes(Protocol):
         """Return the number of nodes of a type."""
         ...
 
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the ids before renumbering, int64 (nodes); None if never renumbered."""
+        ...
+
 
 @dataclass(frozen=True)
 class ModelSizes:
@@ -42,6 +48,9 @@ class ModelSizes:
     embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
     sparse: frozenset[NodeType] = frozenset()  # types whose input column is sparse
     unknown: float = 0.0  # probability that training reads the row of nodes without an embedding; 0: no row
+    # Numbers of nodes with embeddings in the order of their original ids, of types that were renumbered: a
+    # node begins with the row that it has in the graph before.
+    numbers: Mapping[NodeType, Tensor] = field(default_factory=dict, compare=False)
 
     @property
     def target_types(self) -> tuple[NodeType, ...]:
@@ -94,13 +103,15 @@ class ModelSizes:
             )
         having = [t for t in schema.node_types if embedding and (embedded_types == "all" or t not in inputs)]
         embedded = {t: graph.num_nodes(t) for t in having}
+        originals = {t: graph.original_ids(t) for t in having}
+        numbers = {t: ids.argsort().argsort() for t, ids in originals.items() if ids is not None}
         if not 0 <= unknown < 1:
             raise ValueError(f"unknown {unknown}: must be a probability below 1, or 0 for no such row")
         sizes = cls(
             inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update
         )
         sparse = {t for t in inputs if specs[t][column].sparse_width is not None}
-        return replace(sizes, unknown=unknown, sparse=frozenset(sparse))
+        return replace(sizes, unknown=unknown, sparse=frozenset(sparse), numbers=numbers)
 
 
 def _classifier(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -18,16 +20,17 @@ class UnknownRow(nn.Module):
 
     A step drops a node with probability `rate`, by its id, the step, the epoch and `key`, which torch's
     generator draws here. All ranks drop the same nodes, and a resumed run those that it would have dropped.
-    Evaluation drops none.
+    Evaluation drops none. `numbers`, int64 (nodes), take the place of ids that were renumbered.
     """
 
     key: Tensor
 
-    def __init__(self, width: int, rate: float) -> None:
+    def __init__(self, width: int, rate: float, numbers: Tensor | None = None) -> None:
         super().__init__()
         if not 0 < rate < 1:
             raise ValueError(f"unknown {rate}: must be a probability above 0 and below 1")
         self.rate = rate
+        self.numbers = numbers  # no buffer: checkpoints and DistributedDataParallel leave it out
         self.weight = nn.Parameter(torch.zeros(width))
         self.register_buffer("key", torch.empty((), dtype=torch.int64).random_())
 
@@ -44,5 +47,13 @@ class UnknownRow(nn.Module):
         )  # of a recorded step, for which the numbers of its batch stay the same
         if of_step is None:
             of_step = torch.tensor(signed(DrawKey.of(0, Purpose.DROPOUT, batch.epoch, batch.step).value))
+        if self.numbers is not None:
+            ids = self.numbers[ids]
         words = mix64_reference(ids ^ mix64_reference(self.key ^ of_step.to(self.key.device)))
         return words >> 33 & (_STEPS - 1) < round(self.rate * _STEPS)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> UnknownRow:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.numbers is not None:
+            self.numbers = fn(self.numbers)
+        return self

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
-from khop.features.store import FeatureStoreBase, Gathered, Wanted
+from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.graph.edge_draws import check_edge_type
+from khop.graph.folder import ORIGINAL_ID
 from khop.graph.import_record import TimeCutOffs
 from khop.graph.needs import Need
 from khop.graph.store import BatchServers, NumberedGraph, NumberedNodes
@@ -132,14 +133,14 @@ class RemoteGraph(NumberedGraph):
         pieces = [_in_degrees(self.view, edge_type, some) for some in nodes.split(MOST_NODES)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-    def original_ids(self, node_type: NodeType) -> None:
-        """Return None if nodes were never renumbered; else Unsupported."""
-        if node_type in self.view.description.renumbered:
-            raise Unsupported(
-                f"original ids of all {node_type!r}: the graph is on servers "
-                f"({', '.join(self.view.addresses)}); gather rows of the column 'original_id' from its "
-                "features, some at a time"
-            )
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Fetch the ids before renumbering, int64 (nodes); None if nodes were never renumbered."""
+        if node_type not in self.view.description.renumbered:
+            return None
+        whole = replace(self.view, view=())
+        features = RemoteFeatures(whole.description.schema.columns, whole)
+        every = Rows(torch.arange(self.num_nodes(node_type)), (ORIGINAL_ID,))
+        return features.gather({node_type: every})[node_type][ORIGINAL_ID]
 
     def prepare(self, needs: Collection[Need]) -> None:
         """Do nothing: servers build the arrays that draws need."""
