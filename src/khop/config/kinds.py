@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from khop.components import Family
 
 MODELS = Family(
@@ -70,4 +72,12 @@ FAMILIES = {
     "sampler.rule": (RULES, None),
     "model": (MODELS, "sage"),
     "optimizer": (OPTIMIZERS, "adam"),
+}
+# By the path of its table: the object that a component builds, and methods by which it is known.
+MADE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "task": ("khop.config.run_task.RunTask", ("loader", "scores")),
+    "sampler": ("khop.Sampler", ("sample", "needs", "with_threads")),
+    "sampler.rule": ("khop.Rule", ("plan", "check", "needs", "most")),
+    "model": ("torch.nn.Module", ("forward", "state_dict")),
+    "optimizer": ("khop.OptimizerSettings", ()),  # its type is checked
 }

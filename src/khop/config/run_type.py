@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import Field, create_model
 
 from khop.components import NOTHING_NAMED, Component, Permission
-from khop.config.kinds import FAMILIES
+from khop.config.kinds import FAMILIES, MADE
 from khop.config.options import composed, options_of
 from khop.config.section import Section
 from khop.config.values import RunConfig
@@ -49,9 +49,21 @@ def component_of(config: RunConfig, path: str) -> Component:
 
 
 def built(config: RunConfig, path: str, context: object) -> Any:  # noqa: ANN401
-    """Build the component of a checked run's table in its context."""
-    component = component_of(config, path)
-    return component.build(options_of(_table_in(config, path), component.options), context)
+    """Build the component of a checked run's table in its context.
+
+    ValueError if it is no object of the kind that the table needs, by its methods.
+    """
+    component, table = component_of(config, path), _table_in(config, path)
+    made = component.build(options_of(table, component.options), context)
+    needed, methods = MADE[path]
+    for method in methods:
+        if not callable(getattr(made, method, None)):
+            kind = getattr(table, "kind", None)
+            raise ValueError(
+                f"{path}.kind is {kind!r}: its build returned {type(made).__name__}, which has no method "
+                f"{method}; it must return a {needed}"
+            )
+    return made
 
 
 def _table_in(config: RunConfig, path: str) -> Section:
