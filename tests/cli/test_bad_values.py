@@ -68,6 +68,7 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("plan",): _SIZES.split(),
         ("graph", "sort"): [str(graph), "out", "--by", "x"],
         ("graph", "cluster"): [str(graph), "out", "--clusters", "4"],
+        ("graph", "walks"): ["shop", "out", "--path", "user buys item, item bought_by user"],
         ("graph", "split"): ["shop", "out", "--links", "user buys item"],
         ("init",): [str(graph)],
         ("lookup",): [str(graph), "node", "7"],

@@ -1,4 +1,4 @@
-"""`khop verify`, `khop graph sort` and `khop graph cluster`, as a user runs them."""
+"""`khop verify`, `khop graph sort`, `khop graph cluster` and `khop graph walks`, as a user runs them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from cli.conftest import Ran
+from khop.api.open_graph import open_graph
 from khop.cli.main import app
+from khop.config.build import prepare
+from khop.config.read import RawRun
 from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.tables import EdgeTable, NodeTable
+from khop.sampling.walk_neighbors import WalkCounts, walk_neighbors
+from support.small_link_folders import write_shop
 
+NEAR = ("item", "near", "item")
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
 
 
@@ -88,3 +95,40 @@ def test_cluster_writes_the_graph_with_a_column(khop_command: Callable[..., Ran]
     wrong = khop_command("graph", "cluster", plain, str(tmp_path / "b"), "--clusters", "2", "--method", "zz")
     assert wrong.code == 2
     assert "method 'zz'" in wrong.stderr
+
+
+def test_walks_write_an_edge_type_that_a_run_samples(
+    khop_command: Callable[..., Ran], tmp_path: Path
+) -> None:
+    shop, out = write_shop(tmp_path / "shop", users=30, items=20), tmp_path / "walked"
+    path = ["user buys item", "item bought_by user"]
+    words = ["graph", "walks", str(shop), str(out), "--walks", "5", "--keep", "3", "--seed", "2"]
+    done = khop_command(*words, "--path", ", ".join(path), "--relation", "near")
+    assert (done.code, done.stderr) == (0, "")
+    fanouts = {"item near item": 3, "*": 0}
+    assert done.stdout.endswith(f"--fanouts '[{json.dumps(fanouts)}]' --weight visits\n")
+    graph = open_graph(out)
+    table = walk_neighbors(open_graph(shop), path, WalkCounts(5, keep=3), seed=2)
+    sources = torch.cat([torch.as_tensor(each.sources) for each in table.chunks])
+    assert torch.equal(graph.csc(NEAR).indices.long(), sources)
+    assert graph.columns[NEAR]["visits"].max() > 1
+    assert torch.equal(graph.columns["user"]["x"], open_graph(shop).columns["user"]["x"])
+    values = {
+        "graph": str(out),
+        "task": {"kind": "link-prediction", "target": "item near item"},
+        "links": {"eval_negatives": 1, "val": 0.2, "test": 0.2},
+        "sampler": {"fanouts": [fanouts], "rule": {"kind": "top-k", "column": "visits"}},
+    }
+    batch = prepare(RawRun(values, "run.toml"), tmp_path / "cache").loader().batch(0, 0)
+    assert [t for t, of in batch.blocks[0].adjacencies.items() if of.num_edges] == [NEAR]
+    for path, message in (
+        ("user buys item", "must lead back"),
+        ("user likes item, item likes user", "user likes item"),
+    ):
+        wrong = khop_command("graph", "walks", str(shop), str(tmp_path / "b"), "--path", path)
+        assert wrong.code == 2
+        assert message in wrong.stderr
+    again = khop_command(
+        "graph", "walks", str(out), str(tmp_path / "b"), "--path", "item near item", "--relation", "near"
+    )
+    assert "item near item is an edge type of" in again.stderr

@@ -44,6 +44,7 @@ LIGHT = {
     "plan": PLAN.split(),
     "graph sort": ["graph", "sort", "shop", "out", "--by", "at"],
     "graph cluster": ["graph", "cluster", "graph", "out", "--clusters", "3"],
+    "graph walks": ["graph", "walks", "graph", "out", "--path", "item like item"],
     "graph split": ["graph", "split", "graph", "out", "--links", "item like item"],
     "lookup": ["lookup", "shop", "user", "bob"],
     "import": ["import", "--guess", "users.csv"],

@@ -1,4 +1,4 @@
-"""The work of `khop verify`, `khop graph sort` and `khop graph cluster`."""
+"""The work of `khop verify`, `khop graph sort`, `khop graph cluster` and `khop graph walks`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from khop.api.cluster_graph import cluster_graph
+from khop.api.walk_graph import walk_graph
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.next_steps import tell_next
 from khop.graph.atomic import refuse_existing
@@ -19,6 +20,7 @@ from khop.graph.layout import is_partitioned
 from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
 from khop.partition.verify import verify_partition
+from khop.sampling.walk_neighbors import WalkCounts
 
 
 def verify(folder: Path, as_json: bool) -> None:
@@ -54,6 +56,18 @@ def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, see
     with bytes_bar() as notice:
         cluster_graph(graph, out, clusters, method=method, column=column, seed=seed, notice=notice)
     typer.echo(f"{out}: {clusters:,} clusters. Train on them: khop train --graph {out} --sampler cluster")
+
+
+def walks(graph: Path, out: Path, path: str, relation: str, counts: WalkCounts, seed: int) -> None:
+    """Write a graph with the most visited nodes of walks as an edge type."""
+    walk = [name.strip() for name in path.split(",")]
+    with bytes_bar() as notice:
+        edge_type = " ".join(walk_graph(graph, out, walk, relation, counts, seed=seed, notice=notice))
+    fanouts = json.dumps({edge_type: counts.keep, "*": 0})
+    typer.echo(
+        f"{out}: edges {edge_type} with visits. Train on them: khop train --graph {out} "
+        f"--fanouts '[{fanouts}]' --weight visits"
+    )
 
 
 def _findings(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from khop.graph.node_ids import stored_ids
 from khop.graph.progress import ProgressCallback
 from khop.graph.quantize import Quantized
 from khop.graph.sparse_column import SparseColumn
-from khop.graph.tables import EdgeTable, NodeTable
+from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.kernels.id_table import Keys
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
@@ -32,12 +33,13 @@ def save_graph(
     notice: ProgressCallback | None,
     sort_by: str | None = None,
     origin: Folder | None = None,
+    added: Mapping[EdgeType, EdgeChunks] = MappingProxyType({}),
 ) -> Path:
     """Write a graph, its columns and its splits as a folder, and return the path.
 
     Rows keep their order unless `sort_by` names a column of times to sort by. `origin` is the folder that the
     arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes and its documents,
-    such as the cut-offs of an import, are kept.
+    such as the cut-offs of an import, are kept. `added` are edges of further types.
     """
     ids = {} if origin is None else stored_ids(origin)
     documents = {} if origin is None else documents_of(origin.path, origin.documents)
@@ -45,7 +47,8 @@ def save_graph(
         node_type: _node_table(graph, node_type, columns, splits, ids.get(node_type))
         for node_type in graph.schema.node_types
     }
-    edges = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
+    own = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
+    edges: dict[EdgeType, EdgeTable | EdgeChunks] = {**own, **added}
     return write_graph(path, nodes, edges, sort_by=sort_by, documents=documents, notice=notice)
 
 

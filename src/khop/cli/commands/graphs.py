@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     folders.command("sort")(sort)
     folders.command("split")(split)
     folders.command("cluster")(cluster)
+    folders.command("walks")(walks)
     app.add_typer(folders, name="graph")
 
 
@@ -68,6 +69,39 @@ def cluster(
     from khop.cli import graph as work
 
     work.cluster(folder, out, clusters, method, column, seed)
+
+
+def walks(
+    graph: GraphArgument,
+    out: Annotated[Path, typer.Argument(help="Graph folder to write.", show_default=False)],
+    path: Annotated[
+        str,
+        typer.Option(
+            help="Edge types of a round of a walk, separated by commas, such as "
+            '"user buys item, item bought_by user" for items. A step goes from the destination of an edge to '
+            "its source, and the round leads back to the node type.",
+            show_default=False,
+        ),
+    ],
+    relation: Annotated[str, typer.Option(help="Middle name of the new edge type.")] = "visited",
+    walks: Annotated[int, typer.Option(help="Walks from each node.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds of a walk, at most.")] = 2,
+    stop: Annotated[
+        float, typer.Option(help="Probability that a walk stops before each further round.")
+    ] = 0.5,
+    keep: Annotated[int, typer.Option(help="Neighbors that a node keeps: the most visited ones.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the walks.")] = 0,
+) -> None:
+    """Write a graph with an edge type to the nodes that random walks visit most often, as PinSAGE samples.
+
+    Its column visits counts the visits. With one edge type and many rounds, they estimate personalized
+    PageRank with restart probability stop.
+    """
+    folder = folder_of(graph)
+    from khop.cli import graph as work
+    from khop.sampling.walk_neighbors import WalkCounts
+
+    work.walks(folder, out, path, relation, WalkCounts(walks, rounds, stop, keep), seed)
 
 
 def sort(
