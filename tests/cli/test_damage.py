@@ -57,7 +57,7 @@ REWRITES = {
     "partition": ["partition", "{graph}", "{out}", "--parts", "2"],
     "sort": ["graph", "sort", "{graph}", "{out}", "--by", "day"],
     "cluster": ["graph", "cluster", "{graph}", "{out}", "--clusters", "2"],
-    "walks": ["graph", "walks", "{graph}", "{out}", "--path", "user buys item,item bought_by user"],
+    "walks": ["graph", "walks", "{graph}", "{out}", "--path", "user buys item,item bought user"],
     "split": ["graph", "split", "{graph}", "{out}", "--links", "user buys item"],
 }
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from khop.components import ANY_NAMED
 from khop.config.read import RawRun, checked
 from khop.config.run_type import built, component_of, run_type
 from khop.config.tables import RgcnTable, SageTable, SamplerTable
@@ -93,7 +94,7 @@ def test_components_and_options_that_do_not_fit_are_one_sentence(
     table: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=r"run\.toml") as caught:
-        checked(RawRun({"graph": "g", "model": table}, "run.toml"))
+        checked(RawRun({"graph": "g", "model": table}, "run.toml", permission=ANY_NAMED))
     assert str(caught.value) == message
 
 
@@ -105,7 +106,7 @@ def test_a_component_that_builds_something_else_is_one_sentence(path: str, missi
     values: dict[str, object] = {"kind": f"{__name__}:Wide", "wideness": 3}
     for name in reversed(path.split(".")):
         values = {name: values}
-    config = checked(RawRun({"graph": "g", **values}, "run.toml"))
+    config = checked(RawRun({"graph": "g", **values}, "run.toml", permission=ANY_NAMED))
     with pytest.raises(
         ValueError, match=f"its build returned Options, which has no method {missing}; it must"
     ):

@@ -42,10 +42,9 @@ def test_columns_come_as_they_are_and_embeddings_by_id() -> None:
 def test_nodes_of_a_partitioned_graph_begin_with_the_rows_that_they_had_before(
     tmp_path: Path, update: EmbeddingUpdate
 ) -> None:
-    nodes = {"node": khop.NodeTable(12)}
-    graph = khop.open_graph(
-        khop.write_graph(tmp_path / "g", nodes, khop.EdgeTable(torch.arange(12), torch.arange(12).flip(0)))
-    )
+    ends, nodes = torch.arange(12), {"node": khop.NodeTable(12)}
+    edges = {("node", "to", "node"): khop.EdgeTable(ends, ends.flip(0))}
+    graph = khop.open_graph(khop.write_graph(tmp_path / "g", nodes, edges))
     parts = khop.open_graph(khop.partition_graph(tmp_path / "g", tmp_path / "p", 3, method="random"))
     originals = parts.original_ids("node")
     assert originals is not None

@@ -18,7 +18,7 @@ RUN = """
 graph = "{graph}"
 precision = "float64"
 task = {{ kind = "link-prediction", target = "user buys item, {other}", metric = "mrr" }}
-links = {{ loss = "bpr", val = 0.2, test = 0.2, eval_negatives = 5, split = "{split}" }}
+links = {{ loss = "bpr", val = 0.2, test = 0.2, eval_negatives = 5, split = "{split}"{more} }}
 sampler = {{ fanouts = [3] }}
 model = {{ hidden = 8, embedding = 4, dropout = 0.0 }}
 training = {{ epochs = 2, batch_size = 150 }}
@@ -37,7 +37,7 @@ def course(run: Path) -> list[dict[str, float]]:
 def test_ranks_and_a_resume_take_the_same_course(tmp_path: Path) -> None:
     graph = write_shop(tmp_path / "graph", users=60, items=40, one_way=True)
     run = tmp_path / "run.toml"
-    run.write_text(RUN.format(graph=graph, other="user sees shop", split="random"))
+    run.write_text(RUN.format(graph=graph, other="user sees shop", split="random", more=""))
     train(str(run), "--out", str(tmp_path / "one"))
     train(str(run), "--out", str(tmp_path / "many"), "--epochs", "1", "--procs", "2")
     train("--resume", str(tmp_path / "many"), "--epochs", "2", "--procs", "4")
@@ -64,9 +64,13 @@ def write_two_ways(path: Path) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("split", ["time", "column"])
+@pytest.mark.parametrize(
+    ("split", "more"), [("time", ', decoder = "transe", hard_negatives = 2'), ("column", "")]
+)
 @pytest.mark.timeout(900)
-def test_splits_and_embeddings_are_equal_on_ranks_of_parts(tmp_path: Path, split: str) -> None:
+def test_splits_embeddings_and_hard_negatives_are_equal_on_ranks_of_parts(
+    tmp_path: Path, split: str, more: str
+) -> None:
     graph = write_two_ways(tmp_path / "graph")
     khop.partition_graph(graph, tmp_path / "graph in parts", 2, method="random")
     run = tmp_path / "run.toml"
@@ -75,7 +79,7 @@ def test_splits_and_embeddings_are_equal_on_ranks_of_parts(tmp_path: Path, split
         ("two", graph, ("--procs", "2")),
         ("parts", tmp_path / "graph in parts", ("--procs", "2")),
     ):
-        text = RUN.format(graph=folder, other="user likes item", split=split)
+        text = RUN.format(graph=folder, other="user likes item", split=split, more=more)
         run.write_text(text)
         train(str(run), "--out", str(tmp_path / name), *options)
     expected = course(tmp_path / "one")

@@ -63,10 +63,9 @@ def walks(graph: Path, out: Path, path: str, relation: str, counts: WalkCounts, 
     walk = [name.strip() for name in path.split(",")]
     with bytes_bar() as notice:
         edge_type = " ".join(walk_graph(graph, out, walk, relation, counts, seed=seed, notice=notice))
-    fanouts = json.dumps({edge_type: counts.keep, "*": 0})
     typer.echo(
         f"{out}: edges {edge_type} with visits. Train on them: khop train --graph {out} "
-        f"--fanouts '[{fanouts}]' --weight visits"
+        f"--fanouts '{{{json.dumps(edge_type)} = {counts.keep}, \"*\" = 0}}' --weight visits"
     )
 
 
