@@ -85,4 +85,9 @@ def test_splits_embeddings_and_hard_negatives_are_equal_on_ranks_of_parts(
     expected = course(tmp_path / "one")
     assert expected[-1]["val_user likes item_mrr"] > 0
     for name in ("two", "parts"):
-        assert course(tmp_path / name) == [pytest.approx(line, rel=1e-9) for line in expected]
+        found = course(tmp_path / name)
+        assert [line["loss"] for line in found] == pytest.approx(
+            [line["loss"] for line in expected], rel=1e-9
+        )
+        # A pair may be among the negatives twice; the last bit of its scores then decides a place.
+        assert found == [pytest.approx(line, abs=1e-3) for line in expected]
