@@ -109,7 +109,7 @@ def test_walks_write_an_edge_type_that_a_run_samples(
     )
     values = {
         "graph": str(out),
-        "task": {"kind": "link-prediction", "target": "item near item"},
+        "task": {"kind": "link-prediction", "target": "user buys item"},
         "links": {"eval_negatives": 1, "val": 0.2, "test": 0.2},
         "sampler": {"fanouts": [fanouts], "rule": {"kind": "top-k", "column": "visits"}},
     }
@@ -117,7 +117,7 @@ def test_walks_write_an_edge_type_that_a_run_samples(
     assert [t for t, of in batch.blocks[0].adjacencies.items() if of.indices.numel()] == [NEAR]
     for path, message in (
         ("user buys item", "must lead back"),
-        ("user likes item, item likes user", "user likes item"),
+        ("user likes item, item likes user", "no edge type ('user', 'likes', 'item')"),
     ):
         wrong = khop_command("graph", "walks", str(shop), str(tmp_path / "b"), "--path", path)
         assert wrong.code == 2
