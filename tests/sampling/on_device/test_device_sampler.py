@@ -49,14 +49,21 @@ def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject)
     assert device_sampler.overflows == 0
 
 
-@pytest.mark.parametrize("trees", ["merged", "disjoint"])
-@EXPANSIONS
+@pytest.mark.parametrize(
+    ("expansion", "trees"),
+    [
+        (Expansion.LAYERED, "merged"),
+        (Expansion.SUBGRAPH, "disjoint"),
+        pytest.param(Expansion.LAYERED, "disjoint", marks=pytest.mark.long),
+        pytest.param(Expansion.SUBGRAPH, "merged", marks=pytest.mark.long),
+    ],
+)
 def test_a_batch_that_does_not_fit_is_made_as_usual(expansion: Expansion, trees: Trees) -> None:
     """Capacities are those of 4 seeds with one in-edge each: 30 seeds have no slots, others many nodes."""
     nodes = torch.arange(500).repeat_interleave(9)
     sources = torch.where(nodes < 10, nodes, (nodes + torch.arange(9).repeat(500)) % 500)
     graph = csc_graph_from_edges({"node": 500}, {EDGE: (sources, nodes)})
-    sampler = NeighborSampler(graph, [4, 3, 2], expansion=expansion, trees=trees)
+    sampler = NeighborSampler(graph, [4, 3], expansion=expansion, trees=trees)
     narrow, key = (as_seeds({"node": [1, 1, 1, 2]}), DrawKey(1)), DrawKey(2)
     device_sampler = DeviceSampler.measured(sampler, [narrow], DEVICE)
     wide = as_seeds({"node": [1, 100, 200, 300]})
