@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 import torch
 
 from khop import DrawKey, NeighborSampler, Seeds
 from khop.features.table import FeatureTable
+from khop.kernels.gather import Copies
 from khop.loading.batch_slot import BatchSlot, StepInput
 from khop.loading.columns import ColumnChoice
 from khop.sampling.on_device.batch_plan import BatchPlan
@@ -25,12 +29,12 @@ def step(number: int, size: int) -> StepInput:
     return StepInput(Seeds({"node": ids}, {"node": torch.arange(size)}), DrawKey(number), 1 / size)
 
 
-def slot() -> BatchSlot:
+def slot(copies: Mapping[str, Mapping[str, Copies]] = MappingProxyType({})) -> BatchSlot:
     sampler = NeighborSampler(SMALL.store, [3, 2])
     warm_up = [(step(n, 6).seeds, step(n, 6).key) for n in range(3)]
     plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
     columns = {t: {name: c.to(DEVICE) for name, c in of.items()} for t, of in SMALL.features.columns.items()}
-    return BatchSlot(plan, FeatureTable(columns), CHOICE, recorder())
+    return BatchSlot(plan, FeatureTable(columns), CHOICE, recorder(), copies)
 
 
 def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> None:
@@ -52,6 +56,20 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
             assert torch.equal(batch.seed_columns["node"]["y"][:size], exact.seed_columns["node"]["y"])
             assert made.weights[:size].tolist() == [1 / size] * size
             assert (made.weights[size:] == 0).all()
+
+
+def test_rows_in_a_cache_are_counted_in_both_shapes() -> None:
+    column = SMALL.features.columns["node"]["x"].to(DEVICE)
+    slots = torch.arange(60, dtype=torch.int32, device=DEVICE)
+    slots[1::2] = -1  # even nodes have copies
+    with by_triton():
+        made, given = slot({"node": {"x": Copies(slots, column)}}), step(1, 6)
+        made.make(given)
+        assert not made.overflowed()
+        exact = made.exact(given)
+    nodes = exact.sample.nodes["node"]
+    wanted = {"needed_rows": nodes.numel(), "device_cache_rows": int((nodes % 2 == 0).sum())}
+    assert made.traffic() == exact.traffic == wanted
 
 
 def test_seeds_without_a_place_do_not_fit() -> None:

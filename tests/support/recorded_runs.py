@@ -24,9 +24,11 @@ from support.triton_segments import by_triton
 SETTINGS = replace(SMALL, epochs=2, precision="float64", launches="recorded")
 
 
-def placed(graph: SmallGraph, topology: str = "device", columns: str = "device") -> khop.Graph:
+def placed(
+    graph: SmallGraph, topology: str = "device", columns: str = "device", cache: str = "0"
+) -> khop.Graph:
     """The graph with its stores where kernels read them."""
-    request = DevicePlacement.of("cuda", topology, columns)
+    request = DevicePlacement.of("cuda", topology, columns, cache)
     stores = placed_stores(graph.store, graph.features.columns, request, HostAsDevice(), Conditions())
     return khop.Graph(graph.store, graph.features, stores=stores)
 
@@ -47,10 +49,11 @@ class RecordedRun(SmallRun):
     dropout: float = 0.0
     topology: str = "device"
     columns: str = "device"
+    cache: str = "0"
 
     def trainer(self) -> Trainer:
         """The trainer, to be used within `as_device`."""
-        return self.on(placed(self.graph, self.topology, self.columns))
+        return self.on(placed(self.graph, self.topology, self.columns, self.cache))
 
     def on_cpu(self) -> Trainer:
         """The trainer of the same run without a device."""

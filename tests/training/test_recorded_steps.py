@@ -95,6 +95,14 @@ def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: 
     assert files <= {"training/gathered_step.py", "training/step_log.py"}, found
 
 
+def test_the_record_of_an_epoch_has_the_hit_rate_of_a_cache(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, columns="pinned", cache="50%").with_(epochs=1)
+    (record,) = fitted(run)._output.records
+    found = record["traffic"]
+    assert 0.3 < found["device_hit_rate"] < 1
+    assert found["device_hit_rate"] == round(found["device_cache_rows"] / found["needed_rows"], 4)
+
+
 @pytest.mark.long
 def test_a_stopped_run_goes_on_with_the_same_shapes(tmp_path: Path) -> None:
     whole = RecordedRun(tmp_path / "whole", dropout=0.5)

@@ -16,6 +16,7 @@ from khop.features.table import FeatureTable
 from khop.kernels.gather import Column, Copies, gather_columns
 from khop.kernels.philox import signed
 from khop.kernels.pitch import empty_rows
+from khop.loading.cache_counts import SlotCounts, counts_of_host, nodes_in_cache
 from khop.loading.captured import Recorder
 from khop.loading.columns import ColumnChoice
 from khop.loading.deferred_columns import NOTHING_DEFERRED, DeferredColumns
@@ -77,6 +78,8 @@ class BatchSlot:
         self._plan = plan
         self._made = DeviceBatch(plan)
         self._features, self._choice, self._copies = features, choice, copies
+        by_column = {(t, name): of for t, of_type in copies.items() for name, of in of_type.items()}
+        self._counts, self._in_cache = SlotCounts(by_column, plan.device), nodes_in_cache(by_column)
         padded = padded_sample(self._made)
         self._padded = padded
         seeds, device = self._made.inputs.seeds, plan.device
@@ -129,8 +132,12 @@ class BatchSlot:
         overflow, stamp = self._seen.tolist()
         return bool(overflow == stamp)
 
+    def traffic(self) -> dict[str, float]:
+        """Return the counts of the batch in cached columns, once `overflowed` may be called."""
+        return self._counts.counts()
+
     def exact(self, given: StepInput) -> Batch:
-        """Return the batch of any seeds with its own shapes, sampled on the CPU."""
+        """Return the batch of any seeds with its own shapes and counts, sampled on the CPU."""
         device, choice = self._plan.device, self._choice
         sampler = self._plan.sampler
         view = WithoutEdges(sampler.graph, given.excluded) if given.excluded else sampler.graph
@@ -151,6 +158,7 @@ class BatchSlot:
             epoch=0,
             step=0,
             num_global_seeds=given.num_seeds,
+            traffic=counts_of_host(drawn.nodes, {}, self._in_cache) if self._in_cache else {},
         )
         return self._deferred.added_to(batch)
 
@@ -171,6 +179,7 @@ class BatchSlot:
         for node_type, columns in self._of_nodes.items():
             live = self._padded.num_nodes[node_type]
             gather_columns(list(columns.values()), self._padded.sample.nodes[node_type], live=live)
+        self._counts.write(self._padded.sample.nodes, self._padded.num_nodes)
         seeds = self._made.inputs.seeds
         for node_type, columns in self._of_seeds.items():
             gather_columns(list(columns.values()), seeds[node_type])  # rows of empty places, -1, are 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +53,7 @@ class CapturedSteps:
         if not slots:
             raise ValueError("slots are empty: give at least one, and two to make batches ahead")
         self.overflows = 0  # batches that exceeded a capacity
+        self.traffic: Mapping[str, float] = {}  # of the last step's batch: rows in cached columns
         self._model, self._task, self._slots, self._streams = model, task, slots, streams
         self._precision = precision
         self._sampling = streams.side() if sampling is None else sampling
@@ -98,13 +99,16 @@ class CapturedSteps:
                 self._streams.wait(current, issued.made)
                 self._steps[issued.slot].replay()
                 self._free[issued.slot] = self._streams.record(current)
+                self.traffic = slot.traffic()
                 return self._loss
         self.overflows += 1
         given = issued.given
         device = self._streams.device
         weights = torch.full((given.num_losses,), given.weight, dtype=torch.float64, device=device)
         key = torch.full((1,), signed(given.dropout_key.value), device=device)
-        self._compute(slot.exact(given), weights, key)
+        batch = slot.exact(given)
+        self._compute(batch, weights, key)
+        self.traffic = batch.traffic
         return self._loss
 
     def _of_slot(self, slot: BatchSlot) -> None:

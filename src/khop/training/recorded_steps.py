@@ -67,7 +67,13 @@ class RecordedSteps:
             clock.lap("communicating", "gradients")
             loop.received(step)
             shapes = self._batches.room.slots[0].batch
-            batch = replace(shapes, epoch=epoch, step=step, num_global_seeds=order.num_global_seeds(step))
+            batch = replace(
+                shapes,
+                epoch=epoch,
+                step=step,
+                num_global_seeds=order.num_global_seeds(step),
+                traffic=self._steps.traffic,
+            )
             yield ComputedStep(batch, seeds.pop(0), self._device_loss)
 
     def state(self) -> dict[str, object]:
