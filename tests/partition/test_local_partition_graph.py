@@ -81,9 +81,10 @@ def test_a_batch_is_that_of_the_graph_before_it_was_cut(method: str, tmp_path: P
         for _ in range(4):
             rule, key = data.draw(INNER | TEMPORAL), DrawKey(data.draw(st.integers(0, 2**64 - 1)))
             expansion = data.draw(st.sampled_from(Expansion))
-            is_induced = expansion is Expansion.SUBGRAPH and not isinstance(rule, Temporal)
-            output = data.draw(st.sampled_from([Output.DIRECTIONAL, Output.INDUCED][: 1 + is_induced]))
             fanouts = data.draw(st.lists(st.integers(-1, 3), min_size=1, max_size=3))
+            weighs = any(rule.has_weights(fanout) for fanout in fanouts)
+            is_induced = expansion is Expansion.SUBGRAPH and not isinstance(rule, Temporal) and not weighs
+            output = data.draw(st.sampled_from([Output.DIRECTIONAL, Output.INDUCED][: 1 + is_induced]))
             seeds = {
                 t: int64(data.draw(st.lists(st.integers(0, n - 1), max_size=4)))
                 for t, n in plain.counts.items()

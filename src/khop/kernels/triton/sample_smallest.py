@@ -188,7 +188,8 @@ def smallest(
         takes_tie = is_tie & (id <= last_id)
         if order is not None:
             takes_tie = takes_tie & (tied + tl.cumsum(is_tie.to(tl.int64), 0) <= ties)
-        is_picked = inside & ((k < limit) | takes_tie | (degree <= per_row))
+        is_whole = degree + at * 0 <= per_row  # a block: Triton 3.9 interprets no scalar in a mask
+        is_picked = inside & ((k < limit) | takes_tie | is_whole)
         to = row * per_row + done + tl.cumsum(is_picked.to(tl.int64), 0) - 1
         source = store_slots(ids, edges, indices, to, first + at, is_picked, is_picked)
         mark(table, entry, to, source, is_picked)
