@@ -49,7 +49,7 @@ from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.listed import ListedLinks, ListedNodes, fetched_seeds, listed_seeds
 from khop.sampling.node_tuples import NodeTuples, SeedTuples
 from khop.sampling.sampler import Sampler, checked_sampler
-from khop.sampling.seeds import NodeSeeds, SeedList, SeedOrder
+from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder
 from khop.schema import NodeType
 
 if TYPE_CHECKING:
@@ -140,10 +140,7 @@ class Loader:
         check_word("seed_assignment", seed_assignment, SeedAssignment)
         seed_list, seed_types = _seed_list(self._graph, seeds, seed_times)
         self._group = this_group()
-        by_owner = seed_assignment == "owner"
-        if not by_owner and self._graph.lanes is None and self._graph.partition_options is None:
-            _warn_of_position(self._group.rank)
-        affinity = affinity_of(self._graph, self._graph.lanes) if by_owner else None
+        affinity = _affinity(self._graph, seed_assignment, self._group.rank)
         ranks = (self._group.rank, self._group.world_size)
         groups = grouped(sampler, seed_list)
         if groups is not None:
@@ -167,8 +164,7 @@ class Loader:
         self._on_device = device_source(self._graph, self._local, self._order, self._streams)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
-        in_flight_bytes = byte_size(prefetch_bytes, "prefetch_bytes", least=1)
-        in_flight = InFlight(threads, prefetch, in_flight_bytes)
+        in_flight = InFlight(threads, prefetch, byte_size(prefetch_bytes, "prefetch_bytes", least=1))
         source = self._on_device or source_by_cpu(self._graph, self._local, self._order)
         source.prepare()
         self._progress = LoopProgress(self._order)
@@ -363,13 +359,17 @@ def _seed_list(
     return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, graph.schema, features)), tuple(nodes)
 
 
-def _warn_of_position(rank: int) -> None:
-    if rank == 0:
+def _affinity(graph: Graph, seed_assignment: SeedAssignment, rank: int) -> SeedAffinity | None:
+    """Return the ranks that store each node, if seeds go to them."""
+    if seed_assignment == "owner":
+        return affinity_of(graph, graph.lanes)
+    if graph.lanes is None and graph.partition_options is None and rank == 0:
         warnings.warn(
             "seed_assignment 'position': no effect, the graph is not partitioned. Leave it out, or partition "
             "the graph by `khop partition`",
             stacklevel=3,
         )
+    return None
 
 
 def _tuples(
