@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from khop.cli.main import run
-from khop.inference import work_folder
-from khop.training.step_clock import StepClock
-from support.gate import Gate
+import khop
+
+khop.tune_process()  # before torch is loaded, as the command does
+
+from khop.cli.main import run  # noqa: E402
+from khop.inference import work_folder  # noqa: E402
+from khop.training.step_clock import StepClock  # noqa: E402
+from support.gate import Gate  # noqa: E402
 
 POINTS = {"update": (StepClock, "finish"), "chunk": (work_folder.FileRows, "put")}
 
