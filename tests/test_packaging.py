@@ -234,6 +234,11 @@ def test_a_release_has_wheels_for_linux_and_macos_of_both_processors() -> None:
     }
 
 
+def _files(archive: zipfile.ZipFile) -> set[str]:
+    """Names of the files; newer versions of auditwheel add folders."""
+    return {Path(name).name for name in archive.namelist() if not name.endswith("/")}
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_auditwheel_passes_the_wheel_and_gives_it_a_tag(wheel: Path, tmp_path: Path) -> None:
@@ -243,7 +248,7 @@ def test_auditwheel_passes_the_wheel_and_gives_it_a_tag(wheel: Path, tmp_path: P
     (tagged,) = tmp_path.glob("*.whl")
     assert re.search(r"manylinux_2_\d\d_x86_64\.whl$", tagged.name)
     with zipfile.ZipFile(wheel) as given, zipfile.ZipFile(tagged) as made:
-        assert {Path(name).name for name in made.namelist()} == {Path(name).name for name in given.namelist()}
+        assert _files(made) == _files(given)
 
 
 @pytest.mark.long
