@@ -20,7 +20,7 @@ precision = "float64"
 task = {{ kind = "link-prediction", target = "user buys item, {other}", metric = "mrr" }}
 links = {{ loss = "bpr", val = 0.2, test = 0.2, eval_negatives = 5, split = "{split}"{more} }}
 sampler = {{ fanouts = [3] }}
-model = {{ hidden = 8, embedding = 4, dropout = 0.0 }}
+model = {{ hidden = 16, embedding = 4, dropout = 0.0 }}
 training = {{ epochs = 2, batch_size = 150 }}
 """
 
@@ -86,8 +86,4 @@ def test_splits_embeddings_and_hard_negatives_are_equal_on_ranks_of_parts(
     assert expected[-1]["val_user likes item_mrr"] > 0
     for name in ("two", "parts"):
         found = course(tmp_path / name)
-        assert [line["loss"] for line in found] == pytest.approx(
-            [line["loss"] for line in expected], rel=1e-9
-        )
-        # A pair may be among the negatives twice; the last bit of its scores then decides a place.
-        assert found == [pytest.approx(line, abs=1e-3) for line in expected]
+        assert found == [pytest.approx(line, rel=1e-9) for line in expected], name

@@ -97,7 +97,7 @@ class Loader:
     and bfloat16 and quantized columns come as float32 unless `narrow` is "stored". With `gather="deferred"`,
     rows of number columns in memory of the device are not copied into the batch: `batch["x"]` reads them from
     the table where an operation needs them. SAGE, GCN and other layers of khop that aggregate input rows sum
-    them in the table, with the same bits, which saves memory and time.
+    them in the table, with the same bits, and no copy of the rows is made.
 
     `device` is by default the GPU that the graph is placed on (`Graph.on`), else the CPU. If the GPU samples,
     one thread issues its work and `threads` has no effect.

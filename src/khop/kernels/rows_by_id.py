@@ -6,6 +6,7 @@ A first layer that aggregates them in this way neither writes nor reads a copy o
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -69,28 +70,20 @@ def is_readable(column: Column, device: torch.device) -> bool:
     return is_one and as_stored and index_dtype(table.shape[0]) == torch.int32
 
 
-def _sum(rows: RowsById, indptr: Tensor, indices: Tensor) -> Any:  # noqa: ANN401
-    check_segment(rows, indptr, indices)
-    by = engine(rows.device)
-    if by is Engine.NATIVE:
-        return segment_sum(rows.table, indptr, _composed(rows, indices))
-    if by is Engine.TRITON:
-        from khop.kernels.triton.segment import segment_sum as by_triton
+def _of_table(operation: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return `segment_sum` or `segment_mean` of rows as an operation that reads their table."""
 
-        return by_triton(rows.table, Csc(indptr, indices.int()), rows.ids)
-    return NotImplemented
+    def aggregated(rows: RowsById, indptr: Tensor, indices: Tensor) -> Any:  # noqa: ANN401
+        check_segment(rows, indptr, indices)
+        by = engine(rows.device)
+        if by is Engine.NATIVE:
+            return operation(rows.table, indptr, _composed(rows, indices))
+        if by is Engine.TRITON:
+            by_triton = getattr(import_module("khop.kernels.triton.segment"), operation.__name__)
+            return by_triton(rows.table, Csc(indptr, indices.int()), rows.ids)
+        return NotImplemented
 
-
-def _mean(rows: RowsById, indptr: Tensor, indices: Tensor) -> Any:  # noqa: ANN401
-    check_segment(rows, indptr, indices)
-    by = engine(rows.device)
-    if by is Engine.NATIVE:
-        return segment_mean(rows.table, indptr, _composed(rows, indices))
-    if by is Engine.TRITON:
-        from khop.kernels.triton.segment import segment_mean as by_triton
-
-        return by_triton(rows.table, Csc(indptr, indices.int()), rows.ids)
-    return NotImplemented
+    return aggregated
 
 
 def _prefix_and_mean(rows: RowsById, indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,8 +131,8 @@ def _of_ids(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 RowsById._own = {
-    segment_sum: _sum,
-    segment_mean: _mean,
+    segment_sum: _of_table(segment_sum),
+    segment_mean: _of_table(segment_mean),
     prefix_and_mean: _prefix_and_mean,
     segment_weighted_sum: _weighted_sum,
     Tensor.__getitem__: _sliced,
