@@ -1,16 +1,32 @@
-"""`khop schema` prints the schema alone, for a file."""
+"""`khop schema` prints a schema alone, for a file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
+import pytest
+
 from khop.config.run_schema import run_schema
+from khop.importing.spec_schema import spec_schema
 
 from .conftest import Ran
 
 
-def test_stdout_is_the_schema(khop_command: Callable[..., Ran]) -> None:
-    ran = khop_command("schema")
+@pytest.mark.parametrize("words", [(), ("run",)], ids=str)
+def test_stdout_is_the_schema(khop_command: Callable[..., Ran], words: tuple[str, ...]) -> None:
+    ran = khop_command("schema", *words)
     assert json.loads(ran.stdout) == json.loads(json.dumps(run_schema()))
     assert ran.stderr == ""
+
+
+def test_the_schema_of_a_spec(khop_command: Callable[..., Ran]) -> None:
+    ran = khop_command("schema", "import")
+    assert json.loads(ran.stdout) == json.loads(json.dumps(spec_schema()))
+    assert ran.stderr == ""
+
+
+def test_other_files_have_none(khop_command: Callable[..., Ran]) -> None:
+    ran = khop_command("schema", "graph")
+    assert ran.code != 0
+    assert "import" in ran.stderr

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from khop.importing.read_spec import json_schema, nearest, read_spec
+from khop.importing.read_spec import nearest, read_spec
 
 SHOP = """
 [splits]
@@ -99,15 +98,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes("# \xe9".encode("latin-1"))
     with pytest.raises(ValueError, match="not UTF-8 at byte 2"):
         read_spec(tmp_path / "latin.toml")
-
-
-def test_the_json_schema_has_the_fields_with_their_descriptions() -> None:
-    schema = json.loads(json_schema())
-    assert set(schema["properties"]) == {"time_unit", "splits", "nodes", "edges", "edges_from"}
-    assert "rows" not in schema["$defs"]["NodeSpec"]["properties"]
-    assert schema["$defs"]["NodeSpec"]["properties"]["id"]["description"].startswith(
-        "Column with the unique id"
-    )
 
 
 def test_near_names() -> None:

@@ -132,9 +132,8 @@ def _named_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-AnyColumn = Annotated[
-    Annotated[
-        Number | Category | Multi | Text | Words | Date | Vector | Boolean | Raw, Field(discriminator="kind")
-    ],
-    BeforeValidator(_named_kind, json_schema_input_type=str | dict[str, Any]),
+Kind = Literal["number", "category", "multi", "text", "words", "date", "vector", "bool", "raw"]
+_Column = Annotated[
+    Number | Category | Multi | Text | Words | Date | Vector | Boolean | Raw, Field(discriminator="kind")
 ]
+AnyColumn = Annotated[_Column, BeforeValidator(_named_kind, json_schema_input_type=Kind | _Column)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -45,11 +44,6 @@ def checked_spec(values: Mapping[str, Any], source: str) -> Spec:
         return Spec.model_validate(values)
     except ValidationError as error:
         raise ValueError(_sentence(error.errors(include_url=False)[0], values, source)) from None
-
-
-def json_schema() -> str:
-    """Return the JSON Schema of a spec, for editors that complete and check TOML."""
-    return json.dumps(Spec.model_json_schema(), indent=1)
 
 
 def nearest(name: str, there: Sequence[str]) -> str:

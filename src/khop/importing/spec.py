@@ -183,7 +183,7 @@ class NodeSpec(Source):
     """`none` stores no index from ids to nodes."""
     columns: Mapping[Name, AnyColumn] = Field(default_factory=dict)
     """Features: name to kind, or to a table with kind and options."""
-    label: Annotated[Label | None, BeforeValidator(_label)] = None
+    label: Annotated[Label | None, BeforeValidator(_label, json_schema_input_type=Name | Label)] = None
     """The label: a column of classes, or a table."""
     split: Split | None = None
     """The split of the labels, if it differs from [splits]."""

@@ -1,14 +1,23 @@
-"""`khop schema`: the JSON Schema of a run file."""
+"""`khop schema`: the JSON Schema of a run file, or of a spec of tables."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
-_NEXT = """To complete run files in an editor with a TOML plug-in (Taplo, Even Better TOML):
-khop schema > khop-run.schema.json
-and as the first line of run.toml:  #:schema ./khop-run.schema.json"""
+_NEXT = """To complete {files} in an editor with a TOML plug-in (Taplo, Even Better TOML):
+khop schema{words} > {name}
+and as the first line of {file}:  #:schema ./{name}"""
+
+
+class Of(StrEnum):
+    """Files that have a schema."""
+
+    RUN = "run"
+    IMPORT = "import"
 
 
 def register(app: typer.Typer) -> None:
@@ -16,15 +25,33 @@ def register(app: typer.Typer) -> None:
     app.command("schema")(schema)
 
 
-def schema() -> None:
-    """Print the JSON Schema of a run file, with which editors complete and check it.
+def schema(
+    of: Annotated[
+        Of,
+        typer.Argument(help="File to describe: run, a run file; import, a spec of tables for khop import."),
+    ] = Of.RUN,
+) -> None:
+    """Print the JSON Schema of a run file or of a spec of tables, with which editors complete and check it.
 
     Write it to a file, khop schema > khop-run.schema.json, and name it in the first line of run.toml:
     #:schema ./khop-run.schema.json
+
+    For specs: khop schema import > khop-import.schema.json
     """
     from khop.cli import terminal
+
+    typer.echo(json.dumps(_schema(of), indent=1))
+    if terminal.stdout_is_a_terminal():
+        names = ("run files", "", "run.toml") if of is Of.RUN else ("specs", " import", "SPEC.toml")
+        files, words, file = names
+        typer.echo(_NEXT.format(files=files, words=words, file=file, name=f"khop-{of}.schema.json"), err=True)
+
+
+def _schema(of: Of) -> dict[str, object]:
+    if of is Of.IMPORT:
+        from khop.importing.spec_schema import spec_schema
+
+        return spec_schema()
     from khop.config.run_schema import run_schema
 
-    typer.echo(json.dumps(run_schema(), indent=1))
-    if terminal.stdout_is_a_terminal():
-        typer.echo(_NEXT, err=True)
+    return run_schema()
