@@ -51,6 +51,21 @@ def test_tables_give_the_predictions_of_their_folder(trained: Path, tmp_path: Pa
     assert of_tables.notes == ("item.brand: 1 rows with words or categories that training lacks",)
 
 
+def test_a_run_on_embedded_categories_predicts_later_tables(tmp_path: Path) -> None:
+    spec = shop_spec(shop_tables())
+    spec["nodes"]["item"]["columns"]["brand"] = {"kind": "category", "encoding": "embedding"}
+    khop.import_tables(spec, tmp_path / "shop")
+    (tmp_path / "run.toml").write_text(SETTINGS.format(graph=tmp_path / "shop", out=tmp_path / "run"))
+    with pytest.raises(SystemExit) as left:
+        run(["train", str(tmp_path / "run.toml")])
+    assert not left.value.code
+    khop.import_tables(later_spec(later_tables()), tmp_path / "later", encoders=tmp_path / "run")
+    loaded = khop.load_run(tmp_path / "run")
+    of_folder, of_tables = loaded.predict(tmp_path / "later"), loaded.predict(tables())
+    assert of_folder.table.equals(of_tables.table)
+    assert of_tables.notes == ("item.brand: 1 rows with words or categories that training lacks",)
+
+
 def test_the_weights_are_those_of_the_checkpoint(trained: Path) -> None:
     fresh = khop.load_run(trained, checkpoint="last", device="cpu").predict(tables()).table
     records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]

@@ -21,6 +21,7 @@ def where(row: int) -> str:
 CASES: list[tuple[Any, pa.Array]] = [
     ({"kind": "number", "flag": "missing"}, pa.array([1.0, None, 5.0])),
     ("category", pa.array(["a", None, "b"])),
+    ({"kind": "category", "encoding": "embedding"}, pa.array(["a", None, "b"])),
     ({"kind": "multi", "separator": "|"}, pa.array(["a|b", None, ""])),
     ({"kind": "text", "width": 5}, pa.array(["a b", None, "c"])),
     ({"kind": "date", "timezone": "UTC"}, pa.array([date(2020, 1, 1), None, date(2021, 5, 5)])),

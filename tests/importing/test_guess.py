@@ -120,3 +120,19 @@ def test_a_table_may_link_to_its_own_rows(folder: Path) -> None:
     (folder / "spec.toml").write_text(guess_spec(["parts.parquet"], folder))
     done = import_tables(folder / "spec.toml", folder / "out")
     assert done.edges["part part_of part"] == 2
+
+
+def test_many_categories_are_proposed_as_embeddings(folder: Path) -> None:
+    count = 600
+    table = pa.table(
+        {
+            "item_id": [f"i{n}" for n in range(count)],
+            "shop": [f"shop{n % 290}" for n in range(count)],
+            "name": [f"name{n}" for n in range(count)],
+        }
+    )
+    pq.write_table(table, folder / "goods.parquet")
+    text = guess_spec(["goods.parquet"], folder)
+    columns = tomllib.loads(text)["nodes"]["good"]["columns"]
+    assert columns == {"shop": {"kind": "category", "encoding": "embedding"}}
+    assert "# 290 different values" in text

@@ -143,7 +143,8 @@ def _of_links(
 def _model(schema: Schema, settings: Settings) -> list[str]:
     having = {t: list(schema.columns.get(t, {})) for t in schema.node_types}
     columns = [of for t in having for of in schema.columns.get(t, {}).items()]
-    names = dict.fromkeys(name for name, spec in columns if "float" in spec.dtype)
+    fit = (name for name, spec in columns if "float" in spec.dtype or spec.sparse_width is not None)
+    names = dict.fromkeys(fit)
     column = _INPUT if _INPUT in names or not names else next(iter(names))
     without = [t for t in schema.node_types if column not in having[t]]
     lines = ["[model]", f"column = {_text(column)}  # the input of the node types that have it"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(min_length=1)]
 Missing = Literal["mean", "zero", "refuse"]
+_ONE_HOT, _EMBEDDED = 256, 65_536  # most categories by default
 
 
 class SpecTable(BaseModel):
@@ -39,10 +40,27 @@ class Category(Column):
     """One number per category that training has; other categories and nulls have one number each."""
 
     kind: Literal["category"]
-    limit: Annotated[int, Field(ge=1, le=65536)] = 256
-    """Most categories; the most frequent of training, ties by first appearance."""
+    encoding: Literal["one-hot", "embedding"] = "one-hot"
+    """`embedding` stores the category alone, for many categories; the first layer learns a row for each."""
+    limit: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    """Most categories; the most frequent of training, ties by first appearance. Default: 256, 65,536 of
+    `embedding`."""
     min_count: Annotated[int, Field(ge=1)] = 1
     """Fewest training rows of a category."""
+
+    @property
+    def most(self) -> int:
+        """Most categories: the limit, or its default."""
+        return self.limit or (_ONE_HOT if self.encoding == "one-hot" else _EMBEDDED)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Category:
+        if self.encoding == "one-hot" and self.most > _EMBEDDED:
+            raise ValueError(
+                f"limit {self.limit:,}: rows of one-hot have at most {_EMBEDDED:,} numbers; give encoding = "
+                '"embedding"'
+            )
+        return self
 
 
 class Multi(Column):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class CategoryEncoder:
     several: str  # "none", or "lists" for several categories per row
     separator: str | None
     categories: tuple[str, ...]
+    encoding: str = "one-hot"  # or "embedding": the features of its node type are sparse rows
 
     @property
     def width(self) -> int:
@@ -36,17 +38,31 @@ class CategoryEncoder:
         """Encode categories; the rows with one that training lacks are counted."""
         values = np.zeros((len(array), self.width), np.float32)
         values[numpy_of(array.is_null()), _NULL] = 1
-        rows, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
-        codes, names = _coded(texts)
-        place = {name: number + _BESIDE for number, name in enumerate(self.categories)}
-        places = np.array([place.get(name, _OTHER) for name in names], np.int64)
-        if len(codes):
-            values[rows, places[codes]] = 1
+        rows, places = self._entries(array, where)
+        values[rows, places] = 1
         return Encoded(values, int(values[:, _OTHER].sum()))
 
+    def codes(self, array: Any, where: Where) -> Encoded:
+        """Return the place of each row's one category among its numbers, int64 (rows), and no numbers."""
+        codes = np.full(len(array), _NULL)
+        rows, places = self._entries(array, where)
+        codes[rows] = places
+        return Encoded(codes, int((codes == _OTHER).sum()))
+
+    def _entries(self, array: Any, where: Where) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the row of each category that is not null, and its place among the numbers of a row."""
+        rows, texts = _rows_and_texts(array, self.several, self.separator, self.key, where)
+        codes, names = _coded(texts)
+        return rows, np.array([self._places.get(name, _OTHER) for name in names], np.int64)[codes]
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {name: number + _BESIDE for number, name in enumerate(self.categories)}
+
     def state(self) -> Mapping[str, Any]:
-        """Return settings and categories as JSON values."""
-        return asdict(self)
+        """Return settings and categories as JSON values; one-hot as folders of earlier versions have it."""
+        state = asdict(self)
+        return state if self.encoding != "one-hot" else {n: v for n, v in state.items() if n != "encoding"}
 
 
 @dataclass
@@ -58,6 +74,7 @@ class CategoryFitter:
     separator: str | None
     limit: int
     min_count: int
+    encoding: str = "one-hot"
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, array: Any, where: Where) -> None:
@@ -71,7 +88,8 @@ class CategoryFitter:
         """Return the encoder of the most frequent categories; equal counts follow first appearance."""
         frequent = [name for name, count in self.counts.items() if count >= self.min_count]
         frequent.sort(key=lambda name: -self.counts[name])
-        return CategoryEncoder(self.key, self.several, self.separator, tuple(frequent[: self.limit]))
+        categories = tuple(frequent[: self.limit])
+        return CategoryEncoder(self.key, self.several, self.separator, categories, self.encoding)
 
 
 def texts_of(array: Any) -> Any:

@@ -70,7 +70,7 @@ def fitter(spec: Column, key: str) -> Fitter:
         case Number():
             return NumberFitter(key, spec.scale, spec.missing, spec.flag)
         case Category():
-            return CategoryFitter(key, "none", None, spec.limit, spec.min_count)
+            return CategoryFitter(key, "none", None, spec.most, spec.min_count, spec.encoding)
         case Multi():
             return CategoryFitter(key, "lists", spec.separator, spec.limit, spec.min_count)
         case Text():

@@ -20,7 +20,7 @@ _HEAD = """\
 # A proposal: each comment states what all rows of the files say. Save it in this folder, edit it, and import
 # it: khop import SPEC.toml OUT
 """
-_CATEGORIES = 256  # most categories that are proposed as such
+_CATEGORIES = 256  # most categories that are proposed as one-hot
 _LEAST_SHARE = 0.5  # of the values of a column that links to a key
 _WORDS = 2.0  # per row: fewer are names, not text
 
@@ -225,6 +225,9 @@ def _column(name: str, facts: ColumnFacts) -> str:
         return line("number", "a number in all rows")
     if is_text(facts.dtype) and facts.words >= _WORDS * (facts.rows - facts.nulls):
         return line("text", f"{facts.words / (facts.rows - facts.nulls):.1f} words per row")
+    if is_text(facts.dtype) and _repeats(facts):
+        why = f"{len(facts.distinct or ())} different values{nulls}"
+        return f'columns.{own} = {{ kind = "category", encoding = "embedding"{renamed} }}  # {why}'
     if pa.types.is_list(facts.dtype) and is_text(facts.dtype.value_type):
         return line("multi", "lists of text")
     count = "more than 1,000" if facts.distinct is None else f"{len(facts.distinct):,}"
@@ -232,8 +235,12 @@ def _column(name: str, facts: ColumnFacts) -> str:
 
 
 def _is_category(facts: ColumnFacts) -> bool:
-    count = 0 if facts.distinct is None else len(facts.distinct)
-    return 2 <= count <= min(_CATEGORIES, facts.rows // 2) and not facts.is_time
+    return _repeats(facts) and len(facts.distinct or ()) <= _CATEGORIES and not facts.is_time
+
+
+def _repeats(facts: ColumnFacts) -> bool:
+    """Return True if all values are known, and each is there twice on average."""
+    return 2 <= len(facts.distinct or ()) <= facts.rows // 2
 
 
 def _edges(table: _GuessedTable) -> str:

@@ -19,6 +19,7 @@ from khop.importing.encode_number import is_text, numbers_of
 from khop.importing.encode_words import WordsEncoder
 from khop.importing.encoder import Encoder
 from khop.importing.encoders import fitter, stored
+from khop.importing.feature_rows import FeatureRows
 from khop.importing.id_column import key_texts
 from khop.importing.labels import UNKNOWN, UNKNOWN_BYTE, LabelReader
 from khop.importing.later_spec import raw_record, time_record
@@ -177,8 +178,8 @@ class _Output:
         label: LabelReader | None,
         writer: FolderWriter,
     ) -> _Output:
-        width = sum(encoder.width for name, encoder in encoders.items() if name not in _sparse(encoders))
-        shapes: dict[str, tuple[str, tuple[int, ...]]] = {FEATURES: ("float32", (width,))} if width else {}
+        features = FeatureRows.of(encoders)
+        shapes = {FEATURES: features.stored} if features.width else {}
         shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(encoders).items()}
         files = {
             name: writer.open_array(layout.node_column(reader.node_type, name), dtype, (count, *shape))
@@ -189,16 +190,17 @@ class _Output:
 
     def put(self, first: int, rows: Rows) -> None:
         spec = self.reader.spec
-        dense = []
+        joined, features = [], FeatureRows.of(self.encoders)
         for name, encoder in self.encoders.items():
-            encoded = encoder.encode(rows.column(spec.columns[name].column or name), rows.row)
+            array, is_joined = rows.column(spec.columns[name].column or name), name in features.encoders
+            encoded = features.encode(name, array, rows.row) if is_joined else encoder.encode(array, rows.row)
             self.unknown[name] = self.unknown.get(name, 0) + encoded.unknown
-            if name in _sparse(self.encoders):
-                self.files[name].write(encoded.values)
+            if is_joined:
+                joined.append(encoded.values)
             else:
-                dense.append(encoded.values)
-        if dense:
-            self.files[FEATURES].write(np.concatenate(dense, axis=1))
+                self.files[name].write(encoded.values)
+        if joined:
+            self.files[FEATURES].write(features.joined(joined))
         self.rows = first + len(rows)
         for name, column in spec.columns.items():
             if isinstance(column, Raw):
@@ -235,7 +237,9 @@ class _Output:
         is_class = self.label is not None and self.label.spec.kind == "class"
         classes = {LABEL: len(self.label.classes)} if self.label is not None and is_class else {}
         names = (*self.files, *self.columns)
-        sparse = {name: one.width for name, one in _sparse(self.encoders).items()}
+        features = FeatureRows.of(self.encoders)
+        sparse = {FEATURES: features.width} if features.is_sparse else {}
+        sparse |= {name: one.width for name, one in _sparse(self.encoders).items()}
         entry = NodeEntry(node_type, self.count, names, tuple(splits), classes, sparse=sparse)
         return WrittenNodes(entry, node_document(self.reader, self.encoders, self.label), self.unknown)
 

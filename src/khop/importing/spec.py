@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from khop.importing.column_spec import AnyColumn, Name, SpecTable
+from khop.importing.column_spec import AnyColumn, Category, Name, SpecTable
 from khop.schema import EdgeType, edge_type_of
 
 Unit = Literal["s", "ms", "us", "ns"]
@@ -222,6 +222,11 @@ class EdgeRules(SpecTable):
         sparse = [name for name, column in self.columns.items() if column.kind == "words"]
         if sparse:
             raise ValueError(f'columns.{sparse[0]}.kind is "words": columns of edges are dense; give "text"')
+        for name, column in self.columns.items():
+            if isinstance(column, Category) and column.encoding == "embedding":
+                raise ValueError(
+                    f'columns.{name}.encoding is "embedding": columns of edges are dense; leave it out'
+                )
         return self
 
 
