@@ -46,6 +46,18 @@ def test_a_run_over_types_trains_every_parameter_and_scores_exactly(
     assert scores.keys() == {"val", "test"}
 
 
+def test_the_first_layer_of_rgcn_may_read_columns_of_one_width(shop: Path) -> None:
+    tags = {"sampler": {"fanouts": [{"tag on item": 3, "*": 0}]}}  # items have 5 numbers
+    table = {"kind": "rgcn", "hidden": 8, "inputs": "columns"}
+    run = prepared(shop, model={**table, "embedding": 5}, **tags)
+    assert isinstance(run.model, RGCN)
+    assert not run.model.encoder.linear
+    batch = run.loader().batch(0, 0)
+    assert run.model(batch).shape == (batch.seed_column("kind").shape[0], 4)
+    with pytest.raises(ValueError, match=r'or encoder="linear", in a run file model\.inputs = "encoded"'):
+        prepared(shop, model={**table, "embedding": 6}, **tags)
+
+
 @pytest.mark.parametrize("kind", ["sage", "rgcn"])
 @pytest.mark.parametrize(("in_file", "residual"), [(True, "add"), (False, "none")])
 def test_residual_of_a_run_file_is_true_or_false(shop: Path, kind: str, in_file: bool, residual: str) -> None:

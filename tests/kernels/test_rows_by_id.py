@@ -14,6 +14,7 @@ from khop.kernels.choice import Engine, forcing
 from khop.kernels.gather import Column, Copies
 from khop.kernels.rows_by_id import RowsById, is_readable
 from khop.kernels.segment import prefix_and_mean, segment_max, segment_mean, segment_sum
+from khop.kernels.segment_mixture import segment_mixture
 from khop.kernels.segment_weighted import segment_weighted_sum
 from support.triton_segments import Edges, assert_same_bits, some_edges
 
@@ -27,13 +28,22 @@ def weighted(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     return segment_weighted_sum(x, weights, indptr, indices)
 
 
+def mixed(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The mixtures, with the gradient of the weights in their last rows."""
+    weights = torch.randn(indices.numel(), 3, generator=torch.Generator().manual_seed(5))
+    weights = weights.to(x.dtype).requires_grad_()
+    out = segment_mixture(x, weights, indptr, indices)
+    (gradient,) = torch.autograd.grad(out, weights, out.detach().flip(0))
+    return torch.cat([out.detach().flatten(), gradient.flatten()])
+
+
 @pytest.mark.parametrize("engine", [Engine.NATIVE, Engine.TORCH], ids=str)
 @given(edges=some_edges())
 def test_sums_over_edges_are_those_of_gathered_rows(engine: Engine, edges: Edges) -> None:
     table, ids = edges.values(61), ids_of(edges)
     gathered, rows = table[ids], RowsById(table, ids)
     with forcing(engine):
-        for operation in (segment_sum, segment_mean, segment_max, weighted):
+        for operation in (segment_sum, segment_mean, segment_max, weighted, mixed):
             expected = operation(gathered, edges.indptr, edges.indices)
             assert_same_bits(operation(rows, edges.indptr, edges.indices), expected)
 
@@ -45,6 +55,8 @@ def test_sums_do_not_gather() -> None:
     assert rows._gathered is None
     assert torch.equal(own, table[[4, 4]])
     assert torch.equal(mean, torch.stack([(table[0] + table[4]) / 2, table[1]]))
+    segment_mixture(rows, torch.randn(3, 2), indptr, torch.tensor([3, 1, 2]))
+    assert rows._gathered is None
 
 
 def test_indices_outside_are_an_error() -> None:

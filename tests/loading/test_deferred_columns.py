@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from khop.loading.deferred_columns import DeferredColumns
 from khop.models.sequential import Sequential
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
+from support.knowledge import BACK, FACT, RELATIONS, Triples, as_column, as_types
 from support.recorders import recorder
 from support.small_graphs import one_type, shop
 from support.triton_rows import DEVICE
@@ -59,8 +61,9 @@ def made(kind: str, graph: khop.Graph) -> nn.Module:
         return khop.models.GCN.for_graph(graph, 8, 2)
     if kind == "gat":
         return khop.models.GAT.for_graph(graph, 8, 2)
-    if kind == "rgcn":
-        return khop.models.RGCN.for_graph(graph, 8, 2)
+    if kind.startswith("rgcn"):
+        encoder: Literal["none", "linear"] = "linear" if kind == "rgcn" else "none"
+        return khop.models.RGCN.for_graph(graph, 8, 2, encoder=encoder)
     return Sequential([Rows(7, 8), Rows(8, 3)])
 
 
@@ -78,7 +81,7 @@ def steps(kind: str, gather: str) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "rgcn", "own"])
+@pytest.mark.parametrize("kind", ["sage", "gcn", "gat", "rgcn", "rgcn of columns", "own"])
 def test_steps_have_the_same_bits(kind: str) -> None:
     ahead, deferred = steps(kind, "ahead"), steps(kind, "deferred")
     assert len(ahead) > 3
@@ -86,13 +89,44 @@ def test_steps_have_the_same_bits(kind: str) -> None:
         assert torch.equal(a, b)
 
 
-def test_sage_gathers_the_rows_of_destinations_alone() -> None:
+@pytest.mark.parametrize(("kind", "is_fused"), [("sage", True), ("rgcn of columns", True), ("rgcn", False)])
+def test_fused_layers_gather_the_rows_of_destinations_alone(kind: str, is_fused: bool) -> None:
     graph = khop.Graph(SMALL.store, SMALL.features)
     batch = loader(graph, "deferred", khop.Uniform()).batch(0, 0)
-    made("sage", graph)(batch)
+    made(kind, graph)(batch)
     rows = batch["x"]
     assert isinstance(rows, RowsById)
+    assert (rows._gathered is None) is is_fused
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+@pytest.mark.parametrize("relations_of", ["column", "types"])
+def test_relations_are_summed_in_the_table(
+    tmp_path: Path, bases: int, relations_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a column of edges and as joined edge types, with mixtures of bases and with a matrix each."""
+    monkeypatch.setattr("khop.models.rgcn.MANY_TYPES", 1)
+    write, is_column = (as_column, True) if relations_of == "column" else (as_types, False)
+    graph = write(tmp_path / "facts", Triples.drawn())
+    columns = {"entity": ["x"], **({FACT: ["r"], BACK: ["r"]} if is_column else {})}
+    relations = khop.models.RelationColumn("r", {FACT: RELATIONS, BACK: RELATIONS}) if is_column else None
+    torch.manual_seed(0)
+    sizes = khop.models.ModelSizes.of(graph, ["entity"], outputs=5)
+    model = khop.models.RGCN(sizes, 8, 2, bases=bases, relations=relations, encoder="none")
+    sampler, found = khop.NeighborSampler(graph, [3, 2], edge_ids=is_column), []
+    for gather in ("ahead", "deferred"):
+        given = khop.Loader(sampler, torch.arange(20), 20, columns=columns, gather=gather)  # type: ignore[arg-type]
+        batch = given.batch(0, 0)
+        model.zero_grad()
+        out = model(batch)["entity"]
+        out.square().sum().backward()
+        found.append([out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    rows = batch.columns["entity"]["x"]
+    assert isinstance(rows, RowsById)
     assert rows._gathered is None
+    assert len(found[0]) == 1 + len(list(model.parameters()))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_narrow_columns_and_columns_on_disk_are_gathered_ahead(tmp_path: Path) -> None:
@@ -130,7 +164,8 @@ def test_an_unknown_time_is_named() -> None:
         loader(khop.Graph(SMALL.store, SMALL.features), "later", khop.Uniform())
 
 
-def test_a_batch_of_static_shape_reads_the_table_on_the_device() -> None:
+@pytest.mark.parametrize("kind", ["sage", "rgcn of columns"])
+def test_a_batch_of_static_shape_reads_the_table_on_the_device(kind: str) -> None:
     """Also one that has no place, which is made with its own shapes."""
     sampler = khop.NeighborSampler(SMALL.store, [3, 2])
     ids = [torch.randint(60, (6,), generator=torch.Generator().manual_seed(n)) for n in range(3)]
@@ -140,7 +175,7 @@ def test_a_batch_of_static_shape_reads_the_table_on_the_device() -> None:
     ]
     plan = BatchPlan(sampler, measured_capacities(sampler, [(g.seeds, g.key) for g in given]), DEVICE)
     table = SMALL.features.columns["node"]["x"].to(DEVICE)
-    model = made("sage", khop.Graph(SMALL.store, SMALL.features)).to(DEVICE)
+    model = made(kind, khop.Graph(SMALL.store, SMALL.features)).to(DEVICE)
     with by_triton():
         deferred = DeferredColumns({"node": {"x": table}})
         slot = BatchSlot(plan, FeatureTable({}), ColumnChoice(), recorder(), deferred=deferred)

@@ -86,6 +86,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "sage, typed": lambda: typed(lambda graph: SAGE.for_graph(graph, 8, 2, embedding=5, encoder="linear")),
     "rgcn": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5)),
     "rgcn, bases": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5, bases=2)),
+    "rgcn, columns": lambda: plain(lambda graph: RGCN.for_graph(graph, 8, 2, encoder="none")),
     "rgcn, many types": lambda: many_typed(lambda graph: RGCN.for_graph(graph, 8, 2)),
     "sequential": lambda: plain(lambda _: Sequential([Attention(7, 6), Attention(6, 3)])),
     "links, binary": lambda: links(NegativeMode.BINARY),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.models.rgcn import RGCN
-from support.small_graphs import SmallGraph, one_type, shop
+from support.small_graphs import SmallGraph, one_type, shop, small_graph
 
 
 def dense(model: RGCN, graph: SmallGraph, node_type: str) -> Tensor:
@@ -20,7 +20,7 @@ def dense(model: RGCN, graph: SmallGraph, node_type: str) -> Tensor:
         )
         for t, x in graph.features.columns.items()
         if f"encoder.linear.node:{t}.weight" in weights
-    }
+    } or {t: x["x"] for t, x in graph.features.columns.items()}
     for index, layer in enumerate(model.layers):
         name, after = f"layers.{index}.weights", {}
         for t in layer.destinations:  # type: ignore[union-attr]
@@ -55,6 +55,25 @@ def test_a_batch_of_all_neighbors_gives_the_dense_full_graph_forward(
     seeds = torch.arange(0, graph.store.num_nodes(target), 3).flip(0)
     output = model(graph.batch(seeds, [-1, -1], target))
     torch.testing.assert_close(output, dense(model, graph, target)[seeds], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bases", [0, 1, 3])
+def test_without_an_encoder_the_first_layer_reads_the_columns(bases: int) -> None:
+    """With one basis, the edge types of both layers are computed together."""
+    counts = {("a", "to", "a"): 90, ("b", "to", "a"): 90, ("a", "to", "b"): 60}
+    graph = small_graph({"a": 30, "b": 20}, counts, {"a": 5, "b": 5}, "a", dtype=torch.float64)
+    model = RGCN.for_graph(graph.store, 8, 2, bases=bases, encoder="none").double()
+    assert not model.encoder.linear
+    seeds = torch.arange(0, 30, 2)
+    output = model(graph.batch(seeds, [-1, -1], "a"))
+    torch.testing.assert_close(output, dense(model, graph, "a")[seeds], rtol=0, atol=1e-12)
+
+
+def test_without_an_encoder_all_rows_have_one_width() -> None:
+    with pytest.raises(
+        ValueError, match=r"input rows have widths \{'item': 6, 'user': 4\}.*of one width, or"
+    ):
+        RGCN.for_graph(shop().store, embedding=0, encoder="none")
 
 
 def test_bases_take_fewer_parameters_than_a_matrix_per_edge_type() -> None:

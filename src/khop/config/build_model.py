@@ -5,6 +5,7 @@ from __future__ import annotations
 from khop.api.relation_count import relation_count
 from khop.config.contexts import ModelContext
 from khop.config.tables import GatTable, HgtTable, ModelTable, RgcnTable, SageTable, StackTable
+from khop.models.encoder import Encoding
 from khop.models.gat import GAT, EdgeInputs
 from khop.models.gcn import GCN
 from khop.models.gin import GIN
@@ -56,7 +57,8 @@ def light_gcn(options: ModelTable, context: ModelContext) -> LightGCN:
 def rgcn(options: RgcnTable, context: ModelContext) -> RGCN:
     """Make a relational GCN, with new weights from torch's generator."""
     shape = (context.hidden, context.layers, options.dropout, options.norm, _residual(options))
-    return RGCN(context.sizes, *shape, bases=options.bases, relations=_relations(options, context))
+    encoder: Encoding = "none" if options.inputs == "columns" else "linear"
+    return RGCN(context.sizes, *shape, options.bases, _relations(options, context), encoder)
 
 
 def _relations(options: RgcnTable, context: ModelContext) -> RelationColumn | None:

@@ -61,6 +61,7 @@ ADDED: Mapping[str, object] = {
     "links.corrupt": "destination",
     "links.spot_target": 0,
     "model.relation": None,
+    "model.inputs": "encoded",
     "model.edge_column": None,
     "task.loss": "cross-entropy",
     "task.gamma": 2.0,

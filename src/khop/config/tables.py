@@ -249,7 +249,8 @@ class StackTable(ModelTable, _Regularization):
     """The network."""
 
     encoder: Literal["none", "linear"] = "none"
-    """Layer before the first layer: none, or linear for each node type; rgcn and gin always have linear"""
+    """Layer before the first layer: none, or linear for each node type; gin has linear, and rgcn as inputs
+    says"""
     bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
     """Basis matrices that the edge types of rgcn share"""
 
@@ -259,6 +260,9 @@ class RgcnTable(StackTable):
 
     relation: Annotated[str | None, Field(min_length=1), Default("each edge type is one relation")] = None
     """Edge column with relations, whole numbers from 0 on, of all edge types that have it"""
+    inputs: Literal["encoded", "columns"] = "encoded"
+    """Input of the first layer of rgcn: a linear layer of the column for each node type (encoded), or the
+    column itself, of one width for all node types (columns)"""
 
 
 class SageTable(StackTable):

@@ -24,6 +24,7 @@ from khop.kernels.segment import (
     segment_mean,
     segment_sum,
 )
+from khop.kernels.segment_mixture import segment_mixture
 from khop.kernels.segment_weighted import segment_weighted_sum
 
 _TABLE_DIMS = 2  # (rows, width)
@@ -32,10 +33,10 @@ _TABLE_DIMS = 2  # (rows, width)
 class RowsById(LazyRows):
     """Rows (ids, width) of a table, equal to `gather(table, ids)`.
 
-    `segment_sum`, `segment_mean`, `prefix_and_mean` and `segment_weighted_sum` read the table, with the bits
-    of gathered rows. A slice of the first rows gathers these alone. Every other operation gathers all rows,
-    once. With `live`, int on the device, rows behind it are 0; every operation then gathers again, because
-    ids of a static shape change in place.
+    `segment_sum`, `segment_mean`, `prefix_and_mean`, `segment_weighted_sum` and `segment_mixture` read the
+    table, with the bits of gathered rows. A slice of the first rows gathers these alone. Every other
+    operation gathers all rows, once. With `live`, int on the device, rows behind it are 0; every operation
+    then gathers again, because ids of a static shape change in place.
     """
 
     table: Tensor  # (N, width)
@@ -103,6 +104,10 @@ def _weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -
     return NotImplemented
 
 
+def _mixture(rows: RowsById, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    return segment_mixture(rows.table, weights, indptr, _composed(rows, indices))
+
+
 def _composed(rows: RowsById, indices: Tensor) -> Tensor:
     """Return the table's row of each edge, int32."""
     return rows.ids.index_select(0, indices).int()
@@ -135,6 +140,7 @@ RowsById._own = {
     segment_mean: _of_table(segment_mean),
     prefix_and_mean: _prefix_and_mean,
     segment_weighted_sum: _weighted_sum,
+    segment_mixture: _mixture,
     Tensor.__getitem__: _sliced,
     Tensor.reshape: _reshaped,
     Tensor.to: _to,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 import khop._core as _core
 from khop.kernels.choice import Engine, engine
@@ -32,6 +33,9 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
     if weights.dim() != 2 or weights.shape[0] != indices.numel() or not weights.shape[1]:
         raise ValueError(f"weights are {tuple(weights.shape)}: must be ({indices.numel()}, bases)")
     weights = weights.to(x.dtype)
+    if has_torch_function_unary(x):
+        result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
+        return result
     is_native = engine(x.device) is Engine.NATIVE and x.dtype in _DTYPES and x.shape[1] > 0
     if not (is_native and has_kernels(x, indptr)):
         return segment_mixture_reference(x, weights, indptr, indices)

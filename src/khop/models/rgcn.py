@@ -14,6 +14,7 @@ from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import segment_sum
 from khop.kernels.segment_mixture import segment_mixture
 from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.models.encoder import Encoding
 from khop.models.layer import Layer, LayerOptions, Norm, Residual, Total, linear_weight
 from khop.models.layer_sum import LayerSum
 from khop.models.names import parameter_name
@@ -25,13 +26,14 @@ from khop.schema import EdgeType, NodeType, Type
 
 
 class RGCN(Stack):
-    """R-GCN with a linear encoder per node type below and a linear head on top.
+    """R-GCN with a linear head on top, and by default a linear encoder per node type below.
 
     A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
     destination, then ReLU and dropout, plus h itself with `residual="add"`. All node types share W, b and
-    norm. Each edge type has its own W_e. With `bases` above 0, W_e is a learned mixture of `bases` matrices
-    that all edge types share: fewer parameters if many edge types have few edges. With `relations`, each
-    value of an integer edge column is a relation as if it were an edge type; batches need this column.
+    norm, so with `encoder="none"` the input rows of all types have one width. Each edge type has its own W_e.
+    With `bases` above 0, W_e is a learned mixture of `bases` matrices that all edge types share: fewer
+    parameters if many edge types have few edges. With `relations`, each value of an integer edge column is a
+    relation as if it were an edge type; batches need this column.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RGCN(Stack):
         residual: Residual = "none",
         bases: int = 0,
         relations: RelationColumn | None = None,
+        encoder: Encoding = "linear",
     ) -> None:
         if bases < 0:
             raise ValueError(f"bases {bases}: must be at least 1, or 0 for a matrix per edge type")
@@ -57,9 +60,10 @@ class RGCN(Stack):
         ) -> RgcnLayer:
             has_own = tuple(node_type for node_type in destinations if node_type in widths)
             slots = RelationSlots.of(edge_types, relations)
-            return RgcnLayer(RgcnWeights(has_own, slots, options, bases), destinations, options)
+            weights = RgcnWeights(has_own, slots, options, bases, _one_width(widths))
+            return RgcnLayer(weights, destinations, options)
 
-        super().__init__(sizes, "linear", layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
+        super().__init__(sizes, encoder, layers, LayerOptions(hidden, dropout, norm, residual), make_layer)
 
     @classmethod
     def for_graph(
@@ -79,11 +83,12 @@ class RGCN(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
         relations: RelationColumn | None = None,
+        encoder: Encoding = "linear",
     ) -> RGCN:
         """Make an R-GCN that fits the graph; the other arguments are as in `SAGE.for_graph`."""
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
-        return cls(sizes, hidden, layers, dropout, norm, residual, bases, relations)
+        return cls(sizes, hidden, layers, dropout, norm, residual, bases, relations, encoder)
 
     @property
     def input_columns(self) -> Mapping[Type, tuple[str, ...]]:
@@ -130,7 +135,7 @@ class RgcnLayer(Layer):
         """Return 0, computed from all weights and rows: each of them has a gradient in every batch."""
         weights = self.weights
         given = [*weights.bases, *weights.neighbors.values(), weights.shares, *h.values()]
-        return torch.cat([each.flatten()[:0] for each in given if each is not None]).sum()
+        return torch.cat([each[:0].flatten() for each in given if each is not None]).sum()
 
     def _add(self, sums: LayerSum, rows: Tensor, edges: RelatedEdges) -> None:
         weights = self.weights
@@ -159,38 +164,41 @@ class RgcnWeights(nn.Module):
         slots: RelationSlots,
         options: LayerOptions,
         bases: int,
+        width: int,
     ) -> None:
         super().__init__()
         hidden = options.hidden
+        self._width = width
         self._has_own = has_own
         self.slots = slots
         edge_types = tuple(slots.first)
-        self.own = linear_weight(hidden, hidden) if has_own else None
+        self.own = linear_weight(hidden, width) if has_own else None
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.norm = nn.LayerNorm(hidden) if options.norm == "layer" else None
         self.bases = nn.ParameterList(
-            [linear_weight(hidden, hidden) for _ in range(bases if edge_types else 0)]
+            [linear_weight(hidden, width) for _ in range(bases if edge_types else 0)]
         )
         own_weights = () if bases else edge_types
-        self.neighbors = nn.ParameterDict({parameter_name(*t): self._weight(t, hidden) for t in own_weights})
+        self.neighbors = nn.ParameterDict(
+            {parameter_name(*t): self._weight(t, hidden, width) for t in own_weights}
+        )
         self.shares = nn.Parameter(torch.empty(slots.count, bases)) if len(self.bases) else None
         if self.shares is not None:
             nn.init.normal_(self.shares, std=bases**-0.5)  # so that a mixture is as large as one weight
 
-    def _weight(self, edge_type: EdgeType, hidden: int) -> nn.Parameter:
+    def _weight(self, edge_type: EdgeType, hidden: int, width: int) -> nn.Parameter:
         """Make the weight of an edge type, or with a column of relations a weight for each of them."""
         given = self.slots.given
         if given is None or edge_type not in given.counts:
-            return linear_weight(hidden, hidden)
-        made = [linear_weight(hidden, hidden).detach() for _ in range(given.counts[edge_type])]
+            return linear_weight(hidden, width)
+        made = [linear_weight(hidden, width).detach() for _ in range(given.counts[edge_type])]
         return nn.Parameter(torch.stack(made))
 
     def table(self) -> Tensor:
         """Return (relations, out, in): the weights of all relations."""
         if self.shares is None:
-            width = self.bias.numel()
             weights = [self.neighbors[parameter_name(*t)] for t in self.slots.first]
-            return torch.cat([weight.view(-1, width, width) for weight in weights])
+            return torch.cat([weight.view(-1, self.bias.numel(), self._width) for weight in weights])
         return torch.einsum("eb,boi->eoi", self.shares, torch.stack(list(self.bases)))
 
     def own_of(self, node_type: NodeType) -> Tensor | None:
@@ -210,3 +218,14 @@ class RgcnWeights(nn.Module):
     def norm_of(self, node_type: NodeType) -> nn.Module | None:
         """Norm of all node types, or None."""
         return self.norm
+
+
+def _one_width(widths: Mapping[NodeType, int]) -> int:
+    """Return the width of the rows of all types; ValueError if they differ, as all types share a weight."""
+    found = set(widths.values())
+    if len(found) > 1:
+        raise ValueError(
+            f"input rows have widths {dict(widths)}: all node types of R-GCN share a weight; give columns "
+            'and embeddings of one width, or encoder="linear", in a run file model.inputs = "encoded"'
+        )
+    return found.pop()
