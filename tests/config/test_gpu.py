@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from pydantic import BaseModel
 
-from khop import open_folder, partition_graph
+import khop
+from khop import Graph, LinkSplit, Loader, Sampler, open_folder, partition_graph
+from khop.components import ANY_NAMED
 from khop.config.build import prepare
+from khop.config.contexts import LinkSettings, TaskContext
 from khop.config.gpu import work_sizes
 from khop.config.link_run_task import LinkTask
 from khop.config.read import RawRun, checked
 from khop.config.resolve import resolve
+from khop.config.split_edges import SplitEdges
 from khop.features.disk_table import DiskTable
 from khop.graph.folder import GraphFolder
+from khop.inference.chunks import Progress
 from khop.loading.device_placement import StorePlace
 from khop.partition.column_pieces import is_on_disk
 from khop.partition.local_partition_features import LocalPartitionFeatures
+from khop.sampling.link_split import LinkColumns
 from khop.training.observer import Unwatched
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
@@ -26,6 +36,66 @@ from support.small_typed_folders import write_typed_graph
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_typed_graph(tmp_path_factory.mktemp("graph") / "g")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A loader of which only the sampler is asked for."""
+
+    graph_sampler: Sampler
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A task over links that makes its sampler by its context."""
+
+    context: TaskContext
+    split: LinkSplit
+    model: torch.nn.Module
+    kind: str
+    task = khop.LinkPrediction("bce")
+    splits = ("val",)
+    node_types = ("user", "item")
+
+    @property
+    def whole(self) -> Graph:
+        return self.context.graph
+
+    def loader(self) -> Loader:
+        if self.kind == "own sampler":
+            return cast("Loader", Drawing(khop.LinkSampler(self.split.train, [4, 3])))
+        graph = self.context.graph if self.kind == "whole graph" else self.split.train
+        links = LinkSettings(khop.UniformNegatives(1), khop.Exclude.EDGE)
+        sampler = replace(self.context, graph=graph).sampler(links=links)
+        return self.context.links_loader(sampler, self.split.train_links, self.model)
+
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        return dict.fromkeys(splits, 0.5)
+
+
+class Scores:
+    """A task of one's own over links."""
+
+    class Options(BaseModel):
+        split_by: str = "split by itself"
+
+    @staticmethod
+    def build(options: Options, context: TaskContext) -> Scored:
+        if options.split_by == "split by khop":
+            split = SplitEdges.of(context, LinkColumns(1)).split
+        else:
+            split = khop.split_links(context.graph, "user buys item")
+        return Scored(context, split, torch.nn.Linear(3, 1), options.split_by)
+
+
+def own_links(folder: Path, kind: str) -> RawRun:
+    task = {"kind": f"{__name__}:Scores", "target": "user buys item", "split_by": kind}
+    if kind == "no target":
+        del task["target"]
+    gpu = {"topology": "device", "features": "pinned"}
+    return replace(raw(folder, gpu, task=task), permission=ANY_NAMED)
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +191,40 @@ def test_edges_of_training_are_placed_for_links(
     by_cpu = prepare(raw(folder, {}, **links), tmp_path)
     assert isinstance(by_cpu.run_task, LinkTask)
     assert by_cpu.run_task.split.train.stores is None
+
+
+@pytest.mark.parametrize("kind", ["split by khop", "split by itself", "whole graph", "no target"])
+def test_edges_of_training_are_placed_for_links_of_a_task_of_ones_own(
+    folder: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    monkeypatch.setattr("khop.config.contexts.seeds_loader", lambda config, sampler, *_: Drawing(sampler))
+    run = prepare(own_links(folder, kind), tmp_path)
+    is_later = run.graph.placement == "cuda: edges of training, as requested"
+    assert is_later is (kind != "no target")  # then it is a task over the nodes with labels
+    assert isinstance(run.run_task, Scored)
+    graphs = [Graph.of(made.graph_sampler.graph) for made in (run.loader(), run.loader())]
+    assert graphs[0] is graphs[1]
+    stores = graphs[0].stores
+    assert stores is not None
+    assert stores.edges is not None
+    assert stores.reads("x")
+    trained = run.run_task.split.train if kind != "whole graph" else run.graph
+    assert (trained.num_edges("user buys item") < 3000) is (kind != "whole graph")
+    for edge_type, csc in stores.edges.edges.items():
+        assert torch.equal(csc.indptr, trained.in_one_piece("a test").csc(edge_type).indptr)
+
+
+def test_a_sampler_that_the_task_makes_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    monkeypatch.setattr("khop.config.build.TrainerSettings", lambda **_: None)  # it looks for the GPU
+    run = prepare(own_links(folder, "own sampler"), tmp_path)
+    with pytest.raises(
+        ValueError, match=r"of the task config\.test_gpu:Scores draws from a graph that is not"
+    ):
+        run.trainer(tmp_path / "out", Unwatched())
 
 
 def test_a_batch_is_estimated_from_above(folder: Path) -> None:

@@ -14,6 +14,7 @@ from khop import import_tables
 from khop.config.build import Run
 from khop.config.node_task import context_of_split
 from khop.inference.chunks import unwatched
+from support.host_as_device import HostAsDevice
 from support.typed_runs import prepared
 
 EDGES = "edges.user buys item"
@@ -90,6 +91,24 @@ def test_nodes_of_each_split_use_their_own_edges(tmp_path: Path) -> None:
     }
     assert edges == {"train": 5, "val": 6, "test": 7}
     assert len(run.scores(("train", "val", "test"), unwatched)) == 3
+
+
+def test_edges_before_validation_are_placed_for_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
+    monkeypatch.setattr("khop.api.open_graph.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.config.resolve._check_device", lambda device, raw: None)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    monkeypatch.setattr("khop.config.contexts.seeds_loader", lambda config, sampler, *_: sampler)
+    import_tables(spec(**{**LABEL, "nodes.item.rows": with_parts(items())}), tmp_path / "shop")
+    run = prepared(
+        tmp_path / "shop", task=NODES, sampler={"fanouts": [5, 5]}, model={"hidden": 4, "embedding": 4},
+        device="cuda", gpu={"topology": "device"},
+    )  # fmt: skip
+    assert run.graph.placement == "cuda: edges of training, as requested"
+    stores = run.loader().graph.stores  # type: ignore[attr-defined]
+    assert stores.edges.num_edges(("user", "buys", "item")) == 5
 
 
 @pytest.mark.parametrize(("split", "counts"), [("auto", (6, 1, 1)), ("time", (6, 1, 1))])

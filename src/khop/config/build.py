@@ -13,7 +13,7 @@ from khop.api.loader import Loader
 from khop.api.open_graph import Graph, open_graph
 from khop.api.time_split import edges_of_split
 from khop.config.contexts import TaskContext, rule_of
-from khop.config.gpu import check_gpu_is_there, is_placed, placed_graph
+from khop.config.gpu import check_gpu_is_there, check_is_placed, is_placed, placed_graph
 from khop.config.on_servers import GraphOnServers
 from khop.config.parts import device_cache_bytes
 from khop.config.read import RawRun, checked
@@ -92,6 +92,7 @@ class Run:
             facts=facts_of(config, self.fingerprint),
         )
         loader, parts = self.loader(), config.parts
+        check_is_placed(config, self.graph, loader)
         on_device = device_cache_bytes(config, self.graph)
         if parts.cache_bytes or on_device:
             loader.cache_features(parts.cache_bytes, parts.cache_by, device_cache_bytes=on_device)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import AnyLinks
+from khop.config.gpu import LaterPlacement
 from khop.config.kinds import SAMPLERS
 from khop.config.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
 from khop.config.run_type import built
@@ -111,10 +112,19 @@ def _unread(table: SamplerTable, read: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class TaskContext:
-    """Inputs of a task's `build`, which returns a `RunTask`. Its functions make the parts of the run."""
+    """Inputs of a task's `build`, which returns a `RunTask`. Its functions make the parts of the run.
+
+    `dataclasses.replace(context, graph=...)` is the context of a part of the graph, such as the edges of
+    training; the sampler of its batches is then placed as the run requests.
+    """
 
     config: RunConfig  # resolved
     graph: Graph
+    later: LaterPlacement | None = None  # of the edges of training; None: the run requests nothing
+
+    def __post_init__(self) -> None:
+        if self.later is None:
+            object.__setattr__(self, "later", LaterPlacement.of(self.graph))
 
     def sizes(self, node_type: NodeType, outputs: int | None = None, label: str | None = None) -> ModelSizes:
         """Return the sizes of a model with `outputs` values per node, or with the classes of a label."""
@@ -140,9 +150,12 @@ class TaskContext:
         return made.to(self.config.device, dtype_of(self.config))
 
     def sampler(self, fanouts: Sequence[Fanout] | None = None, links: LinkSettings | None = None) -> Sampler:
-        """Build the sampler of training batches, by default with the run's fanouts."""
+        """Build the sampler of training batches, by default with the run's fanouts.
+
+        Its graph is `placed`, so that kernels sample where a run requests it.
+        """
         fanouts = self.config.sampler.fanouts if fanouts is None else fanouts
-        context = self._sampling(fanouts, links)
+        context = replace(self, graph=self.placed(self.graph))._sampling(fanouts, links)
         if self.config.sampler.kind in (None, *SAMPLERS.builtin):
             made: Sampler = built(self.config, "sampler", context)
             return made
@@ -156,6 +169,13 @@ class TaskContext:
                 stacklevel=1,
             )
         return made
+
+    def placed(self, graph: Graph) -> Graph:
+        """Return a graph of training edges with its stores where the settings `gpu` of the run request them.
+
+        A placed graph is returned as it is, and any graph if the run requests nothing.
+        """
+        return graph if self.later is None else self.later.placed(graph)
 
     def neighbor_sampler(self, fanouts: Sequence[Fanout], links: LinkSettings | None = None) -> Sampler:
         """Make a sampler of neighborhoods by the run's rule, for evaluation."""

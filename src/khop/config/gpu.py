@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
+from khop.api.loader import Loader
 from khop.api.open_graph import Graph, placed_on
-from khop.config.kinds import TASKS
+from khop.api.time_split import time_cut_offs
 from khop.config.memory import weight_bytes
-from khop.config.parts import words_of
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
@@ -41,15 +41,9 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
     cache = {config.model.column: gpu.cache} if is_gpu and config.model.column in known else {}
     request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache)
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
-    link_targets = {words_of(edge_type) for edge_type in graph.schema.edge_types}
-    is_of_links = {*(config.task.target or "").split(", ")} <= link_targets
-    if request.is_explicit and is_of_links and config.task.kind not in TASKS.builtin:
-        raise ValueError(
-            f"gpu.topology is {gpu.topology!r}, gpu.features is {gpu.features!r}: batches of links of a task "
-            f"of your own are made by the CPU; leave them out ({where})"
-        )
+    has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
     try:
-        if request.is_explicit and is_of_links and graph.partition_options is None:
+        if request.is_explicit and has_parts and graph.partition_options is None:
             return _placed_later(graph, request, work_sizes(config, folder))
         return placed_on(graph, request, work_sizes(config, folder))
     except ValueError as error:
@@ -57,22 +51,57 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    """Return the graph of a run over links with its request: only edges that carry messages are placed."""
+    """Return the graph of a run that splits its edges with the request: those of training are placed."""
     stores = PlacedStores.none(request, work, torch.device(request.device))
     return replace(graph, stores=replace(stores, line=f"{request.device}: edges of training, as requested"))
 
 
-def placed_for_training(graph: Graph, whole: Graph) -> Graph:
-    """Return a graph with the edges of training, placed as the run's whole graph requests.
+class LaterPlacement:
+    """The placement of training edges, which a task knows after it has split them."""
 
-    Nothing is placed without an explicit request: then the CPU makes batches of links.
-    """
-    stores = whole.stores
-    if stores is None or not stores.plan.request.is_explicit:
-        return graph
-    in_memory = replace(graph, folder=None, stores=None)  # its edges are not those of the folder
-    placed = placed_on(in_memory, stores.plan.request, stores.plan.work)
-    return replace(placed, folder=graph.folder)
+    def __init__(self, whole: Graph) -> None:
+        self._whole = whole
+        self._last: tuple[Graph, Graph] | None = None  # a graph, and the same one placed
+
+    @classmethod
+    def of(cls, whole: Graph) -> LaterPlacement | None:
+        """Return the placement that a run's graph requests; None for one that requests none on a GPU."""
+        return cls(whole) if _is_requested(whole) else None
+
+    def placed(self, graph: Graph) -> Graph:
+        """Return a graph with its stores placed as requested; a placed one is returned as it is.
+
+        The last result is kept, so that samplers of the same graph share it.
+        """
+        stores = self._whole.stores
+        assert stores is not None
+        if _is_placed(graph):
+            return graph
+        if self._last is None or self._last[0] is not graph:
+            self._last = None  # its memory is free before the other graph is placed
+            # The edges of a part are not those of its folder.
+            given = replace(graph, stores=None, folder=graph.folder if graph is self._whole else None)
+            placed = placed_on(given, stores.plan.request, stores.plan.work)
+            self._last = graph, replace(placed, folder=graph.folder)
+        return self._last[1]
+
+
+def check_is_placed(config: RunConfig, graph: Graph, loader: Loader) -> None:
+    """Raise ValueError if a run requests a placement on a GPU, and its batches are of a graph without one."""
+    if _is_requested(graph) and not _is_placed(Graph.of(loader.graph_sampler.graph)):
+        raise ValueError(
+            f"gpu.topology is {config.gpu.topology!r}, gpu.features is {config.gpu.features!r}: the sampler "
+            f"of the task {config.task.kind} draws from a graph that is not placed; make it by "
+            "context.sampler(), or leave both settings out"
+        )
+
+
+def _is_requested(graph: Graph) -> bool:
+    return graph.stores is not None and graph.stores.plan.request.is_explicit
+
+
+def _is_placed(graph: Graph) -> bool:
+    return graph.stores is not None and (graph.stores.edges is not None or bool(graph.stores.columns))
 
 
 def check_gpu_is_there(config: RunConfig) -> None:

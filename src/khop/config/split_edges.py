@@ -11,7 +11,6 @@ from khop.api.open_graph import Graph
 from khop.api.split_links import LinkSplit, split_links
 from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
 from khop.config.contexts import TaskContext
-from khop.config.gpu import placed_for_training
 from khop.config.link_task import links_split, targets_of
 from khop.config.parts import in_flight_of
 from khop.inference.chunks import Progress
@@ -47,7 +46,7 @@ class SplitEdges:
         kept = tuple(t for t in graph.schema.edge_types if t in followed or t in ends)
         graph = graph.only(kept)
         split = _split(context, graph, edge_types, columns)
-        split = replace(split, train=placed_for_training(split.train, context.graph))
+        split = replace(split, train=context.placed(split.train))
         return cls(
             graph,
             edge_types,
