@@ -68,6 +68,38 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
             "model": {"kind": "gcn", "hidden": 8},
         },
     ),
+    "nodes, by GATv2 over a column of edges": (
+        write_diary,
+        {
+            "sampler": {"fanouts": [4, 3]},
+            "model": {
+                "kind": "gat",
+                "hidden": 8,
+                "heads": 2,
+                "attention": "gatv2",
+                "edge_column": "price",
+            },
+        },
+    ),
+    "nodes, by HGT": (
+        write_diary,
+        {"sampler": {"fanouts": [4, 3]}, "model": {"kind": "hgt", "hidden": 8, "heads": 2}},
+    ),
+    "nodes, by GIN over sums": (
+        write_diary,
+        {
+            "sampler": {"fanouts": [4, 3], "rule": {"kind": "sum"}},
+            "model": {"kind": "gin", "hidden": 8},
+        },
+    ),
+    "links, by SpotTarget": (
+        write_shop,
+        {
+            "task": LINKS,
+            "links": {"eval_negatives": 3, "spot_target": 7},
+            "sampler": {"fanouts": [{"user sees shop": 0, "*": 4}] * 2},
+        },
+    ),
     "links, LightGCN in time": (
         write_diary,
         {

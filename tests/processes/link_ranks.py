@@ -49,6 +49,7 @@ RUNS: dict[str, dict[str, object]] = {
         "evaluation": {"fanouts": [4, 3]},
     },
 }
+RUNS["spotted"] = {**RUN, "training": BRIEF, "links": {"eval_negatives": 3, "spot_target": 7}}
 RUNS["dated"] = {
     **RUN,
     "training": {**BRIEF, "batch_size": 40},
@@ -64,6 +65,7 @@ PARTS = {
     "shop": ("ldg", 3),
     "one-way": ("hash", 4),
     "diary": ("random", 2),
+    "spotted": ("random", 3),
     "dated": ("ldg", 3),
     "dated-nodes": ("hash", 3),
 }
@@ -74,6 +76,7 @@ TRAINED = {
         ("shop", "features"),
         ("one-way", "whole"),
         ("diary", "features"),
+        ("spotted", "all"),
         ("dated", "features"),
         ("dated-nodes", "features"),
     ],

@@ -14,6 +14,8 @@ from khop.runtime.group import this_group
 from khop.training.observer import Observer, Unwatched
 
 STOPPED = (1, 1)  # epoch and step after which a run is stopped and resumed
+STOPPED_LATER = {"plateau": (4, 1)}  # after a first reduction, and one evaluation before the second
+COURSES = ("whole", "parts", "resumed")
 LINKS = {"kind": "link-prediction", "target": "item like item"}
 RUNS: dict[str, dict[str, dict[str, Any]]] = {
     "regression": {"task": {"kind": "node-regression", "label": "price"}},
@@ -41,6 +43,31 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "task": {"label": "kind"},
         "model": {"kind": "gat", "heads": 2, "edge_column": "weight"},
     },
+    "gatv2": {"task": {"label": "kind"}, "model": {"kind": "gat", "heads": 2, "attention": "gatv2"}},
+    "hgt": {"task": {"label": "kind"}, "model": {"kind": "hgt", "heads": 2}},
+    "gin by sums": {
+        "task": {"label": "kind"},
+        "model": {"kind": "gin"},
+        "sampler": {"rule": {"kind": "sum"}},
+    },
+    "clipped, sharded embeddings": {
+        "task": {"label": "kind"},
+        "model": {"embedding": 4, "embedded_types": "all", "embedding_update": "sharded"},
+        "optimizer": {"kind": "sgd", "clip_norm": 0.3},
+        "training": {"learning_rate": 0.1},
+    },
+    "plateau": {
+        "task": {"label": "kind"},
+        "optimizer": {"kind": "sgd"},
+        "training": {
+            "learning_rate": 1e-4,  # no prediction changes, so no evaluation improves
+            "epochs": 6,
+            "schedule": "plateau",
+            "plateau_factor": 0.5,
+            "plateau_patience": 2,
+        },
+    },
+    "spot target": {"task": LINKS, "links": {"spot_target": 5}},
     "hard and shared": {
         "task": LINKS,
         "links": {"hard_negatives": 2, "hard_every": 2, "shared_negatives": 2, "negatives_group": 9},
@@ -62,8 +89,10 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
 class Stopping(Unwatched):
     """An observer that stops the run after one update, as Ctrl-C does."""
 
+    at: tuple[int, int]
+
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        if (epoch, step) == STOPPED:
+        if (epoch, step) == self.at:
             raise KeyboardInterrupt
 
 
@@ -90,14 +119,27 @@ def trained(raw: RawRun, out: Path, observer: Observer, start: str = "new") -> N
     trainer.fit()
 
 
-def trains(rank: int, device: torch.device, graph: str, parts: str, out: str) -> None:
-    """Train every run on the whole graph, on its parts, and on the whole graph with a stop."""
+def trains(
+    rank: int,
+    device: torch.device,
+    graph: str,
+    parts: str,
+    out: str,
+    names: tuple[str, ...] = tuple(RUNS),
+    courses: tuple[str, ...] = COURSES,
+) -> None:
+    """Train runs on the whole graph, on its parts, and on the whole graph with a stop."""
     torch.set_num_threads(1)
-    for name, tables in RUNS.items():
+    for name in names:
+        tables = RUNS[name]
         home = Path(out, f"{this_group().world_size}", name)
-        trained(raw_run(graph, tables), home / "whole", Unwatched())
-        trained(raw_run(parts, tables), home / "parts", Unwatched())
+        if "whole" in courses:
+            trained(raw_run(graph, tables), home / "whole", Unwatched())
+        if "parts" in courses:
+            trained(raw_run(parts, tables), home / "parts", Unwatched())
+        if "resumed" not in courses:
+            continue
         try:
-            trained(raw_run(graph, tables), home / "resumed", Stopping())
+            trained(raw_run(graph, tables), home / "resumed", Stopping(STOPPED_LATER.get(name, STOPPED)))
         except KeyboardInterrupt:
             trained(raw_run(graph, tables), home / "resumed", Unwatched(), "resume")

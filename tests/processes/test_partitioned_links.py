@@ -62,6 +62,7 @@ def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(
     shop = write_shop(graphs / "shop")
     write_shop(graphs / "one-way", one_way=True)
     write_diary(graphs / "diary")
+    write_shop(graphs / "spotted")
     write_dated(graphs / "dated")
     write_dated(graphs / "dated-nodes")
     for name, (method, parts) in PARTS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +11,35 @@ import pytest
 import torch
 
 import khop
-from processes.run_ranks import RUNS, trains
+from processes.run_ranks import COURSES, RUNS, trains
 from support.small_labeled import write_labeled_graph
+from support.started_ranks import StartedRanks
 
-pytestmark = pytest.mark.long
 RANKS = (1, 2, 4)
+OF_TWO_RANKS = ("spot target", "clipped, sharded embeddings", "plateau")  # quick, in the ordinary suite
+
+
+def folders(path: Path) -> tuple[str, str]:
+    """A graph, and its parts."""
+    graph = write_labeled_graph(path / "graph")
+    khop.partition_graph(graph, path / "parts", 2)
+    return str(graph), str(path / "parts")
+
+
+def train_alone(arguments: tuple[object, ...]) -> None:
+    """Train runs in this process."""
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng():
+        trains(0, torch.device("cpu"), *arguments)  # type: ignore[arg-type]
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one, two and four ranks have trained."""
     path: Path = tmp_path_factory.mktemp("runs")
-    graph = write_labeled_graph(path / "graph")
-    khop.partition_graph(graph, path / "parts", 2)
-    arguments = (str(graph), str(path / "parts"), str(path))
-    threads = torch.get_num_threads()
-    with torch.random.fork_rng():
-        trains(0, torch.device("cpu"), *arguments)
-    torch.set_num_threads(threads)
+    arguments = (*folders(path), str(path))
+    train_alone(arguments)
     for procs in RANKS[1:]:
         khop.launch(
             trains, procs=procs, arguments=arguments, device="cpu", deadline=60, allow=["oversubscribe"]
@@ -42,19 +54,38 @@ def lines(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def assert_one_course(home: Path, name: str, procs: int, courses: Sequence[str] = COURSES) -> None:
+    """The runs of some ranks have the losses and scores of one process on the whole graph."""
+    for log in ("steps", "metrics"):
+        expected = lines(home / "1" / name / "whole" / f"{log}.jsonl")
+        for course in courses:
+            found = lines(home / str(procs) / name / course / f"{log}.jsonl")
+            assert found == [pytest.approx(record, rel=1e-9) for record in expected], (procs, course)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_and_scores_are_those_of_one_process(home: Path, name: str) -> None:
-    alone = {log: lines(home / "1" / name / "whole" / f"{log}.jsonl") for log in ("steps", "metrics")}
-    losses = [record["loss"] for record in alone["metrics"]]
+    losses = [record["loss"] for record in lines(home / "1" / name / "whole" / "metrics.jsonl")]
     assert losses[-1] < losses[0]
     for procs in RANKS:
-        for course in ("whole", "parts", "resumed"):
-            folder = home / str(procs) / name / course
-            for log, expected in alone.items():
-                found = lines(folder / f"{log}.jsonl")
-                assert found == [pytest.approx(record, rel=1e-9) for record in expected], (procs, course)
+        assert_one_course(home, name, procs)
 
 
+def test_two_ranks_of_parts_and_a_resume_have_the_course_of_one_process(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    arguments, courses = (*folders(tmp_path), str(tmp_path), OF_TWO_RANKS), ("parts", "resumed")
+    train_alone((*arguments, ("whole",)))
+    ranks.launch(trains, 2, (*arguments, courses))
+    for name in OF_TWO_RANKS:
+        assert_one_course(tmp_path, name, 2, courses)
+    for course in courses:  # epochs 1 and 2, and 3 and 4, do not improve
+        saved = khop.load_checkpoint(tmp_path / "2" / "plateau" / course / "checkpoints" / "last")
+        assert saved.training["plateau_scale"] == 0.25
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in RUNS if name.endswith(", micro-batches")])
 def test_micro_batches_do_not_change_the_course(home: Path, name: str) -> None:
     whole, split = (home / "1" / of / "whole" for of in (name.removesuffix(", micro-batches"), name))
