@@ -624,6 +624,7 @@ REFUSED: dict[str, Cases] = {
         ('graph 5: must be a graph', lambda: khop.walk_neighbors(5, [EDGE])),
         ('counts 5: must be khop.WalkCounts(...)', lambda: khop.walk_neighbors(GRAPH, [EDGE], 5)),
         ('path []: has no edge type', lambda: khop.walk_neighbors(GRAPH, [])),
+        ('bias 5: must be khop.Node2Vec(p, q)', lambda: khop.walk_neighbors(GRAPH, [EDGE], bias=5)),
     ],
     "NodeTuples": [
         ("tuples of 'n': 5; give int64 (N, M)", lambda: loader(seeds=khop.NodeTuples(5))),

@@ -9,15 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from cli.conftest import Ran
+from khop.api.open_graph import open_graph
 from khop.cli.main import app
 from khop.config.build import prepare
 from khop.config.read import RawRun
 from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.tables import EdgeTable, NodeTable
+from khop.sampling.node2vec import Node2Vec
+from khop.sampling.walk_neighbors import WalkCounts, walk_neighbors
+from support.small_folders import write_learnable_graph
 from support.small_link_folders import write_shop
 
 NEAR = ("item", "near", "item")
@@ -115,10 +120,30 @@ def test_walks_write_an_edge_type_that_a_run_samples(
     }
     batch = prepare(RawRun(values, "run.toml"), tmp_path / "cache").loader().batch(0, 0)
     assert [t for t, of in batch.blocks[0].adjacencies.items() if of.indices.numel()] == [NEAR]
-    for path, message in (
-        ("user buys item", "must lead back"),
-        ("user likes item, item likes user", "no edge type ('user', 'likes', 'item')"),
+    for path, bias, message in (
+        ("user buys item", (), "must lead back"),
+        ("user likes item, item likes user", (), "no edge type ('user', 'likes', 'item')"),
+        ("user buys item, item bought_by user", ("-q", "2"), "must be of one edge type"),
+        ("user buys item, item bought_by user", ("-p", "0"), "p 0.0: must be from 1/1024 to 1024"),
     ):
-        wrong = khop_command("graph", "walks", str(shop), str(tmp_path / "b"), "--path", path)
+        wrong = khop_command("graph", "walks", str(shop), str(tmp_path / "b"), "--path", path, *bias)
         assert wrong.code == 2
         assert message in wrong.stderr
+
+
+def test_walks_take_the_parameters_of_node2vec(khop_command: Callable[..., Ran], tmp_path: Path) -> None:
+    graph, path = write_learnable_graph(tmp_path / "graph", nodes=60), "item like item"
+    counts = WalkCounts(6, 3, 0.2, keep=60)
+    edges = {}
+    for name, words, bias in (
+        ("uniform", ["--relation", "near"], None),
+        ("biased", ["--relation", "near", "-p", "4", "--in-out-parameter", "0.5"], Node2Vec(4, 0.5)),
+    ):
+        out = tmp_path / name
+        numbers = ["--walks", "6", "--rounds", "3", "--stop", "0.2", "--keep", "60", "--seed", "2"]
+        done = khop_command("graph", "walks", str(graph), str(out), "--path", path, *numbers, *words)
+        assert (done.code, done.stderr) == (0, "")
+        (table,) = walk_neighbors(open_graph(graph), [path], counts, bias=bias, seed=2).chunks
+        edges[name] = open_graph(out).csc(NEAR).indices.long()
+        assert torch.equal(edges[name], torch.as_tensor(table.sources))
+    assert not torch.equal(edges["biased"], edges["uniform"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from hypothesis import settings
+from torch import Tensor
 
 from khop.api.partition import partition_graph
 from khop.distributed.partition_owners import PartitionOwners
@@ -20,6 +21,7 @@ from khop.exchange.lanes import Lanes
 from khop.exchange.peers import Message
 from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
+from khop.graph.store import GraphStore
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.rules.labor import Labor
@@ -31,8 +33,12 @@ from khop.runtime.group import Group
 from khop.sampling import neighbor
 from khop.sampling.links import LinkSampler
 from khop.sampling.neighbor import Expansion, NeighborSampler
+from khop.sampling.node2vec import Node2Vec
 from khop.sampling.outputs import Output
+from khop.sampling.random_walks import random_walks
 from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.sampling.walk_neighbors import WalkCounts, walk_neighbors
+from khop.schema import EdgeType
 from khop.testing.graph_rules import PROMISES as RULE_PROMISES
 from khop.testing.graph_rules import a_wrong_weight_is_named
 from khop.testing.graph_store import PROMISES, Make
@@ -41,7 +47,7 @@ from processes.feature_ranks import of_the_first
 from processes.split_ranks import splits, unprepared
 from support.covered import covered
 from support.parts_as_whole import GraphAsWhole, OldIds, assert_same
-from support.small_typed_folders import BUYS
+from support.small_typed_folders import BOUGHT, BUYS, LIKE
 
 METHODS = ("ldg", "random")
 MADE = Message("making a graph", "id")
@@ -65,6 +71,12 @@ NEGATIVES = {
     "uniform": UniformNegatives(2, exact=True),
     "by degree": DegreeNegatives(3, exact=True),
     "any": UniformNegatives(2),
+}
+
+WALKS: dict[str, tuple[list[EdgeType], Node2Vec | None]] = {
+    "two types": ([BUYS, BOUGHT] * 2, None),
+    "one type": ([LIKE] * 3, None),
+    "node2vec": ([LIKE] * 4, Node2Vec(0.25, 4.0)),
 }
 
 
@@ -155,6 +167,47 @@ def links(group: Group, home: Path) -> dict[str, int]:
     return compared
 
 
+def walks(group: Group, home: Path) -> dict[str, int]:
+    """Walks from every rank's own starts, and neighbors by walks, against one process on the whole."""
+    lanes, whole, compared = Lanes(group), open_csc_graph(home / "whole"), {}
+    starts = (torch.arange(40 * group.rank) * 7) % 200  # of rank 0 there are none
+    for method in METHODS:
+        graph = over_ranks(home / method, group, lanes)
+        ids = OldIds(open_folder(home / "whole"), open_parts(home / method))
+        for name, (path, bias) in WALKS.items():
+            types = [path[0][2], *(edge_type[0] for edge_type in path)]
+            there = [ids.new_nodes(types[0], starts), starts]
+            found, wanted = (
+                random_walks(of, begin, path, bias=bias, seed=3, first=100 * group.rank)
+                for of, begin in zip((graph, whole), there, strict=True)
+            )
+            for node_type, ours, theirs in zip(types, found.T, wanted.T, strict=True):
+                assert torch.equal(ours, ids.new_nodes(node_type, theirs))
+            compared[f"{method} {name}"] = int((wanted >= 0).sum())
+            edges = visits(graph, path, bias, ids.nodes[types[0]])
+            assert edges == visits(whole, path, bias, torch.arange(200))
+            compared[f"{method} neighbors by {name}"] = len(edges)
+    return compared
+
+
+def visits(
+    graph: GraphStore, path: list[EdgeType], bias: Node2Vec | None, old_ids: Tensor
+) -> list[tuple[int, ...]]:
+    """Of each edge to a node by walks, in old ids: the start, its place among these, the end, and visits."""
+    found = []
+    for chunk in walk_neighbors(graph, path, WalkCounts(5, keep=4), bias=bias, seed=2).chunks:
+        starts = old_ids[torch.as_tensor(chunk.destinations)]
+        first = torch.searchsorted(torch.as_tensor(chunk.destinations), torch.as_tensor(chunk.destinations))
+        columns = (
+            starts,
+            torch.arange(starts.numel()) - first,
+            old_ids[torch.as_tensor(chunk.sources)],
+            torch.as_tensor(chunk.columns["visits"]),
+        )
+        found += list(zip(*(column.tolist() for column in columns), strict=True))
+    return sorted(found)
+
+
 def nothing_to_draw(group: Group, home: Path) -> str:
     """What each rank says of a source that is connected to all."""
     graph = over_ranks(home / "all", group, Lanes(group))
@@ -223,6 +276,7 @@ def graphs(rank: int, device: torch.device, home: str) -> None:
     for count_ in (1, 2, 3, 4):
         told[f"{count_} ranks"] = of_the_first(count_, partial(batches, home=here))
         told[f"links of {count_} ranks"] = of_the_first(count_, partial(links, home=here))
+        told[f"walks of {count_} ranks"] = of_the_first(count_, partial(walks, home=here))
         dealt = partial(splits, home=here, methods=METHODS, over_ranks=over_ranks)
         told[f"splits of {count_} ranks"] = of_the_first(count_, dealt)
     told["collectives"] = of_the_first(3, partial(collectives, home=here))

@@ -10,7 +10,7 @@ import torch
 
 import khop
 from khop.api.partition import partition_graph
-from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, graphs
+from processes.graph_ranks import KEPT, METHODS, NEGATIVES, RANKS_AND_PARTS, RULES, WALKS, graphs
 from processes.split_ranks import SPLITS
 from support.small_typed_folders import BOUGHT, BUYS, write_typed_graph
 
@@ -69,6 +69,16 @@ def test_links_and_their_negatives_are_those_of_one_process_on_the_graph_before(
     for rank, of_rank in enumerate(told[:count]):
         compared = of_rank[f"links of {count} ranks"]
         assert len(compared) == len(METHODS) * len(NEGATIVES)
+        assert rank == 0 or min(compared.values()) > 10
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_walks_and_neighbors_by_walks_are_those_of_one_process_on_the_graph_before(
+    told: list[dict[str, Any]], count: int
+) -> None:
+    for rank, of_rank in enumerate(told[:count]):
+        compared = of_rank[f"walks of {count} ranks"]
+        assert len(compared) == len(METHODS) * len(WALKS) * 2
         assert rank == 0 or min(compared.values()) > 10
 
 

@@ -10,8 +10,8 @@ import torch
 
 import khop
 from khop.graph.csc_graph import csc_graph_from_edges
-from khop.sampling.walk_neighbors import _chunks
-from support.group_graphs import COUNT, TO, chorded
+from khop.sampling.walk_neighbors import _chunks, _Walks
+from support.group_graphs import COUNT, PAIRS, TO, chorded
 
 BUYS, BACK = ("user", "buys", "item"), ("item", "bought-by", "user")
 USERS, ITEMS = 12, 8
@@ -70,8 +70,45 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = khop.WalkCounts(20, 2, 0.5, keep=3)
     whole = table(counts)
     monkeypatch.setattr("khop.sampling.walk_neighbors._WALKS_AT_ONCE", 60)
-    assert len(list(_chunks(shop(), [BUYS, BACK], counts, khop.DrawKey(0)))) == 3
+    assert len(list(_chunks(_Walks(shop(), [BUYS, BACK], counts, khop.DrawKey(0))))) == 3
     assert table(counts) == whole
+
+
+@pytest.mark.parametrize("bias", [khop.Node2Vec(0.25, 4.0), khop.Node2Vec(8.0, 0.5)])
+def test_visits_of_biased_walks_have_the_means_of_node2vec(
+    bias: khop.Node2Vec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rounds of one step: the second one, and the third after the two nodes before it."""
+    walks, stop = 4000, 0.3
+    monkeypatch.setattr("khop.sampling.walk_neighbors._BIASED_AT_ONCE", 7 * walks)
+    near = {node: [source for source, into in PAIRS if into == node] for node in range(COUNT)}
+    table = khop.walk_neighbors(chorded(), [TO], khop.WalkCounts(walks, 3, stop, COUNT), bias=bias, seed=4)
+    found = torch.zeros(COUNT, COUNT).double()
+    for chunk in table.chunks:
+        ends = torch.as_tensor(chunk.destinations), torch.as_tensor(chunk.sources)
+        found[ends] = torch.as_tensor(chunk.columns["visits"]).double() / walks
+    for start in range(COUNT):
+        expected = torch.zeros(COUNT).double()
+        pairs = {(start, end): 1 / len(near[start]) for end in near[start]}  # of the last two nodes
+        for number in range(3):
+            for (_, at), share in pairs.items():
+                expected[at] += share * (1 - stop) ** number
+            pairs = followed(pairs, near, bias)
+        assert ((found[start] - expected).abs() <= 5 * (3 * expected / walks).sqrt()).all()
+
+
+def followed(
+    pairs: dict[tuple[int, int], float], near: dict[int, list[int]], bias: khop.Node2Vec
+) -> dict[tuple[int, int], float]:
+    """The shares of the last two nodes after a step."""
+    after: dict[tuple[int, int], float] = {}
+    for (before, at), share in pairs.items():
+        weights = [
+            1 / bias.p if end == before else 1.0 if end in near[before] else 1 / bias.q for end in near[at]
+        ]
+        for end, weight in zip(near[at], weights, strict=True):
+            after[at, end] = after.get((at, end), 0.0) + share * weight / sum(weights)
+    return after
 
 
 def test_the_result_is_an_edge_type_to_sample_from(tmp_path: Path) -> None:
@@ -88,5 +125,7 @@ def test_the_result_is_an_edge_type_to_sample_from(tmp_path: Path) -> None:
 def test_paths_that_do_not_lead_back_are_refused() -> None:
     with pytest.raises(ValueError, match="leads from 'item' to 'user'; it must lead back"):
         khop.walk_neighbors(shop(), ["user buys item"])
+    with pytest.raises(ValueError, match="must be of one edge type; leave bias out"):
+        khop.walk_neighbors(shop(), PATH, bias=khop.Node2Vec(2, 2))
     with pytest.raises(ValueError, match=r"stop 1\.5: must be a probability"):
         khop.WalkCounts(stop=1.5)

@@ -11,6 +11,7 @@ from khop.graph.damage import refuse_damage
 from khop.graph.progress import ProgressCallback
 from khop.graph.save import save_graph
 from khop.sampling.listed import ids_here
+from khop.sampling.node2vec import Node2Vec
 from khop.sampling.walk_neighbors import WalkCounts, walk_neighbors
 from khop.schema import EdgeType, edge_type_of
 
@@ -22,6 +23,7 @@ def walk_graph(
     relation: str,
     counts: WalkCounts,
     *,
+    bias: Node2Vec | None = None,
     seed: int = 0,
     notice: ProgressCallback | None = None,
 ) -> EdgeType:
@@ -33,7 +35,7 @@ def walk_graph(
     refuse_existing(out)
     graph = open_graph(path)
     assert graph.folder is not None
-    edges = walk_neighbors(graph, walk, counts, seed=seed)
+    edges = walk_neighbors(graph, walk, counts, bias=bias, seed=seed)
     node_type = edge_type_of(walk[0])[2]
     edge_type = edge_type_of(f"{node_type} {relation} {node_type}")
     if edge_type in graph.schema.edge_types:

@@ -20,6 +20,7 @@ from khop.graph.layout import is_partitioned
 from khop.graph.save import save_graph
 from khop.graph.verify import verify_folder
 from khop.partition.verify import verify_partition
+from khop.sampling.node2vec import Node2Vec
 from khop.sampling.walk_neighbors import WalkCounts
 
 
@@ -58,11 +59,14 @@ def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, see
     typer.echo(f"{out}: {clusters:,} clusters. Train on them: khop train --graph {out} --sampler cluster")
 
 
-def walks(graph: Path, out: Path, path: str, relation: str, counts: WalkCounts, seed: int) -> None:
+def walks(
+    graph: Path, out: Path, path: str, relation: str, counts: WalkCounts, bias: Node2Vec | None, seed: int
+) -> None:
     """Write a graph with the most visited nodes of walks as an edge type."""
     walk = [name.strip() for name in path.split(",")]
     with bytes_bar() as notice:
-        edge_type = " ".join(walk_graph(graph, out, walk, relation, counts, seed=seed, notice=notice))
+        made = walk_graph(graph, out, walk, relation, counts, bias=bias, seed=seed, notice=notice)
+    edge_type = " ".join(made)
     typer.echo(
         f"{out}: edges {edge_type} with visits. Train on them: khop train --graph {out} "
         f"--fanouts '{{{json.dumps(edge_type)} = {counts.keep}, \"*\" = 0}}' --weight visits"

@@ -46,17 +46,14 @@ def random_walks(
     check_ids("starts", starts, graph.num_nodes(steps[0][2]))
     key = DrawKey.of(seed_number(seed), Purpose.WALK, whole_number("epoch", epoch, 0))
     numbers = torch.arange(starts.numel()) + whole_number("first", first, 0, (1 << 62))
-    if bias is not None:
-        instance_of("bias", bias, Node2Vec, "must be khop.Node2Vec(p, q) or None")
-        if len(set(steps)) > 1:
-            raise ValueError(f"path {list(path)} with {bias}: must be of one edge type; leave bias out")
-    visited = [starts.long()]
+    check_bias(bias, path, steps)
+    before: Tensor | None = None
+    at = starts.long()
+    visited = [at]
     for number, edge_type in enumerate(steps, start=1):
-        if bias is None or number == 1:
-            visited.append(uniform_step(graph, edge_type, visited[-1], numbers, number, key))
-        else:
-            before = visited[-2:]
-            visited.append(biased_step(graph, edge_type, (before[0], before[1]), numbers, number, key, bias))
+        after = next_step(graph, edge_type, (before, at), numbers, number, key, bias)
+        before, at = at, after
+        visited.append(at)
     return torch.stack(visited, dim=1)
 
 
@@ -79,13 +76,32 @@ def checked_path(graph: GraphStore, path: Sequence[EdgeTypeName]) -> list[EdgeTy
     return steps
 
 
-def uniform_step(
-    graph: GraphStore, edge_type: EdgeType, at: Tensor, numbers: Tensor, step: int, key: DrawKey
+def check_bias(bias: Node2Vec | None, path: Sequence[EdgeTypeName], steps: list[EdgeType]) -> None:
+    """Raise ValueError for a bias of another type, or of walks along several edge types."""
+    if bias is None:
+        return
+    instance_of("bias", bias, Node2Vec, "must be khop.Node2Vec(p, q) or None")
+    if len(set(steps)) > 1:
+        raise ValueError(f"path {list(path)} with {bias}: must be of one edge type; leave bias out")
+
+
+def next_step(
+    graph: GraphStore,
+    edge_type: EdgeType,
+    last: tuple[Tensor | None, Tensor],
+    numbers: Tensor,
+    step: int,
+    key: DrawKey,
+    bias: Node2Vec | None,
 ) -> Tensor:
     """Return the next node of each walk, int64 (walks): one in-neighbor, or -1 if it has ended or ends.
 
-    A walk is a frontier of one node with a tree of its own, `numbers`, drawn from with fanout 1.
+    `last` has the last two nodes of each walk; the first step has one, and is uniform. In a uniform step a
+    walk is a frontier of one node with a tree of its own, `numbers`, drawn from with fanout 1.
     """
+    before, at = last
+    if bias is not None and before is not None:
+        return biased_step(graph, edge_type, (before, at), numbers, step, key, bias)
     going = at >= 0
     hop = Hop(step, {edge_type: 1}, Uniform(), edge_ids=False)
     walkers = Frontier(at[going], tree=numbers[going])

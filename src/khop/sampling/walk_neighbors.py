@@ -13,10 +13,12 @@ from khop.draw import DrawKey, Purpose
 from khop.graph.store import GraphStore
 from khop.graph.tables import EdgeChunks, EdgeTable
 from khop.kernels.philox import WORD, philox
-from khop.sampling.random_walks import ENDED, checked_path, uniform_step
+from khop.sampling.node2vec import Node2Vec
+from khop.sampling.random_walks import ENDED, check_bias, checked_path, next_step
 from khop.schema import EdgeType, EdgeTypeName
 
 _WALKS_AT_ONCE = 1 << 20
+_BIASED_AT_ONCE = 1 << 15  # a step of these reads all in-edges of each walk's node
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def walk_neighbors(
     path: Sequence[EdgeTypeName],
     counts: WalkCounts = WalkCounts(),
     *,
+    bias: Node2Vec | None = None,
     seed: int = 0,
 ) -> EdgeChunks:
     """Connect every node of a type with the nodes of the type that random walks from it visit most often.
@@ -57,6 +60,7 @@ def walk_neighbors(
     from the destination of an edge to its source. With it, the result has the neighbors of DGL's
     PinSAGESampler (Ying et al., arXiv 1806.01973); a node may be its own neighbor. With one edge type among
     nodes of one type and many rounds, visits estimate personalized PageRank with restart probability `stop`.
+    With `bias`, walks along one edge type take the steps of node2vec; a round goes on from the one before.
 
     The result has edges from the visited node to the start, by start and then by visits, with the column
     "visits" (int32). Give it to `khop.write_graph` as a new edge type, and sample by `khop.TopK("visits")` or
@@ -71,35 +75,47 @@ def walk_neighbors(
             f"path {list(path)}: leads from {steps[0][2]!r} to {steps[-1][0]!r}; it must lead back, add the "
             "edge types of the way back"
         )
-    return EdgeChunks(_chunks(graph, steps, counts, DrawKey.of(seed_number(seed), Purpose.WALK)))
+    check_bias(bias, path, steps)
+    walks = _Walks(graph, steps, counts, DrawKey.of(seed_number(seed), Purpose.WALK), bias)
+    return EdgeChunks(_chunks(walks))
 
 
-def _chunks(
-    graph: GraphStore, steps: list[EdgeType], counts: WalkCounts, key: DrawKey
-) -> Iterator[EdgeTable]:
-    count = graph.num_nodes(steps[0][2])
-    at_once = max(1, _WALKS_AT_ONCE // counts.walks)
-    originals = graph.original_ids(steps[0][2])
+@dataclass(frozen=True, eq=False)
+class _Walks:
+    """Walks of several rounds, to draw."""
+
+    graph: GraphStore
+    steps: list[EdgeType]  # of a round
+    counts: WalkCounts
+    key: DrawKey
+    bias: Node2Vec | None = None
+
+    def visits(self, starts: Tensor, ids: Tensor) -> Tensor:
+        """Return int64 (starts, visits), -1 for none. Walk i of the original id v is v * walks + i."""
+        counts = self.counts
+        before: Tensor | None = None
+        numbers = (ids[:, None] * counts.walks + torch.arange(counts.walks)).view(-1)
+        at = starts.repeat_interleave(counts.walks)
+        visited = []
+        for number in range(counts.rounds):
+            if number:
+                at = torch.where(_stops(numbers, number, self.key) < counts.threshold, ENDED, at)
+            for step, edge_type in enumerate(self.steps, start=1 + number * len(self.steps)):
+                after = next_step(self.graph, edge_type, (before, at), numbers, step, self.key, self.bias)
+                before, at = at, after
+            visited.append(at.view(starts.numel(), counts.walks))
+        return torch.cat(visited, dim=1)
+
+
+def _chunks(walks: _Walks) -> Iterator[EdgeTable]:
+    graph, counts, node_type = walks.graph, walks.counts, walks.steps[0][2]
+    count = graph.num_nodes(node_type)
+    at_once = max(1, (_WALKS_AT_ONCE if walks.bias is None else _BIASED_AT_ONCE) // counts.walks)
+    originals = graph.original_ids(node_type)
     for begin in range(0, max(count, 1), at_once):
         starts = torch.arange(begin, min(begin + at_once, count))
         ids = starts if originals is None else originals[starts]
-        yield _most_visited(starts, _visits(graph, steps, counts, key, starts, ids), counts, originals)
-
-
-def _visits(
-    graph: GraphStore, steps: list[EdgeType], counts: WalkCounts, key: DrawKey, starts: Tensor, ids: Tensor
-) -> Tensor:
-    """Return int64 (starts, visits), -1 for none. Walk i of the node with original id v is v * walks + i."""
-    numbers = (ids[:, None] * counts.walks + torch.arange(counts.walks)).view(-1)
-    at = starts.repeat_interleave(counts.walks)
-    visited = []
-    for number in range(counts.rounds):
-        if number:
-            at = torch.where(_stops(numbers, number, key) < counts.threshold, ENDED, at)
-        for step, edge_type in enumerate(steps, start=1 + number * len(steps)):
-            at = uniform_step(graph, edge_type, at, numbers, step, key)
-        visited.append(at.view(starts.numel(), counts.walks))
-    return torch.cat(visited, dim=1)
+        yield _most_visited(starts, walks.visits(starts, ids), counts, originals)
 
 
 def _stops(numbers: Tensor, round_number: int, key: DrawKey) -> Tensor:

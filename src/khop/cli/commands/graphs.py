@@ -90,18 +90,39 @@ def walks(
         float, typer.Option(help="Probability that a walk stops before each further round.")
     ] = 0.5,
     keep: Annotated[int, typer.Option(help="Neighbors that a node keeps: the most visited ones.")] = 10,
+    return_parameter: Annotated[
+        float,
+        typer.Option(
+            "--return-parameter",
+            "-p",
+            metavar="P",
+            help="p of node2vec, for a path of one edge type: a step back to the node before weighs 1 / P.",
+        ),
+    ] = 1.0,
+    in_out_parameter: Annotated[
+        float,
+        typer.Option(
+            "--in-out-parameter",
+            "-q",
+            metavar="Q",
+            help="q of node2vec: a step to a node that is no in-neighbor of the node before weighs 1 / Q.",
+        ),
+    ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the walks.")] = 0,
 ) -> None:
     """Write a graph with an edge type to the nodes that random walks visit most often, as PinSAGE samples.
 
     Its column visits counts the visits. With one edge type and many rounds, they estimate personalized
-    PageRank with restart probability stop.
+    PageRank with restart probability stop. Steps are uniform, unless -p or -q differs from 1.
     """
     folder = folder_of(graph)
     from khop.cli import graph as work
+    from khop.sampling.node2vec import Node2Vec
     from khop.sampling.walk_neighbors import WalkCounts
 
-    work.walks(folder, out, path, relation, WalkCounts(walks, rounds, stop, keep), seed)
+    parameters = (return_parameter, in_out_parameter)
+    bias = None if parameters == (1, 1) else Node2Vec(*parameters)
+    work.walks(folder, out, path, relation, WalkCounts(walks, rounds, stop, keep), bias, seed)
 
 
 def sort(
