@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.parallel import DistributedDataParallel
 
 import khop
+from khop.models import SAGE
+from khop.runtime.group import this_group
 from khop.sampling.seeds import SeedOrder
+from support.covered import covered
 from support.group_graphs import COUNT, chorded
+from support.small_folders import write_learnable_graph
+from support.started_ranks import StartedRanks
 
 GRAPH = chorded()
 TUPLES = (torch.arange(30) * 5 % COUNT).view(10, 3)
@@ -87,3 +95,52 @@ def test_bad_tuples_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             khop.Loader(khop.NeighborSampler(GRAPH, [1]), tuples, 4)
+
+
+@covered
+def train_on_tuples(rank: int, device: torch.device, folder: str, placement: str, out: str) -> None:
+    """Fit labels of fifty tuples; write the losses of all steps."""
+    torch.set_num_threads(1)
+    graph = khop.open_graph(folder, placement=placement)
+    draw = torch.Generator().manual_seed(2)
+    nodes = torch.randint(150, (50, 3), generator=draw)
+    labels = torch.rand(50, generator=draw).double()
+    originals = graph.original_ids("item")
+    tuples = khop.NodeTuples(nodes if originals is None else originals.argsort()[nodes], labels)
+    sampler = khop.NeighborSampler(graph, [3, 2], trees="disjoint")
+    loader = khop.Loader(sampler, tuples, 12, shuffle=True, seed=4, columns=["x"])
+    torch.manual_seed(3)
+    model = SAGE.for_graph(graph, 8, target="item", outputs=4).double()
+    parallel = DistributedDataParallel(model) if torch.distributed.is_initialized() else model
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.2)
+    losses = []
+    for epoch in range(2):
+        for batch in loader.epoch(epoch):
+            scores = parallel(batch).view(-1, 3, 4).prod(dim=1).sum(dim=1)
+            each = (scores - batch.tuple_labels["item"]) ** 2
+            optimizer.zero_grad()
+            batch.global_mean(each).backward()
+            optimizer.step()
+            losses.append(float(this_group().gather(each.detach().sum()).sum()) / batch.num_global_seeds)
+    if rank == 0:
+        Path(out).write_text(json.dumps(losses))
+
+
+@pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_losses_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
+    procs: int, tmp_path: Path, ranks: StartedRanks
+) -> None:
+    """Fifty tuples in steps of twelve: of the last step's two, a rank of four may have none."""
+    whole = write_learnable_graph(tmp_path / "whole", nodes=150)
+    khop.partition_graph(whole, tmp_path / "parts", 3, method="hash", seed=1)
+    for name, count, folder, placement in (
+        ("one", 1, whole, "whole"),
+        ("whole", procs, whole, "whole"),
+        ("parts", procs, tmp_path / "parts", "all"),
+    ):
+        ranks.launch(train_on_tuples, count, (str(folder), placement, str(tmp_path / f"{name}.json")))
+    losses = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert len(losses["one"]) == 10
+    assert losses["one"][-1] != losses["one"][0]
+    for name in ("whole", "parts"):
+        assert losses[name] == pytest.approx(losses["one"], rel=1e-9), name

@@ -34,6 +34,7 @@ from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
 from khop.sampling.fanouts import Fanout, followed_types
 from khop.sampling.neighbor import Expansion
+from khop.sampling.node_tuples import NodeTuples
 from khop.sampling.sampler import Sampler
 from khop.sampling.spot_target import SpotTarget
 from khop.schema import NodeType
@@ -183,9 +184,9 @@ class TaskContext:
         return made
 
     def loader(
-        self, sampler: Sampler, nodes: SplitNodes, model: nn.Module, seed_columns: NamesByType
+        self, sampler: Sampler, nodes: SplitNodes | NodeTuples, model: nn.Module, seed_columns: NamesByType
     ) -> Loader:
-        """Make the loader of training batches: shuffled nodes, with the columns that the model reads."""
+        """Make the loader of training batches: shuffled nodes or tuples, with the columns of the model."""
         columns = columns_of(self.config, self.graph, model)
         return seeds_loader(self.config, sampler, nodes, columns, seed_columns, self.config.sampler.time)
 

@@ -19,6 +19,7 @@ from khop.loading.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight
 from khop.sampling.exclusion import Exclude
 from khop.sampling.listed import ListedNodes
+from khop.sampling.node_tuples import NodeTuples
 from khop.sampling.sampler import Sampler
 from khop.sampling.spot_target import SpotTarget
 from khop.schema import EdgeType, NodeType, Schema
@@ -29,7 +30,7 @@ SplitNodes = dict[NodeType, torch.Tensor | ListedNodes]
 def seeds_loader(
     config: RunConfig,
     sampler: Sampler,
-    seeds: SplitNodes | AnyLinks,
+    seeds: SplitNodes | AnyLinks | NodeTuples,
     columns: Sequence[str] | NamesByType,
     seed_columns: NamesByType,
     seed_times: str | None = None,
