@@ -13,12 +13,15 @@ import pytest
 
 from khop.cli.commands.serve import SecurityOptions, ServeOptions
 from khop.cli.serve import _command, _metrics_address, _shown
-from khop.servers.access import secret_of
+from khop.servers.access import ServerSecurity, secret_of
 from khop.servers.addresses import Address
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.request_handler import RequestHandler
+from support.byte_service import ByteService
 from support.commands import free_port
 from support.small_folders import write_learnable_graph
 
-pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
+flight_server = pytest.importorskip("khop.servers.flight_server", reason="pip install pyarrow")
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +91,19 @@ def test_the_status_of_no_server_says_how_to_start_one(khop_command: Callable[..
     done = khop_command("servers", "status", address)
     assert done.code == 1
     assert f"refused; is a server running there? (khop serve GRAPH --listen {address})" in done.stderr
+
+
+def test_a_status_that_comes_too_early_says_so(khop_command: Callable[..., Any]) -> None:
+    handler = RequestHandler(ByteService(), QueueLimits(), max_rate=0.001)
+    server = flight_server.served(handler, Address("127.0.0.1", 0), ServerSecurity())
+    try:
+        first, second = (khop_command("servers", "status", f"127.0.0.1:{server.port}") for _ in range(2))
+    finally:
+        server.shutdown()
+    assert (first.code, second.code) == (0, 1)
+    assert f"127.0.0.1:{server.port}: " in second.stderr
+    assert "sends more than 0.001 requests per second" in second.stderr
+    assert "is a server running" not in second.stderr
 
 
 @pytest.mark.parametrize("name", ["json", "turtle", "khop", "__main__"])

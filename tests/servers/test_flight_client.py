@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from khop.errors import PeerLost
-from khop.servers.access import Access, Limits, ServerSecurity, write_token
+from khop.servers.access import Access, Limits, ServerSecurity, Tokens, write_token
 from khop.servers.addresses import Address
 from khop.servers.call_timeouts import Call
 from khop.servers.errors import (
@@ -32,7 +32,7 @@ from khop.servers.errors import (
     Unavailable,
     WrongVersion,
 )
-from khop.servers.fair_queue import QueueLimits
+from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.flight_client import FlightDial, connected
 from khop.servers.flight_server import FlightServer, served
 from khop.servers.pool import Pool
@@ -224,13 +224,7 @@ def test_a_server_that_drains_finishes_and_refuses_new_requests() -> None:
         assert ask(pool, request(1)) == ask(pool, request(1)) == expected(1)
         assert one.service.made == made == 2
         with pytest.raises(GoingAway):
-            one.handler.describe(_anyone())
-
-
-def _anyone() -> object:
-    from khop.servers.access import Tokens
-
-    return Tokens([]).holder("")
+            one.handler.describe(Tokens([]).holder(""), Client("a", "a"))
 
 
 def test_a_greedy_client_does_not_keep_another_from_its_turn() -> None:

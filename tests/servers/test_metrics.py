@@ -35,6 +35,15 @@ def test_numbers_are_gauges_or_counters_with_names_of_prometheus() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(999_999, "999999"), (1_234_567_891, "1234567891"), ((1 << 53) + 1, "9007199254740993"),
+     (1234567.9, "1234567.9"), (0.5, "0.5"), (True, "1")],
+)  # fmt: skip
+def test_no_digit_of_a_counter_is_lost(value: float, written: str) -> None:
+    assert prometheus_text({"bytes": value}).splitlines()[1] == f"khop_bytes_total {written}"
+
+
 def test_they_are_read_over_http_at_one_path() -> None:
     with metrics_on(Address("127.0.0.1", 0), lambda: STATUS) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:

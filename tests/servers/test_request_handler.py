@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from khop.servers import request_handler as module
-from khop.servers.access import Tokens
+from khop.servers.access import Role, Token, Tokens
 from khop.servers.errors import Busy, Cancelled, GoingAway, InvalidRequest, NotAllowed, ServerError
 from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
@@ -102,6 +103,21 @@ def test_requests_of_a_token_are_bounded_in_rate() -> None:
         handler.answer(request(1), ANYONE, ONE, stream, 1)
     handler.answer(request(1), ANYONE, OTHER, stream, 1)
     assert handler.status()["failed_busy"] == 1
+
+
+def test_questions_have_a_rate_of_their_own_for_each_client() -> None:
+    """A token at its rate of batches still sees the counters, and no client asks for them without end."""
+    handler, stream = RequestHandler(ByteService(), QueueLimits(), max_rate=2), _Stream()
+    for _ in range(2):
+        handler.answer(request(1), ANYONE, ONE, stream, 1)
+    assert json.loads(handler.counters(ANYONE, ONE))["answers"] == 2
+    assert handler.describe(ANYONE, Client("a", "another connection")) == ByteService().description()
+    for ask in (handler.describe, handler.counters):
+        with pytest.raises(Busy, match="more than 2 requests per second"):
+            ask(ANYONE, ONE)
+        assert ask(ANYONE, Client(f"of {ask.__name__}", "b"))
+    between = Token("between", b"", role=Role.SERVER)
+    assert all(handler.describe(between, ONE) for _ in range(5))
 
 
 class _LateFuture(Future[Iterator[memoryview]]):

@@ -26,7 +26,7 @@ from khop.loading.byte_size import byte_size
 from khop.loading.cores import usable_cores
 from khop.servers.access import Access, Encryption, Role, ServerSecurity, token_of
 from khop.servers.addresses import Address, is_loopback, parsed_address, parsed_addresses, resolved
-from khop.servers.errors import ServerError
+from khop.servers.errors import Busy, ServerError
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.kept_views import default_view_bytes
 from khop.servers.metrics import metrics_on
@@ -336,4 +336,6 @@ def _status(client: ModuleType, address: Address, access: Access) -> dict[str, o
     except ServerError as error:
         if isinstance(error, ValueError | OSError):
             raise
+        if isinstance(error, Busy):
+            raise PeerLost(f"{address}: {error}") from None
         raise PeerLost(f"{error}; is a server running there? (khop serve GRAPH --listen {address})") from None

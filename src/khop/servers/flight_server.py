@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -159,16 +158,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Answer a question about the graph or the server."""
         access: _Access = context.get_middleware(_ACCESS)
         try:
-            yield b"." + self._answer(action.type, access.token)
+            yield b"." + self._answer(action.type, access.token, _client(access.token, context.peer()))
         except ServerError as error:
             yield ERROR + error_message(error)
 
-    def _answer(self, name: str, token: Token) -> bytes:
+    def _answer(self, name: str, token: Token, client: Client) -> bytes:
         if name == "describe":
-            return self._handler.describe(token)
+            return self._handler.describe(token, client)
         if name == "status":
-            token.check_graph(self._handler.graph)
-            return json.dumps(self._handler.status()).encode()
+            return self._handler.counters(token, client)
         raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
 
     def list_actions(self, context: object) -> list[tuple[str, str]]:

@@ -25,9 +25,14 @@ def prometheus_text(status: Mapping[str, object]) -> str:
         if isinstance(value, int | float) and key != "pid":
             gauge = key in _GAUGES
             name = f"khop_{_OTHER.sub('_', key.lower())}{'' if gauge else '_total'}"
-            lines += [f"# TYPE {name} {'gauge' if gauge else 'counter'}", f"{name} {float(value):g}"]
+            lines += [f"# TYPE {name} {'gauge' if gauge else 'counter'}", f"{name} {_written(value)}"]
     labels = ",".join(f'{key}="{_escaped(str(status[key]))}"' for key in sorted(_LABELS & status.keys()))
     return "\n".join([*lines, "# TYPE khop_graph gauge", f"khop_graph{{{labels}}} 1", ""])
+
+
+def _written(value: float) -> str:
+    """Return all digits of a number: counters of bytes have more than `g` would print."""
+    return str(int(value)) if isinstance(value, int) else repr(value)
 
 
 def _escaped(text: str) -> str:

@@ -80,6 +80,8 @@ class RequestHandler:
     def __init__(self, service: Serves, limits: QueueLimits, max_rate: float = MAX_RATE) -> None:
         self._service, self.graph = service, service.name
         self._rate = RequestRate(max_rate)
+        # A budget of their own: the counters are looked at when batches of a token come too fast.
+        self._question_rate = RequestRate(max_rate)
         self._queue = FairQueue(limits)
         self._makers = ThreadPoolExecutor(limits.at_once, thread_name_prefix="khop-batch")
         # Batches wait for hops and rows of other servers. If those waited for batches, or for each other,
@@ -108,8 +110,7 @@ class RequestHandler:
         self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
     ) -> None:
         self.check(token)
-        if token.role is not Role.SERVER:  # a batch asks other servers for many hops
-            self._rate.take(client.owner)
+        _take(self._rate, token, client)
         if len(request) > MOST_REQUEST:
             raise InvalidRequest(f"a request of {len(request)} bytes: the most are {MOST_REQUEST}")
         job = self._service.accept(request)
@@ -136,10 +137,17 @@ class RequestHandler:
         if self._queue.is_draining:
             raise GoingAway("the server is going away: it finishes what it began; ask another server")
 
-    def describe(self, token: Token) -> bytes:
-        """Return the description of the graph."""
+    def describe(self, token: Token, client: Client) -> bytes:
+        """Return the description of the graph; ServerError if it is refused."""
         self.check(token)
+        _take(self._question_rate, token, client)
         return self._service.description()
+
+    def counters(self, token: Token, client: Client) -> bytes:
+        """Return all counters, in JSON, also while the server ends; ServerError if they are refused."""
+        token.check_graph(self.graph)
+        _take(self._question_rate, token, client)
+        return json.dumps(self.status()).encode()
 
     def status(self) -> dict[str, object]:
         """Return all counters, as plain values."""
@@ -177,6 +185,12 @@ class RequestHandler:
         with self._lock:
             self._counts[name] += amount
             self._active = time.monotonic()
+
+
+def _take(rate: RequestRate, token: Token, client: Client) -> None:
+    """Count a request of a client. Servers are not bounded: a batch asks the others for many hops."""
+    if token.role is not Role.SERVER:
+        rate.take(client.owner)
 
 
 def _made(

@@ -33,7 +33,7 @@ class Handled:
         self._handler = handler
 
     def describe(self) -> bytes:
-        return self._handler.describe(BETWEEN)
+        return self._handler.describe(BETWEEN, Client("a", "client"))
 
     def close(self) -> None: ...
 
