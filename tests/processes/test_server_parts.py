@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from khop.errors import PeerLost
 from khop.servers.access import Role, write_token
 from khop.servers.errors import NotAllowed, ServerError, Unauthenticated, WrongGraph
 from support.commands import free_port
-from support.same_samples import assert_same
+from support.same_samples import assert_same_epoch
 from support.server_processes import Server, Starts, servers
 from support.small_folders import write_learnable_graph
 
@@ -86,14 +87,6 @@ def expected(folder: Path) -> list[khop.Batch]:
     return list(loader_of(khop.open_graph(folder)).epoch(0))
 
 
-def check(found: Sequence[khop.Batch], expected: Sequence[khop.Batch]) -> None:
-    assert [batch.step for batch in found] == [batch.step for batch in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert_same(one.sample, other.sample)
-        assert_same(one.columns, other.columns, "columns")
-        assert_same(one.seed_columns, other.seed_columns, "seed columns")
-
-
 def test_the_owner_of_a_part_is_killed_and_comes_back(parts: Parts, expected: list[khop.Batch]) -> None:
     parts.running = [parts.started(0), parts.started(1)]
     found = []
@@ -104,8 +97,35 @@ def test_the_owner_of_a_part_is_killed_and_comes_back(parts: Parts, expected: li
                 parts.running[1].kill()
                 again = background.submit(lambda: (time.sleep(0.5), parts.started(1))[1])
         parts.running[1] = again.result()
-    check(found, expected)
+    assert_same_epoch(found, expected)
     assert {batch.traffic["server"] for batch in found} == {0, 1}
+
+
+@pytest.mark.long
+def test_the_owner_of_a_part_is_replaced_under_load_without_a_lost_batch(
+    parts: Parts, expected: list[khop.Batch]
+) -> None:
+    """SIGTERM: it finishes what it has begun, while the other server and two clients need its part."""
+    parts.running = [parts.started(0), parts.started(1)]
+
+    def replaced() -> Server:
+        parts.running[1].send(signal.SIGTERM)
+        assert parts.running[1].process.wait(60) == 0
+        return parts.started(1)
+
+    found: list[list[khop.Batch]] = [[], []]
+    with ThreadPoolExecutor(3) as background:
+        other = background.submit(lambda: list(parts.loader(attempt=20.0, deadline=240.0).epoch(0)))
+        for batch in parts.loader(attempt=20.0, deadline=240.0).epoch(0):
+            found[0].append(batch)
+            if batch.step == 5:
+                again = background.submit(replaced)
+        found[1] = other.result()
+        parts.running[1] = again.result()
+    for batches in found:
+        assert_same_epoch(batches, expected)
+    assert_same_epoch(list(parts.loader().epoch(0)), expected)
+    assert int(str(parts.running[1].status("--token-file", parts.token)["service_hop"])) > 0
 
 
 @pytest.mark.long
@@ -125,7 +145,7 @@ def test_two_owners_of_a_part_share_its_requests_and_replace_each_other(
         if batch.step == 5:
             answers = [int(str(each.status("--token-file", parts.token)["answers"])) for each in running]
             running[0].kill()
-    check(found, expected)
+    assert_same_epoch(found, expected)
     assert min(answers) > 5
     assert sum(batch.traffic["server_retries"] for batch in found) == 0  # the client noticed nothing
 

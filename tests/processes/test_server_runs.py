@@ -15,8 +15,9 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 import pyarrow.parquet
 
 from khop.api.partition import partition_graph
-from khop.servers.access import Role, write_token
-from support.commands import ENVIRONMENT, KHOP, TORCHRUN, free_port, train
+from khop.servers.access import Role, secret_of, write_token
+from support.certificates import Authority
+from support.commands import ENVIRONMENT, KHOP, TORCHRUN, children, free_port, train
 from support.named_shop import CLASSES, write_named_shop
 from support.server_processes import servers
 from support.small_folders import write_hub_graph, write_learnable_graph
@@ -42,7 +43,7 @@ def losses(folder: str) -> list[tuple[int, int, float]]:
 def test_servers_are_killed_and_the_world_size_changes_within_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three trainers are stopped by Ctrl-C at some step, and two continue; one of two servers is killed."""
+    """One trainer is stopped by Ctrl-C, three continue and are stopped, two end; a server is killed."""
     monkeypatch.chdir(tmp_path)
     write_learnable_graph(tmp_path / "toy", nodes=450)
     Path("run.toml").write_text(RUN)
@@ -50,12 +51,17 @@ def test_servers_are_killed_and_the_world_size_changes_within_an_epoch(
     with servers() as start:
         running = [start("toy"), start("toy")]
         addresses = ",".join(each.address for each in running)
-        words = [*KHOP, "run.toml", "--out", "far", "--servers", addresses, "--procs", "3"]
-        with subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as trainers:
-            _await_steps("far", 13, trainers)
-            trainers.send_signal(signal.SIGINT)
-        stopped = len(losses("far"))
-        assert 13 <= stopped < len(losses("local"))
+        stopped = 0
+        for number, words in (
+            ("1", ["run.toml", "--out", "far", "--servers", addresses]),
+            ("3", ["--resume", "far"]),
+        ):
+            words = [*KHOP, *words, "--procs", number]
+            with subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as trainers:
+                _await_steps("far", stopped + 4, trainers)
+                trainers.send_signal(signal.SIGINT)
+            before, stopped = stopped, len(losses("far"))
+            assert before + 4 <= stopped < len(losses("local"))
         running[0].kill()
         train("--resume", "far", "--procs", "2")
     found, expected = losses("far"), losses("local")
@@ -64,6 +70,80 @@ def test_servers_are_killed_and_the_world_size_changes_within_an_epoch(
     apart = max(abs(one[2] - other[2]) / other[2] for one, other in zip(found, expected, strict=True))
     print(f"losses differ by at most {apart:.1e}")
     assert apart < 1e-4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_all_servers_gone_ends_a_run_with_a_sentence_and_resume_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_learnable_graph(tmp_path / "toy", nodes=450)
+    Path("run.toml").write_text(RUN)
+    train("run.toml", "--out", "local", "--procs", "2")
+    with servers() as start:
+        server = start("toy")
+        limits = ["--servers-deadline", "3", "--servers-attempt", "1"]
+        words = [*KHOP, "run.toml", "--out", "far", "--servers", server.address, "--procs", "2", *limits]
+        with subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE) as trainers:
+            _await_steps("far", 7, trainers)
+            assert (ranks := children(trainers.pid))
+            server.kill()
+            said = trainers.communicate(timeout=120)[1].decode()
+        assert trainers.returncode == 1
+        assert len(losses("far")) < len(losses("local"))
+        (sentence,) = (line for line in said.splitlines() if "--resume" in line)
+        for part in (server.address, "no server has answered for 3 s", "khop train --resume far"):
+            assert part in sentence
+        assert "Traceback" not in said
+        assert [pid for pid in ranks if Path(f"/proc/{pid}").exists()] == []
+        start("toy", listen=server.address)
+        train("--resume", "far", "--procs", "2")
+    assert losses("far") == losses("local")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_run_its_servers_of_parts_and_their_status_use_tls_with_certificates_of_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of parts ask each other, and a run asks them, by certificates and tokens of their own."""
+    monkeypatch.chdir(tmp_path)
+    home = Authority.of(tmp_path / "ca")
+    own, client = home.signed("server"), home.signed("client")
+    partition_graph(write_learnable_graph(tmp_path / "toy"), tmp_path / "toy-2", 2)
+    write_token(tmp_path / "between", role=Role.SERVER)
+    write_token(tmp_path / "alice")
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    files = "ca = 'ca/ca.pem'\nclient_cert = 'ca/client.pem'\nclient_key = 'ca/client.key'\n"
+    Path("owners.toml").write_text(
+        f"parts = {[[each] for each in addresses]}\ntoken_file = 'between'\n{files}"
+    )
+    run = RUN.replace('"toy"', '"toy-2"').replace("epochs = 6", "epochs = 2")
+    Path("local.toml").write_text(run)
+    Path("far.toml").write_text(f"{run}\n[servers]\naddresses = {addresses}\ntoken_file = 'alice'\n{files}")
+    tls = ("--tls-cert", own.cert, "--tls-key", own.key, "--client-ca", home.pair.cert)
+    tokens = ("--token-file", "between", "--token-file", "alice")
+    with servers() as start:
+        running = [
+            start("toy-2", "--part", str(part), "--owners", "owners.toml", *tls, *tokens, listen=address)
+            for part, address in enumerate(addresses)
+        ]
+        for out in ("local", "far"):
+            train(f"{out}.toml", "--out", out)
+        mine = ("--token-file", "alice", "--ca", home.pair.cert)
+        with_certificate = ("--client-cert", client.cert, "--client-key", client.key)
+        for server in running:
+            counts = server.status(*mine, *with_certificate)
+            assert int(str(counts["service_hop"])) > 0
+            assert int(str(counts["service_batches"])) > 0
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            running[0].status(*mine)
+    assert "client_cert" in refused.value.stderr
+    assert losses("far") == losses("local")
+    secrets = [secret_of(tmp_path / name) for name in ("alice", "between")]
+    for path in Path("far").rglob("*"):
+        assert not (path.is_file() and any(each.encode() in path.read_bytes() for each in secrets)), path
 
 
 @pytest.mark.long

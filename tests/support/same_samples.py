@@ -1,4 +1,4 @@
-"""Equality of samples: every tensor, dtype, count and order of types."""
+"""Equality of samples and batches: every tensor, dtype, count and order of types."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass
 
 import torch
 from torch import Tensor
+
+import khop
 
 
 def assert_same(found: object, expected: object, path: str = "sample") -> None:
@@ -31,3 +33,12 @@ def assert_same(found: object, expected: object, path: str = "sample") -> None:
             assert_same(one, other, f"{path}[{number}]")
     else:
         assert found == expected, f"{path}: {found} != {expected}"
+
+
+def assert_same_epoch(found: Sequence[khop.Batch], expected: Sequence[khop.Batch]) -> None:
+    """Compare the batches of two loaders: their order, their samples and their columns."""
+    assert [batch.step for batch in found] == [batch.step for batch in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one.sample, other.sample)
+        assert_same(one.columns, other.columns, "columns")
+        assert_same(one.seed_columns, other.seed_columns, "seed columns")
