@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import stat
 import sys
@@ -19,6 +20,7 @@ from khop.servers.fair_queue import QueueLimits
 from khop.servers.request_handler import RequestHandler
 from support.byte_service import ByteService
 from support.commands import free_port
+from support.resolved_names import resolve
 from support.small_folders import write_learnable_graph
 
 flight_server = pytest.importorskip("khop.servers.flight_server", reason="pip install pyarrow")
@@ -93,9 +95,12 @@ def test_the_status_of_no_server_says_how_to_start_one(khop_command: Callable[..
     assert f"refused; is a server running there? (khop serve GRAPH --listen {address})" in done.stderr
 
 
+def _handler(max_rate: float = 1000.0) -> RequestHandler:
+    return RequestHandler(ByteService(), QueueLimits(), max_rate)
+
+
 def test_a_status_that_comes_too_early_says_so(khop_command: Callable[..., Any]) -> None:
-    handler = RequestHandler(ByteService(), QueueLimits(), max_rate=0.001)
-    server = flight_server.served(handler, Address("127.0.0.1", 0), ServerSecurity())
+    server = flight_server.served(_handler(0.001), Address("127.0.0.1", 0), ServerSecurity())
     try:
         first, second = (khop_command("servers", "status", f"127.0.0.1:{server.port}") for _ in range(2))
     finally:
@@ -104,6 +109,31 @@ def test_a_status_that_comes_too_early_says_so(khop_command: Callable[..., Any])
     assert f"127.0.0.1:{server.port}: " in second.stderr
     assert "sends more than 0.001 requests per second" in second.stderr
     assert "is a server running" not in second.stderr
+
+
+def test_the_status_of_a_name_has_all_its_machines(
+    khop_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that does not answer is named; without any, the command fails."""
+    first = flight_server.served(_handler(), Address("127.0.0.1", 0), ServerSecurity())
+    name = f"graphs.test:{first.port}"
+    second = flight_server.served(_handler(), Address("127.0.0.2", first.port), ServerSecurity())
+    resolve(monkeypatch, "graphs.test", ["127.0.0.1", "127.0.0.2"])
+    keys = [f"{name} (127.0.0.1)", f"{name} (127.0.0.2)"]
+    try:
+        both = json.loads(khop_command("servers", "status", name, "--json").stdout)
+        assert list(both) == keys
+        assert all(found["graph"] == "bytes" for found in both.values())
+        first.shutdown()
+        left = json.loads(khop_command("servers", "status", name, "--json").stdout)
+        assert "refused" in left[keys[0]]["error"]
+        assert left[keys[1]]["graph"] == "bytes"
+        assert "error" in khop_command("servers", "status", name).stdout
+    finally:
+        second.shutdown()
+    none = khop_command("servers", "status", name)
+    assert none.code == 1
+    assert f"is a server running there? (khop serve GRAPH --listen {name})" in none.stderr
 
 
 @pytest.mark.parametrize("name", ["json", "turtle", "khop", "__main__"])

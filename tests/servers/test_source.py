@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import khop
+import khop._core as _core
 from khop.api.connect import graph_on
 from khop.api.open_graph import Graph
 from khop.api.serve import ServedGraph
 from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
+from khop.kernels.memory import pooled
 from khop.loading.local_source import LocalSource
 from khop.sampling.listed import ListedNodes
 from khop.sampling.sampler import SamplerBase
@@ -30,9 +32,11 @@ from khop.testing.batch_source import PROMISES, Make
 from support.batch_kinds import PLAIN, TYPED
 from support.dated_shop import BUYS as DATED_BUYS
 from support.dated_shop import CUT_OFFS, DATED, Loaders
+from support.delaying_streams import DelayingStreams
 from support.in_process import InProcess, connected, exchange_with
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS
+from support.typed_shop import tensors
 
 Kind = Callable[[khop.Graph], khop.Loader]
 
@@ -184,6 +188,51 @@ def test_a_batch_states_its_server_and_its_bytes(plain_graph: khop.Graph) -> Non
     assert {batch.traffic["server"] for batch in batches} == {0, 1}
     assert all(batch.traffic["server_bytes"] > batch["x"].nbytes for batch in batches)
     assert all(batch.traffic["server_retries"] == 0 for batch in batches)
+
+
+def with_own_columns(graph: khop.Graph) -> khop.Graph:
+    """Return the graph as a client of servers has it, but for its columns, which are in this process."""
+    return replace(connected(graph, servers=2), features=graph.features)
+
+
+@pytest.mark.parametrize("kind", [PLAIN[0], TYPED[0]], ids=lambda kind: kind.__name__)
+def test_columns_of_this_process_are_gathered_for_batches_of_servers(
+    plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind
+) -> None:
+    graph = plain_graph if kind in PLAIN else typed_graph
+    here, there = kind(with_own_columns(graph)), kind(connected(graph, servers=2))
+    for found, expected, sent in zip(here.epoch(0), kind(graph).epoch(0), there.epoch(0), strict=True):
+        assert_same_batches(found, expected)
+        assert found.traffic["server_bytes"] < sent.traffic["server_bytes"]
+
+
+@pytest.mark.parametrize("served", [connected, with_own_columns], ids=["served", "own columns"])
+def test_batches_of_servers_reach_a_device_by_its_streams_from_the_pinned_pool(
+    typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch, served: Callable[[khop.Graph], khop.Graph]
+) -> None:
+    """Kernels read the values of a batch however late they run; its memory is not used for another one."""
+    streams, pinned = DelayingStreams(), set[bool]()
+
+    def noted(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        pinned.add(before := _core.use_pinned_pool(True))
+        _core.use_pinned_pool(before)
+        return pooled(shape, dtype)
+
+    expected = [tensors(batch) for batch in TYPED[0](typed_graph).epoch(0)]
+    graph = served(typed_graph)
+    monkeypatch.setattr("khop.api.loader.streams_of", lambda _: streams)
+    monkeypatch.setattr("khop.servers.frame.pooled", noted)
+    loader, found = TYPED[0](graph), []
+    for batch in loader.epoch(0):
+        found.append([streams.read(tensor) for tensor in tensors(batch)])
+        assert batch.traffic["server_bytes"] > 0
+        del batch
+    assert streams.queues[1].work
+    assert not any(queue.done for queue in streams.queues)
+    streams.run_all()
+    assert pinned == {True}
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same(ours, theirs)
 
 
 # The contract suite of batch sources: the batches of `LocalSource`, made by a server of its sampler's graph.

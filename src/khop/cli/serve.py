@@ -25,7 +25,15 @@ from khop.errors import PeerLost
 from khop.loading.byte_size import byte_size
 from khop.loading.cores import usable_cores
 from khop.servers.access import Access, Encryption, Role, ServerSecurity, token_of
-from khop.servers.addresses import Address, is_loopback, parsed_address, parsed_addresses, resolved
+from khop.servers.addresses import (
+    Address,
+    Endpoint,
+    is_loopback,
+    parsed_address,
+    parsed_addresses,
+    resolved,
+)
+from khop.servers.connections import Dial
 from khop.servers.errors import Busy, ServerError
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.kept_views import default_view_bytes
@@ -297,17 +305,19 @@ def say(line: str) -> None:
 
 def print_status(text: str, options: ClientOptions, as_json: bool) -> None:
     """Print the counters of servers, as a table or as one JSON object by address."""
-    client = _flight("flight_client")
     encryption: Encryption = "off" if options.insecure else "remote"
     access = Access(options.token_file, options.ca, options.client_cert, options.client_key, encryption)
-    found = {str(address): _status(client, address, access) for address in parsed_addresses([text])}
+    dial: Dial = _flight("flight_client").FlightDial(access)
+    found: dict[str, dict[str, object]] = {}
+    for address in parsed_addresses([text]):
+        found |= _statuses(dial, address)
     if as_json:
         print(json.dumps(found))
         return
     table = Table(title="servers", title_justify="left")
     table.add_column("")
-    for address in found:
-        table.add_column(address, justify="right")
+    for machine in found:
+        table.add_column(machine, justify="right")
     for name in dict.fromkeys(name for status in found.values() for name in status):
         table.add_row(
             name.replace("_", " "), *(_shown(name, status.get(name, "")) for status in found.values())
@@ -324,18 +334,42 @@ def _shown(name: str, value: object) -> str:
     return f"{value:,}" if is_count else str(value)
 
 
-def _status(client: ModuleType, address: Address, access: Access) -> dict[str, object]:
-    dial = client.FlightDial(access)
+def _statuses(dial: Dial, address: Address) -> dict[str, dict[str, object]]:
+    """Return the counters of all machines behind an address, by machine.
+
+    A machine that does not answer has its error instead, if another one of the name answers.
+    """
+    found: dict[str, dict[str, object]] = {}
+    failed: dict[str, Exception] = {}
     try:
-        connection = dial.connect(dial.resolve(address)[0], _ASK_S)
-        try:
-            found: dict[str, object] = json.loads(connection.status(_ASK_S))
-            return found
-        finally:
-            connection.close()
+        endpoints = dial.resolve(address)
     except ServerError as error:
-        if isinstance(error, ValueError | OSError):
-            raise
-        if isinstance(error, Busy):
-            raise PeerLost(f"{address}: {error}") from None
-        raise PeerLost(f"{error}; is a server running there? (khop serve GRAPH --listen {address})") from None
+        raise _for_users(error, address) from None
+    for endpoint in endpoints:
+        name = str(endpoint if len(endpoints) > 1 else address)
+        try:
+            found[name] = _status(dial, endpoint)
+        except ServerError as error:
+            failed[name] = _for_users(error, address)
+            found[name] = {"error": str(error)}
+    if len(failed) == len(endpoints):
+        raise next(iter(failed.values()))
+    return found
+
+
+def _status(dial: Dial, endpoint: Endpoint) -> dict[str, object]:
+    connection = dial.connect(endpoint, _ASK_S)
+    try:
+        found: dict[str, object] = json.loads(connection.status(_ASK_S))
+        return found
+    finally:
+        connection.close()
+
+
+def _for_users(error: ServerError, address: Address) -> Exception:
+    """Return the error with a remedy, for a server that does not answer."""
+    if isinstance(error, ValueError | OSError):
+        return error
+    if isinstance(error, Busy):
+        return PeerLost(f"{address}: {error}")
+    return PeerLost(f"{error}; is a server running there? (khop serve GRAPH --listen {address})")
