@@ -54,6 +54,7 @@ class Adjacency:
     columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
     reverse: Tensor | None = None  # bool (edges), of bidirectional output: True if the edge was reversed
     weight: Tensor | None = None  # float32 (edges), final coefficients of a sum; None: a mean
+    is_padded: bool = False  # of a static shape: entries of edges behind `indptr[-1]` are unused
 
     @property
     def num_dst(self) -> int:
@@ -62,10 +63,14 @@ class Adjacency:
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 (2, edges): sources over destinations, as in torch_geometric. Computed on each access."""
-        counts = self.indptr.diff()
-        rows = torch.arange(self.num_dst, device=counts.device)
-        destinations = torch.repeat_interleave(rows, counts, output_size=self.indices.numel())
+        """int64 (2, edges): sources over destinations, as in torch_geometric. Computed on each access.
+
+        RuntimeError for edges with unused entries, which have no destination: those of recorded steps.
+        """
+        if self.is_padded:
+            raise RuntimeError('edge_index: a static shape has unused edges; set launches="single"')
+        rows, num_edges = torch.arange(self.num_dst, device=self.indptr.device), self.indices.numel()
+        destinations = torch.repeat_interleave(rows, self.indptr.diff(), output_size=num_edges)
         return torch.stack([self.indices.long(), destinations])
 
     def prefix(self, num_dst: int, num_edges: int, num_src: int) -> Adjacency:
@@ -75,12 +80,11 @@ class Adjacency:
 
     def map(self, change: Change) -> Adjacency:
         """Return the same edges with `change` applied to every tensor."""
-        edge_ids = None if self.edge_ids is None else change(self.edge_ids)
-        columns = map_all(self.columns, change)
-        reverse = None if self.reverse is None else change(self.reverse)
-        weight = None if self.weight is None else change(self.weight)
+        given = _if_given(change)
+        edge_ids, columns = given(self.edge_ids), map_all(self.columns, change)
+        reverse, weight = given(self.reverse), given(self.weight)
         indptr, indices = change(self.indptr), change(self.indices)
-        return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse, weight)
+        return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse, weight, self.is_padded)
 
 
 @dataclass(frozen=True)
@@ -183,17 +187,11 @@ class LinkRows:
 
     def map(self, change: Change) -> LinkRows:
         """Return the same links with `change` applied to every tensor."""
-        return LinkRows(
-            change(self.source),
-            change(self.destination),
-            change(self.positions),
-            None if self.labels is None else change(self.labels),
-            None if self.negatives is None else change(self.negatives),
-            self.pairs_per_link,
-            None if self.source_negatives is None else change(self.source_negatives),
-            None if self.relations is None else change(self.relations),
-            None if self.times is None else change(self.times),
-        )
+        given = _if_given(change)
+        ends = change(self.source), change(self.destination), change(self.positions)
+        labels, negatives = given(self.labels), given(self.negatives)
+        further = given(self.source_negatives), given(self.relations), given(self.times)
+        return LinkRows(*ends, labels, negatives, self.pairs_per_link, *further)
 
 
 @dataclass(frozen=True)
@@ -242,9 +240,7 @@ class Sample:
     trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed or the group of each node's tree
     links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
     loss_weights: LossWeights | None = None  # None: all seeds count the same
-    tuple_labels: Mapping[NodeType, Tensor] = field(
-        default_factory=dict
-    )  # (tuples, ...), of `khop.NodeTuples`
+    tuple_labels: Mapping[NodeType, Tensor] = field(default_factory=dict)  # (tuples, ...), see NodeTuples
     num_groups: int | None = None  # of this rank's step, if seeds are groups: losses are then per group
 
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
@@ -393,6 +389,10 @@ def _column(columns: Columns, name: str, node_type: NodeType | None = None) -> T
 
 def _mover(device: Place) -> Change:
     return lambda tensor: tensor.to(device, non_blocking=True)
+
+
+def _if_given(change: Change) -> Callable[[Tensor | None], Tensor | None]:
+    return lambda tensor: None if tensor is None else change(tensor)
 
 
 def map_all(tensors: Mapping[str, Tensor], change: Change) -> dict[str, Tensor]:

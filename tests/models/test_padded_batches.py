@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
 from khop import Graph
 from khop.batch import Adjacency, Batch
@@ -18,9 +19,18 @@ from khop.draw import NegativeMode
 from khop.kernels.dropout import dropout_key
 from khop.kernels.segment import segment_max, segment_mean
 from khop.kernels.segment_softmax import segment_softmax
+from khop.models.gat import GAT
+from khop.models.gcn import GCN
+from khop.models.gin import GIN
+from khop.models.hgt import HGT
+from khop.models.light_gcn import LightGCN
 from khop.models.rgcn import MANY_TYPES, RGCN
 from khop.models.sage import SAGE
 from khop.models.sequential import Sequential
+from khop.rules.rule import Rule
+from khop.rules.sum import Sum
+from khop.rules.symmetric_sum import SymmetricSum
+from khop.rules.uniform import Uniform
 from khop.training.link_prediction import LinkPrediction
 from khop.training.tasks import NodeClassification, Task
 from support.host_reads import counting
@@ -57,15 +67,16 @@ class Case:
     task: Task
 
 
-def plain(make: Callable[[Graph], nn.Module]) -> Case:
+def plain(make: Callable[[Graph], nn.Module], rule: Rule = Uniform()) -> Case:
     small = one_type(torch.float64)
-    batch = small.batch(torch.arange(3, 20), [4, 3], "node")
+    batch = small.batch(torch.arange(3, 20), [4, 3], "node", rule=rule)
     return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("node", "y"))
 
 
-def typed(make: Callable[[Graph], nn.Module]) -> Case:
+def typed(make: Callable[[Graph], nn.Module], rule: Rule = Uniform()) -> Case:
+    """Two edge types lead to the seeds."""
     small = shop(torch.float64)
-    batch = small.batch(torch.arange(2, 19), [4, 3], "item")
+    batch = small.batch(torch.arange(2, 19), [4, 3], "item", rule=rule)
     return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("item", "y"))
 
 
@@ -88,6 +99,14 @@ CASES: dict[str, Callable[[], Case]] = {
     "rgcn, bases": lambda: typed(lambda graph: RGCN.for_graph(graph, 8, 2, embedding=5, bases=2)),
     "rgcn, columns": lambda: plain(lambda graph: RGCN.for_graph(graph, 8, 2, encoder="none")),
     "rgcn, many types": lambda: many_typed(lambda graph: RGCN.for_graph(graph, 8, 2)),
+    "gcn": lambda: plain(lambda graph: GCN.for_graph(graph, 8, 2), SymmetricSum()),
+    "gcn, typed": lambda: typed(lambda graph: GCN.for_graph(graph, 8, 2, embedding=5), SymmetricSum()),
+    "gin": lambda: plain(lambda graph: GIN.for_graph(graph, 8, 2), Sum()),
+    "gat": lambda: plain(lambda graph: GAT.for_graph(graph, 8, 2, heads=2)),
+    "gat, typed": lambda: typed(lambda graph: GAT.for_graph(graph, 8, 2, heads=2, embedding=5)),
+    "gatv2": lambda: typed(lambda graph: GAT.for_graph(graph, 8, 2, heads=2, embedding=5, attention="gatv2")),
+    "hgt": lambda: typed(lambda graph: HGT.for_graph(graph, 8, 2, heads=2, embedding=5)),
+    "light_gcn": lambda: plain(lambda graph: LightGCN.for_graph(graph, 8, 2), SymmetricSum()),
     "sequential": lambda: plain(lambda _: Sequential([Attention(7, 6), Attention(6, 3)])),
     "links, binary": lambda: links(NegativeMode.BINARY),
     "links, triplet": lambda: links(NegativeMode.TRIPLET),
@@ -138,6 +157,28 @@ def test_a_step_by_the_kernels_of_devices_is_that_of_the_cpu_and_reads_nothing(
     made = made[0].cpu(), [gradient.cpu() for gradient in made[1]]
     assert found == {}
     assert_equal(made, used, expected)
+
+
+class Convolution(nn.Module):
+    """A layer of torch_geometric, which reads the ends of edges."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.convolution = SAGEConv(inputs, outputs)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        rows: Tensor = self.convolution((x, x[: adjacency.num_dst]), adjacency.edge_index)
+        return rows
+
+
+def test_a_layer_that_reads_the_ends_of_edges_is_refused_before_it_computes() -> None:
+    case = plain(lambda _: Sequential([Convolution(7, 6), Convolution(6, 3)]))
+    step(case, case.batch)
+    longer = padded(case.batch, spare_edges=SPARE).to(DEVICE)
+    with pytest.raises(
+        RuntimeError, match='edge_index: a static shape has unused edges; set launches="single"'
+    ):
+        case.model.to(DEVICE)(longer)
 
 
 def test_dropout_by_a_key_reads_nothing() -> None:

@@ -46,7 +46,8 @@ def _block(block: Block, spare_edges: int) -> Block:
     for t, edges in block.adjacencies.items():
         indptr = torch.cat([edges.indptr, edges.indptr[-1:].expand(SPARE)])
         indices = F.pad(edges.indices, (0, spare_edges), value=UNUSED)
-        adjacencies[t] = Adjacency(indptr, indices, edges.num_src + SPARE)
+        weight = None if edges.weight is None else F.pad(edges.weight, (0, spare_edges), value=torch.nan)
+        adjacencies[t] = Adjacency(indptr, indices, edges.num_src + SPARE, weight=weight, is_padded=True)
     src_counts, dst_counts = (
         {t: count + SPARE for t, count in counts.items()} for counts in (block.src_counts, block.dst_counts)
     )

@@ -8,8 +8,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch_geometric.nn import SAGEConv
 
-from khop.batch import Batch
+import khop
+from khop.batch import Adjacency, Batch
 from khop.loading.batch_slot import BatchSlot
 from khop.training.captured_steps import CapturedSteps
 from khop.training.observer import Unwatched
@@ -65,6 +68,32 @@ def test_a_step_that_waits_for_the_device_is_not_recorded(tmp_path: Path) -> Non
 
 def _waits(steps: CapturedSteps, slot: BatchSlot) -> None:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+class Convolution(nn.Module):
+    """A layer of torch_geometric, which reads the ends of edges."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.convolution = SAGEConv(inputs, outputs)
+
+    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
+        rows: Tensor = self.convolution((x, x[: adjacency.num_dst]), adjacency.edge_index)
+        return rows
+
+
+def test_a_model_that_reads_the_ends_of_edges_takes_single_launches(tmp_path: Path) -> None:
+    watched = Warned()
+    layers = [Convolution(7, 6), Convolution(6, 3)]
+    run = RecordedRun(tmp_path, observer=watched, model=lambda: khop.models.Sequential(layers))
+    with as_device():
+        trainer = run.trainer()
+        trainer._begin("recorded")
+    assert isinstance(trainer._steps, EagerSteps)
+    assert watched.sentences == [
+        "steps are launched one by one, not recorded: recording the step failed: "
+        'edge_index: a static shape has unused edges; set launches="single"'
+    ]
 
 
 class OwnLoader:

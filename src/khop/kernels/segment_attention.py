@@ -14,6 +14,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import leaky_relu
 
 from khop.kernels.csc import Csc
+from khop.kernels.edge_rows import rows_of_destinations, rows_of_sources
 from khop.kernels.segment import check_segment, has_kernels, sum_rows
 from khop.kernels.segment_softmax import segment_softmax, softmax_gradient, softmax_rows
 from khop.kernels.segment_weighted import edge_dots, segment_weighted_sum, turned_edges, weighted_sum
@@ -49,9 +50,9 @@ def segment_attention_reference(
 
 def _scores(sources: Tensor, rows: Tensor | None, indptr: Tensor, indices: Tensor, slope: float) -> Tensor:
     """Return the scores of edges before the softmax: (edges, heads)."""
-    scores = sources.index_select(0, indices)
+    scores = rows_of_sources(sources, indptr, indices)
     if rows is not None:
-        scores = scores + torch.repeat_interleave(rows, indptr.diff(), 0, output_size=indices.numel())
+        scores = scores + rows_of_destinations(rows, indptr, indices.numel())
     return leaky_relu(scores, slope)
 
 

@@ -16,8 +16,9 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 import khop._core as _core
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
+from khop.kernels.edge_rows import edge_rows, edges_of_sources
 from khop.kernels.memory import pooled
-from khop.kernels.segment import accumulator, check_segment, has_kernels, transpose
+from khop.kernels.segment import accumulator, check_segment, has_kernels
 
 
 def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
@@ -85,18 +86,10 @@ def gradient_of_sources(gradient: Tensor, weights: Tensor, edges: Csc, num_sourc
 
 def turned_edges(edges: Csc, num_sources: int) -> tuple[Csc, Tensor]:
     """Turn the edges around: each source's rows in edge order, and the position of each of these edges."""
-    # Each edge as a row of its own: turned around, it lists the positions of each source's edges. Edges
-    # behind those of `indptr`, which a device may have, are in no row; their places hold any number.
-    num_edges, device = edges.num_edges, edges.indices.device
-    positions = torch.arange(num_edges + 1, device=device).clamp_(max=edges.indptr[-1])
-    turned = transpose(positions, edges.indices, num_sources)
-    order = turned.indices.long().clamp_(0, max(num_edges - 1, 0))
-    if engine(device) is not Engine.NATIVE:
-        rows = torch.searchsorted(edges.indptr[1:], order, right=True, out_int32=True)
-        return Csc(turned.indptr, rows), order
-    # A search per edge costs ten times as much as two passes over the edges.
-    numbers = torch.arange(edges.num_rows, dtype=torch.int32)
-    rows = torch.repeat_interleave(numbers, edges.indptr.diff(), output_size=num_edges)
+    # Entries behind the last edge, which a device may have, are in no row; their places hold any number.
+    turned = edges_of_sources(edges, num_sources)
+    order = turned.indices.long().clamp_(0, max(edges.num_edges - 1, 0))
+    rows = edge_rows(edges.indptr, edges.num_edges)
     return Csc(turned.indptr, rows.index_select(0, order)), order
 
 

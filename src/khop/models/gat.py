@@ -13,6 +13,7 @@ from torch.nn.functional import leaky_relu, linear
 
 from khop.arguments import LARGEST_WIDTH, check_word, whole_number
 from khop.batch import Adjacency, Block
+from khop.kernels.edge_rows import rows_of_destinations, rows_of_sources
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment_attention import segment_attention
 from khop.kernels.segment_softmax import segment_softmax
@@ -235,7 +236,7 @@ class _EdgeAttention(nn.Module):
             of_sources, of_rows = self._scores(h, own)
             if of_edges is None:
                 return segment_attention(values, of_sources, of_rows, *edges, SLOPE)
-            scores = of_edges + of_sources.index_select(0, adjacency.indices)
+            scores = of_edges + rows_of_sources(of_sources, *edges)
             scores = leaky_relu(scores if of_rows is None else scores + _by_edge(of_rows, adjacency), SLOPE)
         return segment_weighted_sum(values, segment_softmax(scores, adjacency.indptr), *edges)
 
@@ -251,7 +252,7 @@ class _EdgeAttention(nn.Module):
         self, values: Tensor, own: Tensor | None, adjacency: Adjacency, of_edges: Tensor | None
     ) -> Tensor:
         """Return (edges, heads): a product with the nonlinear sum of both rows of an edge."""
-        both = values.index_select(0, adjacency.indices)
+        both = rows_of_sources(values, adjacency.indptr, adjacency.indices)
         if own is not None and self.destination is not None:
             both = both + _by_edge(linear(own, self.destination), adjacency)
         if of_edges is not None:
@@ -261,4 +262,4 @@ class _EdgeAttention(nn.Module):
 
 def _by_edge(rows: Tensor, adjacency: Adjacency) -> Tensor:
     """Repeat each destination's row for its edges."""
-    return torch.repeat_interleave(rows, adjacency.indptr.diff(), 0, output_size=adjacency.indices.numel())
+    return rows_of_destinations(rows, adjacency.indptr, adjacency.indices.numel())

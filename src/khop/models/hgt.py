@@ -11,6 +11,7 @@ from torch.nn.functional import gelu, linear
 
 from khop.arguments import LARGEST_WIDTH, whole_number
 from khop.batch import Adjacency, Block
+from khop.kernels.edge_rows import edge_rows
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment_dot import segment_dot
 from khop.kernels.segment_softmax import segment_softmax
@@ -181,18 +182,25 @@ def _joint_softmax(found: Sequence[_Edges]) -> Sequence[Tensor]:
     if not adjacencies:
         return []
     # Each row of the joint edges has the row's edges of the first type, then those of the second, and so on.
-    indptr = torch.stack([adjacency.indptr for adjacency in adjacencies]).sum(0)
+    # The last row is of entries behind the last edge, which batches of static shape have.
+    ends = [_with_unused(adjacency) for adjacency in adjacencies]
+    indptr = torch.stack(ends).sum(0)
     starts, places = indptr[:-1], []
-    for adjacency in adjacencies:
-        counts, edges = adjacency.indptr.diff(), adjacency.indices.numel()
-        shift = torch.repeat_interleave(starts - adjacency.indptr[:-1], counts, output_size=edges)
+    for adjacency, end in zip(adjacencies, ends, strict=True):
+        edges = adjacency.indices.numel()
+        shift = (starts - end[:-1]).index_select(0, edge_rows(adjacency.indptr, edges))
         places.append(shift + torch.arange(edges, device=shift.device))
-        starts = starts + counts
+        starts = starts + end.diff()
     place = torch.cat(places)
     order = torch.empty_like(place).index_copy_(0, place, torch.arange(place.numel(), device=place.device))
     scores = torch.cat([edges.scores for edges in found])
-    weights = segment_softmax(scores.index_select(0, order), indptr).index_select(0, place)
+    weights = segment_softmax(scores.index_select(0, order), indptr[:-1]).index_select(0, place)
     return torch.split(weights, [adjacency.indices.numel() for adjacency in adjacencies])
+
+
+def _with_unused(adjacency: Adjacency) -> Tensor:
+    """Return the row pointers with one more row, of the entries behind the last edge."""
+    return torch.cat([adjacency.indptr, adjacency.indptr.new_full((1,), adjacency.indices.numel())])
 
 
 def _per_head(rows_of: nn.Module, by_head: Tensor, x: Tensor) -> Tensor:

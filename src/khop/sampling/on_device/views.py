@@ -93,7 +93,7 @@ def _padded(batch: DeviceBatch, output: CsrOutput, rows: int, num_src: int) -> A
     if not batch.plan.is_layered:
         # The rows behind this hop's have the edges of later hops: here they have none.
         indptr = torch.minimum(indptr, output.edges.value)
-    return Adjacency(indptr, buffers.indices, num_src, buffers.edge_ids)
+    return Adjacency(indptr, buffers.indices, num_src, buffers.edge_ids, is_padded=True)
 
 
 def _subgraph(batch: DeviceBatch, counts: Counts, levels: list[dict[NodeType, int]]) -> Subgraph:
