@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from khop import DrawKey, NeighborSampler, Seeds
+from khop import DrawKey, Expansion, NeighborSampler, Seeds
 from khop.features.table import FeatureTable
 from khop.kernels.gather import Copies
 from khop.loading.batch_slot import BatchSlot, StepInput
@@ -29,8 +29,11 @@ def step(number: int, size: int) -> StepInput:
     return StepInput(Seeds({"node": ids}, {"node": torch.arange(size)}), DrawKey(number), 1 / size)
 
 
-def slot(copies: Mapping[str, Mapping[str, Copies]] = MappingProxyType({})) -> BatchSlot:
-    sampler = NeighborSampler(SMALL.store, [3, 2])
+def slot(
+    copies: Mapping[str, Mapping[str, Copies]] = MappingProxyType({}),
+    expansion: Expansion = Expansion.LAYERED,
+) -> BatchSlot:
+    sampler = NeighborSampler(SMALL.store, [3, 2], expansion=expansion)
     warm_up = [(step(n, 6).seeds, step(n, 6).key) for n in range(3)]
     plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
     columns = {t: {name: c.to(DEVICE) for name, c in of.items()} for t, of in SMALL.features.columns.items()}
@@ -56,6 +59,24 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
             assert torch.equal(batch.seed_columns["node"]["y"][:size], exact.seed_columns["node"]["y"])
             assert made.weights[:size].tolist() == [1 / size] * size
             assert (made.weights[size:] == 0).all()
+
+
+@pytest.mark.parametrize("expansion", list(Expansion))
+def test_blocks_are_those_of_each_batch_with_rows_without_edges_behind_them(expansion: Expansion) -> None:
+    with by_triton():
+        made = slot(expansion=expansion)
+        for given in (step(1, 6), step(2, 4), step(0, 6)):
+            made.make(given)
+            assert not made.overflowed()
+            for found, wanted in zip(made.batch.blocks, made.exact(given).blocks, strict=True):
+                edges, exact = found.adjacency, wanted.adjacency
+                count = exact.indices.numel()
+                assert count
+                assert torch.equal(edges.indptr[: exact.num_dst + 1], exact.indptr)
+                assert (edges.indptr[exact.num_dst :] == count).all()
+                assert torch.equal(edges.indices[:count], exact.indices)
+                assert edges.is_padded
+                assert not exact.is_padded
 
 
 def test_rows_in_a_cache_are_counted_in_both_shapes() -> None:

@@ -176,6 +176,7 @@ class BatchSlot:
 
     def _launch(self) -> None:
         self._made.launch()
+        self._padded.update()
         for node_type, columns in self._of_nodes.items():
             live = self._padded.num_nodes[node_type]
             gather_columns(list(columns.values()), self._padded.sample.nodes[node_type], live=live)

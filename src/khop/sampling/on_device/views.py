@@ -5,8 +5,9 @@ All tensors are views of the buffers. The next batch in the same buffers overwri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -28,6 +29,12 @@ class PaddedSample:
     num_nodes: Mapping[NodeType, Tensor]  # int32 (1), rows in use
     overflow: Tensor  # int64 (1), equal to `stamp` if the batch exceeded a capacity and must not be used
     stamp: Tensor  # int64 (1)
+    updates: tuple[Callable[[], object], ...] = ()  # launches that follow those of each batch
+
+    def update(self) -> None:
+        """Bring the row pointers up to date after the launches of a batch; nothing waits."""
+        for start in self.updates:
+            start()
 
 
 def exact_sample(batch: DeviceBatch, counts: Counts, seeds: Seeds) -> Sample:
@@ -54,12 +61,16 @@ def exact_sample(batch: DeviceBatch, counts: Counts, seeds: Seeds) -> Sample:
 
 
 def padded_sample(batch: DeviceBatch) -> PaddedSample:
-    """Return the sample with the capacities as its shapes; nothing is read from the device."""
+    """Return the sample with the capacities as its shapes; nothing is read from the device.
+
+    It is of the batch in the buffers. After the launches of a later batch, `update` it.
+    """
     capacities = batch.plan.capacities.nodes
+    updates: list[Callable[[], object]] = []
     blocks = []
     for level, outputs in enumerate(batch.outputs):
         adjacencies = {
-            t: _padded(batch, output, capacities[level][t[2]], capacities[level + 1][t[0]])
+            t: _padded(batch, output, capacities[level][t[2]], capacities[level + 1][t[0]], updates)
             for t, output in outputs.items()
         }
         blocks.append(Block(adjacencies, dict(capacities[level + 1]), dict(capacities[level])))
@@ -69,7 +80,9 @@ def padded_sample(batch: DeviceBatch) -> PaddedSample:
         trees = {t: of_type.tree_numbers for t, of_type in batch.nodes.items()}
     sample = Sample(nodes, tuple(reversed(blocks)), dict(batch.seed_index), trees=trees)
     num_nodes = {t: of_type.counts[-1].value for t, of_type in batch.nodes.items()}
-    return PaddedSample(sample, num_nodes, batch.cells.overflow, batch.inputs.stamp)
+    padded = PaddedSample(sample, num_nodes, batch.cells.overflow, batch.inputs.stamp, tuple(updates))
+    padded.update()
+    return padded
 
 
 def _levels(batch: DeviceBatch) -> range:
@@ -87,12 +100,15 @@ def _adjacency(output: CsrOutput, rows: int, edges: int, num_src: int) -> Adjace
     return Adjacency(buffers.indptr[: rows + 1], buffers.indices[:edges], num_src, edge_ids)
 
 
-def _padded(batch: DeviceBatch, output: CsrOutput, rows: int, num_src: int) -> Adjacency:
+def _padded(
+    batch: DeviceBatch, output: CsrOutput, rows: int, num_src: int, updates: list[Callable[[], object]]
+) -> Adjacency:
     buffers = output.buffers
     indptr = buffers.indptr[: rows + 1]
     if not batch.plan.is_layered:
         # The rows behind this hop's have the edges of later hops: here they have none.
-        indptr = torch.minimum(indptr, output.edges.value)
+        joined, indptr = indptr, torch.zeros_like(indptr)
+        updates.append(partial(torch.minimum, joined, output.edges.value, out=indptr))
     return Adjacency(indptr, buffers.indices, num_src, buffers.edge_ids, is_padded=True)
 
 
