@@ -8,11 +8,13 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from khop import DrawKey, Expansion, NeighborSampler, Seeds
+from khop import DrawKey, Expansion, NeighborSampler, Seeds, SymmetricSum
 from khop.features.table import FeatureTable
 from khop.kernels.gather import Copies
 from khop.loading.batch_slot import BatchSlot, StepInput
 from khop.loading.columns import ColumnChoice
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
 from support.recorders import recorder
@@ -32,8 +34,9 @@ def step(number: int, size: int) -> StepInput:
 def slot(
     copies: Mapping[str, Mapping[str, Copies]] = MappingProxyType({}),
     expansion: Expansion = Expansion.LAYERED,
+    rule: Rule = Uniform(),
 ) -> BatchSlot:
-    sampler = NeighborSampler(SMALL.store, [3, 2], expansion=expansion)
+    sampler = NeighborSampler(SMALL.store, [3, 2], expansion=expansion, rule=rule)
     warm_up = [(step(n, 6).seeds, step(n, 6).key) for n in range(3)]
     plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
     columns = {t: {name: c.to(DEVICE) for name, c in of.items()} for t, of in SMALL.features.columns.items()}
@@ -64,7 +67,7 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
 @pytest.mark.parametrize("expansion", list(Expansion))
 def test_blocks_are_those_of_each_batch_with_rows_without_edges_behind_them(expansion: Expansion) -> None:
     with by_triton():
-        made = slot(expansion=expansion)
+        made = slot(expansion=expansion, rule=SymmetricSum())
         for given in (step(1, 6), step(2, 4), step(0, 6)):
             made.make(given)
             assert not made.overflowed()
@@ -75,6 +78,9 @@ def test_blocks_are_those_of_each_batch_with_rows_without_edges_behind_them(expa
                 assert torch.equal(edges.indptr[: exact.num_dst + 1], exact.indptr)
                 assert (edges.indptr[exact.num_dst :] == count).all()
                 assert torch.equal(edges.indices[:count], exact.indices)
+                assert edges.weight is not None
+                assert exact.weight is not None
+                assert torch.equal(edges.weight[:count], exact.weight)
                 assert edges.is_padded
                 assert not exact.is_padded
 

@@ -13,6 +13,7 @@ import khop
 from khop.api import loader as loaders
 from khop.loading.device_placement import DevicePlacement
 from khop.loading.placed_stores import Conditions, placed_stores
+from khop.rules.rule import Rule
 from khop.training.trainer import Trainer
 from support.host_as_device import HostAsDevice
 from support.recorders import NoStreams
@@ -50,6 +51,8 @@ class RecordedRun(SmallRun):
     topology: str = "device"
     columns: str = "device"
     cache: str = "0"
+    rule: Rule = khop.Uniform()  # noqa: RUF009
+    expansion: khop.Expansion = khop.Expansion.LAYERED
 
     def trainer(self) -> Trainer:
         """The trainer, to be used within `as_device`."""
@@ -64,7 +67,7 @@ class RecordedRun(SmallRun):
         """The trainer with batches of this graph."""
         made = super().trainer()
         made.loader = khop.Loader(
-            khop.NeighborSampler(graph, [2, 2]),
+            khop.NeighborSampler(graph, [2, 2], rule=self.rule, expansion=self.expansion),
             torch.arange(14),
             4,
             shuffle=True,

@@ -70,6 +70,18 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_no
     assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
 
 
+def test_sums_over_a_subgraph_are_those_of_single_launches(tmp_path: Path) -> None:
+    run = RecordedRun(
+        tmp_path / "recorded", rule=khop.SymmetricSum(), expansion=khop.Expansion.SUBGRAPH
+    ).with_(epochs=1)
+    run = replace(run, model=lambda: khop.models.GCN.for_graph(run.graph.store, 8))
+    on_cpu = replace(run, out=tmp_path / "cpu")
+    recorded, wanted = fitted(run), fitted_on_cpu(on_cpu)
+    assert isinstance(recorded._steps, RecordedSteps)
+    assert recorded._steps.overflows < 4
+    assert_close(recorded, wanted, run.out, on_cpu.out)
+
+
 def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: Path) -> None:
     """Numbers of the host are read too: seeds when they are checked, exchanged values, and earlier losses."""
     waits: list[object] = []

@@ -67,7 +67,7 @@ class Sum(RuleBase):
     ) -> DrawRequest:
         """Return the inner rule's draw, with other weights."""
         request = self.inner.plan(edge_type, frontier, hop, key, arrays)
-        return replace(request, weigh=_Degrees(request.weigh))
+        return replace(request, weigh=DegreePerDraw(request.weigh))
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch: the inner rule's, with other weights."""
@@ -82,7 +82,7 @@ class Sum(RuleBase):
 
 
 @dataclass(frozen=True)
-class _Degrees:
+class DegreePerDraw:
     """Weights of a mean over drawn neighbors, times the number of edges that each row is drawn from."""
 
     of_mean: Weigh | None  # of the inner rule, computed after its draw

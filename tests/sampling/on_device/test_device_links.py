@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop import DrawKey, Expansion, LinkSampler, NegativeMode, Seeds, Temporal, UniformNegatives
+from khop import (
+    DrawKey,
+    Expansion,
+    LinkSampler,
+    NegativeMode,
+    Seeds,
+    SymmetricSum,
+    Temporal,
+    UniformNegatives,
+)
 from khop.draw import DegreeNegatives, DrawnNegatives
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.sampling.exclusion import Exclude
@@ -99,6 +108,12 @@ def test_links_with_negatives_and_excluded_edges(
         trees=trees,
     )
     check(sampler, [links(4, 2), links(3, 3)])
+
+
+@EXPANSIONS
+def test_excluded_edges_count_in_the_weights_of_sums(expansion: Expansion) -> None:
+    sampler = LinkSampler(shop(), [2, -1], rule=SymmetricSum(), exclude=BOTH, expansion=expansion)
+    check(sampler, [links(8, 2), links(6, 3)])
 
 
 @pytest.mark.parametrize("negatives", [None, DegreeNegatives(3, NegativeMode.TRIPLET)])

@@ -15,19 +15,28 @@ from khop import (
     Labor,
     NeighborSampler,
     Seeds,
+    Sum,
+    SymmetricSum,
     Temporal,
     TemporalStrategy,
     TopK,
+    Uniform,
     Weighted,
 )
 from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.rules.rule import Rule
+from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.device_sampler import DeviceSampler
+from khop.sampling.on_device.views import padded_sample
+from support.device_batches import device_batch
 from support.examples import few
+from support.host_reads import counting
+from support.random_graphs import ring
 from support.same_samples import assert_same
 from support.timed_graphs import RULES, timed_graphs
 from support.triton_rows import DEVICE
 
+BATCH = Seeds({"node": torch.tensor([3, 9, 3])}, {"node": torch.arange(3)}), DrawKey(1)
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 FANOUTS = st.lists(st.sampled_from([-1, 1, 2, 3, 20]), min_size=1, max_size=2)
 
@@ -92,6 +101,71 @@ def test_latest_edges_need_no_draw(expansion: Expansion) -> None:
         drawn = sample.nodes["node"].cpu()[adjacency.indices.cpu().long()]
         assert drawn.tolist() == [4, 5]
         assert adjacency.indptr.tolist()[:3] == [0, 2, 2]
+
+
+def two_types() -> tuple[CscGraph, Seeds]:
+    """Users and items with edges both ways, a third type without in-edges, and nodes without any edge."""
+    ends = [torch.randint(18, (2, 60), generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    edges = {
+        ("user", "buys", "item"): (ends[0][0], ends[0][1]),
+        ("item", "bought_by", "user"): (ends[1][0], ends[1][1]),
+        ("tag", "on", "item"): (ends[2][0] % 4, ends[2][1] // 2),
+    }
+    seeds = {"item": torch.tensor([5, 3, 5, 19]), "user": torch.tensor([1])}
+    graph = csc_graph_from_edges({"user": 20, "item": 20, "tag": 4}, edges)
+    return graph, Seeds(seeds, {t: torch.arange(ids.numel()) for t, ids in seeds.items()})
+
+
+@EXPANSIONS
+@pytest.mark.parametrize(
+    ("rule", "trees"),
+    [
+        (Sum(), "merged"),
+        (SymmetricSum(), "merged"),
+        pytest.param(Sum(Uniform(replacement=True)), "merged", marks=pytest.mark.long),
+        pytest.param(SymmetricSum(), "disjoint", marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_weights_of_sums_are_those_of_the_cpu(rule: Rule, trees: Trees, expansion: Expansion) -> None:
+    graph, seeds = two_types()
+    fanouts: list[int | dict[str, int]] = [2, {"* buys *": -1, "* on *": 0, "*": 1}, 3]
+    sampler = NeighborSampler(graph, fanouts, rule=rule, expansion=expansion, edge_ids=True, trees=trees)
+    batches = [(seeds, DrawKey(3)), (first_none(seeds), DrawKey(4)), (seeds, DrawKey(5))]
+    device_sampler = DeviceSampler.measured(sampler, batches, DEVICE)
+    for own_seeds, key in batches:
+        expected = sampler.sample(own_seeds, key)
+        assert_same(device_sampler.sample(own_seeds, key), expected)
+    assert device_sampler.overflows == 0
+    weights = [a.weight for block in expected.blocks for a in block.adjacencies.values()]
+    assert len({value for of_type in weights if of_type is not None for value in of_type.tolist()}) > 3
+
+
+@EXPANSIONS
+def test_weights_of_sums_are_computed_without_a_read(expansion: Expansion) -> None:
+    sampler = NeighborSampler(ring(50, 4), [3, 2], rule=SymmetricSum(), expansion=expansion)
+    seeds, key = BATCH
+    batch = device_batch(sampler, BATCH)
+    with counting() as reads:
+        batch.write(seeds, key)
+        batch.launch()
+        padded = padded_sample(batch).sample.blocks[-1].adjacency
+    assert reads == {}
+    assert padded.weight is not None
+    assert (padded.weight[: padded.indptr[-1]] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "rule", [Sum(Weighted("weight")), Temporal("time", inner=Sum()), Sum(Labor())], ids=str
+)
+def test_other_weights_are_left_to_the_cpu(rule: Rule) -> None:
+    edge = ("node", "to", "node")
+    columns = {edge: {"weight": torch.ones(2), "time": torch.arange(2)}}
+    graph = csc_graph_from_edges({"node": 2}, {edge: torch.eye(2).long()}, columns=columns, sort_by="time")
+    times = {"node": torch.zeros(1, dtype=torch.int64)} if isinstance(rule, Temporal) else None
+    seeds = Seeds({"node": torch.tensor([0])}, {"node": torch.arange(1)}, times)
+    with pytest.raises(ValueError, match="no kernel draws by it on a device; sample on the CPU"):
+        DeviceSampler.measured(NeighborSampler(graph, [1], rule=rule), [(seeds, DrawKey(1))], DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class CsrBuffers:
     indptr: Tensor  # int64 (rows + 1)
     indices: Tensor  # int32 (edges)
     edge_ids: Tensor | None = None  # int64 (edges)
+    weights: Tensor | None = None  # float32 (edges), which no kernel writes
 
 
 @dataclass(frozen=True)

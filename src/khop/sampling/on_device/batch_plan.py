@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from khop.kernels.triton.exclude_edges import check_pairs
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.rules.rule import Hop, Rule, reads_times
+from khop.rules.sum import Sum
 from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays, stream_of
+from khop.sampling.on_device.edge_weights import Degrees
 from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, Table, TreeTable
 from khop.sampling.outputs import Output
@@ -37,13 +40,6 @@ class BatchPlan:
             raise ValueError(
                 f"output {sampler.output}: has no static shapes; take directional, or sample on the CPU"
             )
-        weighs = {
-            f for hop in sampler.hops for f in hop.fanouts.values() if f and sampler.rule.has_weights(f)
-        }
-        if weighs:
-            raise ValueError(
-                f"{sampler.rule} with fanouts {sorted(weighs)}: no kernel weighs neighbors; sample on the CPU"
-            )
         graph = sampler.graph.in_one_piece("sampling on the device")
         self._graph = graph
         self.sampler = sampler
@@ -55,6 +51,9 @@ class BatchPlan:
         self.arrays: Mapping[EdgeType, EdgeArrays] = {
             t: edge_arrays(graph, t, sampler.hops[0], self.device) for t in followed
         }
+        self.has_weights = self._has_weights()
+        counted = sampler.rule.degrees
+        self.degrees = None if counted is None else self._degrees(counted)  # see `SymmetricSum`
         for arrays in self.arrays.values():
             _ = arrays.csc.has_hubs  # read from the device now, not in the first batch
         self.tables: Mapping[NodeType, Table] = {
@@ -99,6 +98,25 @@ class BatchPlan:
             self._stamp = 0
         self._stamp += 1
         return self._stamp
+
+    def _has_weights(self) -> bool:
+        """Return True if edges have weights; ValueError if kernels cannot compute them."""
+        rule, fanouts = self.rule, {f for hop in self.hops for f in hop.fanouts.values() if f}
+        weighed = sorted(f for f in fanouts if rule.has_weights(f))
+        if weighed and not all(arrays.has_weights for arrays in self.arrays.values()):
+            raise ValueError(f"{rule} with fanouts {weighed}: no kernel weighs neighbors; sample on the CPU")
+        return bool(weighed)
+
+    def _degrees(self, counted: Rule) -> Degrees:
+        """Return the in-degree of every node, added up over edge types as `counted_degrees` does."""
+        if counted != Sum():
+            raise ValueError(f"{self.rule}: no kernel counts degrees by {counted}; sample on the CPU")
+        found: dict[NodeType, Tensor] = {}
+        for edge_type in self._graph.schema.edge_types:
+            of_type = self._graph.csc(edge_type).indptr.to(self.device).diff().float().double()
+            node_type = edge_type[2]
+            found[node_type] = found[node_type] + of_type if node_type in found else of_type
+        return {t: degrees.clamp_(min=1) for t, degrees in found.items()}
 
     def _table(self, node_type: NodeType, num_nodes: int) -> Table:
         if not self.sampler.is_disjoint:

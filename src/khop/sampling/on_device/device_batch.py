@@ -20,6 +20,7 @@ from khop.kernels.triton.to_csr import CsrBuffers
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.cells import Cell, Cells
 from khop.sampling.on_device.device_draw import CsrOutput, Drawn, csr_buffers
+from khop.sampling.on_device.edge_weights import EdgeWeights, Ends, RowFanout
 from khop.sampling.on_device.hop_plan import HopPlan, plan_hop
 from khop.sampling.on_device.inputs import Excluded, Inputs
 from khop.sampling.on_device.type_nodes import SlotKeys, TypeNodes
@@ -104,6 +105,8 @@ class DeviceBatch:
             outputs[edge_type] = self._output(edge_type, drawn, buffers, (self._zero, self._zero, edges))
             if edge_type in planned.draws:
                 self._launches.append(outputs[edge_type].run)
+                nodes, fanout = planned.frontier[edge_type[2]].nodes, planned.hop.fanouts[edge_type]
+                self._weigh(edge_type, buffers, nodes, (RowFanout(self._zero.value, fanout),))
         return outputs
 
     def _joined_outputs(self) -> list[Outputs]:
@@ -128,14 +131,35 @@ class DeviceBatch:
                 outputs[-1] = {**outputs[-1], edge_type: output}
                 self._launches += [output.run] if of_type.num_rows else []
                 before[edge_type] = edges
+        for edge_type, joined in buffers.items():
+            nodes = self.nodes[edge_type[2]]
+            firsts = [self._zero, *nodes.counts]
+            fanouts = tuple(
+                RowFanout(first.value, hop.hop.fanouts[edge_type])
+                for first, hop in zip(firsts, self.hops, strict=False)
+            )
+            self._weigh(edge_type, joined, nodes.nodes, fanouts)
         return outputs
 
     def _buffers(self, rows: int, edges: int) -> CsrBuffers:
         edge_ids = any(hop.edge_ids for hop in self.plan.hops)
-        return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids)
+        weights = self.plan.has_weights
+        return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids, weights=weights)
 
     def _output(
         self, edge_type: EdgeType, drawn: Drawn, buffers: CsrBuffers, cells: tuple[Cell, Cell, Cell]
     ) -> CsrOutput:
         source = self.nodes[edge_type[0]].numbers
         return CsrOutput(drawn, source, *cells, buffers)
+
+    def _weigh(
+        self, edge_type: EdgeType, buffers: CsrBuffers, nodes: Tensor, fanouts: tuple[RowFanout, ...]
+    ) -> None:
+        """Add the launch that weighs the edges of the rows of some nodes, if edges have weights."""
+        if buffers.weights is None or edge_type not in self.plan.arrays:
+            return
+        degrees, ends, sources = self.plan.degrees, None, self.nodes[edge_type[0]].nodes
+        if degrees is not None:
+            ends = Ends(sources, degrees.get(edge_type[0]), degrees[edge_type[2]])
+        weights = EdgeWeights(self.plan.arrays[edge_type], nodes, fanouts, buffers, ends)
+        self._launches.append(weights.run)

@@ -212,12 +212,15 @@ class CsrOutput:
         self.drawn.write(self.source.numbering, place, self.buffers)
 
 
-def csr_buffers(rows: int, edges: int, device: torch.device, *, edge_ids: bool) -> CsrBuffers:
+def csr_buffers(
+    rows: int, edges: int, device: torch.device, *, edge_ids: bool, weights: bool = False
+) -> CsrBuffers:
     """Return CSR arrays without edges."""
     return CsrBuffers(
         torch.zeros(rows + 1, dtype=torch.int64, device=device),
         torch.zeros(edges, dtype=torch.int32, device=device),
         torch.zeros(edges, dtype=torch.int64, device=device) if edge_ids else None,
+        torch.zeros(edges, dtype=torch.float32, device=device) if weights else None,
     )
 
 

@@ -14,6 +14,7 @@ from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
 from khop.rules.rule import Hop, reads_times
+from khop.rules.sum import DegreePerDraw
 from khop.schema import EdgeType
 
 
@@ -36,6 +37,7 @@ class EdgeArrays:
     sums: Tensor | None  # int64 (edges), running sums of weights; None: all edges weigh the same
     limits: TimeLimits | None
     order: SourceOrder | EdgeOrder | None = None  # a row gives its first edges in this order; None: it draws
+    has_weights: bool = False  # an edge weighs degree / drawn
 
 
 def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.device) -> EdgeArrays:
@@ -45,7 +47,8 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
     """
     request = _request(graph, edge_type, hop)
     has_kernel = request.kernel in (Kernel.UNIFORM, Kernel.WEIGHTED, Kernel.SMALLEST)
-    if not has_kernel or request.weigh is not None or request.rows.ranges is not None:
+    has_weights = _weighs_degrees(request)
+    if not has_kernel or request.rows.ranges is not None or (request.weigh is not None and not has_weights):
         raise ValueError(f"{hop.rule}: no kernel draws by it on a device; sample on the CPU")
     order = _order(request, hop, device) if request.kernel is Kernel.SMALLEST else None
     limits = None
@@ -60,6 +63,7 @@ def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.de
         None if sums is None else sums.values.to(device),
         limits,
         order,
+        has_weights,
     )
 
 
@@ -73,6 +77,13 @@ def _request(graph: CscGraph, edge_type: EdgeType, hop: Hop) -> DrawRequest:
     none = torch.empty(0, dtype=torch.int64)
     frontier = Frontier(none, none if reads_times(hop.rule) else None)
     return hop.rule.plan(edge_type, frontier, hop, DrawKey(0), graph.draws.arrays)
+
+
+def _weighs_degrees(request: DrawRequest) -> bool:
+    """Return True if weights are degree / drawn, where both follow from the degree and the fanout."""
+    weigh = request.weigh
+    is_uniform = request.kernel is Kernel.UNIFORM and request.limits is None
+    return is_uniform and isinstance(weigh, DegreePerDraw) and weigh.of_mean is None
 
 
 def _order(request: DrawRequest, hop: Hop, device: torch.device) -> SourceOrder | EdgeOrder:

@@ -97,7 +97,8 @@ def _of_seeds(batch: DeviceBatch, node_type: NodeType) -> Tensor:
 def _adjacency(output: CsrOutput, rows: int, edges: int, num_src: int) -> Adjacency:
     buffers = output.buffers
     edge_ids = None if buffers.edge_ids is None else buffers.edge_ids[:edges]
-    return Adjacency(buffers.indptr[: rows + 1], buffers.indices[:edges], num_src, edge_ids)
+    weight = None if buffers.weights is None else buffers.weights[:edges]
+    return Adjacency(buffers.indptr[: rows + 1], buffers.indices[:edges], num_src, edge_ids, weight=weight)
 
 
 def _padded(
@@ -109,7 +110,8 @@ def _padded(
         # The rows behind this hop's have the edges of later hops: here they have none.
         joined, indptr = indptr, torch.zeros_like(indptr)
         updates.append(partial(torch.minimum, joined, output.edges.value, out=indptr))
-    return Adjacency(indptr, buffers.indices, num_src, buffers.edge_ids, is_padded=True)
+    edges = buffers.indices, num_src, buffers.edge_ids
+    return Adjacency(indptr, *edges, weight=buffers.weights, is_padded=True)
 
 
 def _subgraph(batch: DeviceBatch, counts: Counts, levels: list[dict[NodeType, int]]) -> Subgraph:
