@@ -15,7 +15,7 @@ from khop.graph.names import Names
 from khop.inference.chunks import unwatched
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.edge_outputs import exact_edge_outputs
-from khop.rules.uniform import Uniform
+from khop.inference.exact_draws import ALL_NEIGHBORS
 from khop.training.regression import LabelScale
 from support.small_labeled import LIKE, write_labeled_graph
 
@@ -73,7 +73,9 @@ def test_scores_are_those_of_exact_outputs_on_held_out_edges(prepared: Prepare) 
     task = task_of(prepared())
     found = task.evaluated(("val", "test"), unwatched, ("f1-macro",))
     links, graph = task.parts.split.test_links, task.parts.split.test
-    outputs = exact_edge_outputs(task.model, graph, graph.features, links, InferenceWork(50), Uniform())[LIKE]
+    outputs = exact_edge_outputs(task.model, graph, graph.features, links, InferenceWork(50), ALL_NEIGHBORS)[
+        LIKE
+    ]
     labels = links.rows(LIKE, torch.arange(links.counts[LIKE])).labels
     assert labels is not None
     known = labels >= 0

@@ -168,6 +168,14 @@ class NeedlessLimits(Whole):
         return frozenset({FrontierField.UNTIL})
 
 
+@dataclass(frozen=True)
+class DrawsAgain(khop.Uniform):
+    """Exact inference draws as training does, at random."""
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        return fanout
+
+
 WRONG = {
     TooMany(): (suite.drawn_edges_belong_to_their_rows, "edges of a row, most is"),
     Hurries(): (suite.threads_change_no_draw, "with three threads"),
@@ -182,6 +190,7 @@ WRONG = {
     ReadsMore(): (suite.needs_name_all_arrays_that_are_read, "which needs does not name"),
     FirstEdges(): (suite.uniform_rules_draw_all_edges_alike, "must be near 200 each"),
     CountsNothing(): (suite.degrees_weigh_the_edges_of_a_row, "have no weights"),
+    DrawsAgain(): (suite.exact_inference_draws_nothing_at_random, "of exact inference, with another key"),
     Sums(): (suite.all_neighbors_have_their_exact_weights, "weights of all edges are"),
 }
 

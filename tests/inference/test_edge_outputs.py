@@ -9,10 +9,10 @@ import khop
 from khop.api.evaluate import evaluate_edges
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.edge_outputs import exact_edge_outputs, sampled_edge_outputs
+from khop.inference.exact_draws import ALL_NEIGHBORS
 from khop.inference.link_evaluation import node_rows
 from khop.loading.columns import ColumnChoice
 from khop.models.edge_predictor import EdgePredictor
-from khop.rules.uniform import Uniform
 from khop.sampling.links import LinkSampler
 from khop.training.edge_tasks import EdgeClassification
 from support.small_links import BUYS, ON, graph, links, predictor
@@ -34,7 +34,7 @@ def labeled() -> khop.Links:
 def test_exact_outputs_are_those_of_the_heads_over_the_rows_of_all_nodes(chunk_size: int) -> None:
     model, whole, given = model_of(), graph(), labeled()
     work = InferenceWork(chunk_size)
-    found = exact_edge_outputs(model, whole, whole.features, given, work, Uniform())
+    found = exact_edge_outputs(model, whole, whole.features, given, work, ALL_NEIGHBORS)
     rows = node_rows(model.encoder, whole, whole.features, TYPES)
     columns = ColumnChoice.of(whole.schema, ["x"], (), ())
     sampler = LinkSampler(whole, [-1, -1])
@@ -58,7 +58,9 @@ def test_an_edge_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
 
 def test_a_score_is_that_of_the_outputs() -> None:
     model, whole, task = model_of(), khop.Graph.of(graph()), EdgeClassification(BUYS, "stars")
-    outputs = exact_edge_outputs(model, whole, whole.features, labeled(), InferenceWork(100), Uniform())[BUYS]
+    outputs = exact_edge_outputs(model, whole, whole.features, labeled(), InferenceWork(100), ALL_NEIGHBORS)[
+        BUYS
+    ]
     labels = torch.arange(outputs.shape[0]) % 4 - 1
     expected = float((outputs.argmax(1) == labels)[labels >= 0].double().mean())
     assert evaluate_edges(model, whole, labeled(), task) == expected

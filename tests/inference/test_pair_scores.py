@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from khop.inference.collective_chunks import InferenceWork
+from khop.inference.exact_draws import ALL_NEIGHBORS
 from khop.inference.link_evaluation import node_rows
 from khop.inference.pair_scores import pair_scores
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE
-from khop.rules.uniform import Uniform
 from support.small_graphs import shop
 
 BUYS, HAS = ("user", "buys", "item"), ("item", "has", "tag")
@@ -24,7 +24,7 @@ def test_scores_are_those_from_the_rows_of_all_nodes(decoder: str, edge_type: tu
     encoder = SAGE.for_graph(graph.store, hidden=8, layers=2, target=list(ends), outputs=6, embedding=4)
     model = LinkPredictor.of(encoder, [edge_type], decoder, 6).eval()  # type: ignore[arg-type]
     pairs = torch.tensor([4, 0, 4, 17]), torch.tensor([3, 3, 1, 0])
-    found = pair_scores(model, graph.store, graph.features, edge_type, pairs, InferenceWork(2), Uniform())
+    found = pair_scores(model, graph.store, graph.features, edge_type, pairs, InferenceWork(2), ALL_NEIGHBORS)
     rows = node_rows(encoder, graph.store, graph.features, ends)
     with torch.no_grad():
         expected = model.decoder(edge_type)(rows[ends[0]][pairs[0]], rows[ends[1]][pairs[1]])

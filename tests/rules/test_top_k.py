@@ -13,12 +13,15 @@ from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.rule_arrays import RuleArrays
 from khop.rules.rule import Hop, Rule
+from khop.rules.sum import Sum
+from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.temporal import Temporal
 from khop.rules.top_k import TopK
+from khop.schema import ColumnSpec, Schema
 from khop.testing.rule import PROMISES
 
 TO = ("node", "to", "node")
-RULES = [TopK("weight"), Temporal("time", inner=TopK("weight"))]
+RULES = [TopK("weight"), Sum(TopK("weight")), Temporal("time", inner=TopK("weight"))]
 VALUES = st.sampled_from([0.0, 1.0, 1.0, -2.5, float("inf")]) | st.floats(-100, 100)
 
 
@@ -52,7 +55,15 @@ def test_a_value_that_is_no_number_is_named() -> None:
 
 def test_it_states_that_it_estimates_no_mean() -> None:
     graph = csc_graph_from_edges({"node": 3}, {TO: (torch.tensor([1, 2]), torch.tensor([0, 0]))})
-    with pytest.raises(ValueError, match="evaluate with the fanouts of training"):
+    with pytest.raises(ValueError, match="exact inference takes the fanouts of training"):
         TopK("w").exact_weights(TO, RuleArrays(graph.edges, graph.columns))
     with pytest.raises(ValueError, match="column 5: must be the name of a column"):
         TopK(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", [TopK("w"), Sum(TopK("w")), SymmetricSum(TopK("w"))], ids=str)
+def test_exact_inference_has_the_fanout_of_training_where_the_column_is(rule: Rule) -> None:
+    other = ("node", "other", "node")
+    schema = Schema(("node",), (TO, other), columns={TO: {"w": ColumnSpec("float32", ())}})
+    assert [rule.exact_fanout(schema, TO, fanout) for fanout in (3, 0, -1)] == [3, 0, -1]
+    assert rule.exact_fanout(schema, other, 3) == -1

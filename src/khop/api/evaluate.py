@@ -21,6 +21,7 @@ from khop.inference.edge_outputs import (
     sampled_edge_outputs,
 )
 from khop.inference.evaluation import scores
+from khop.inference.exact_draws import ExactDraws, takes_fanouts, unknown_fanouts
 from khop.inference.forward_inputs import all_neighbors, columns_read, evaluation_sampler
 from khop.inference.link_evaluation import (
     check_metrics,
@@ -89,7 +90,16 @@ def evaluate(
     def outputs_of(nodes: Tensor) -> Tensor:
         if hops is None:
             rule = Uniform() if loader is None else loader.graph_sampler.rule
-            compute = partial(layerwise_inference, model, graph, graph.features, node_type, rule=rule)
+            of_training = _draws(rule, graph, model, loader, fanouts).fanouts
+            compute = partial(
+                layerwise_inference,
+                model,
+                graph,
+                graph.features,
+                node_type,
+                rule=rule,
+                fanouts=of_training,
+            )
         else:
             chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
             like = None if loader is None else loader.graph_sampler
@@ -130,8 +140,9 @@ def evaluate_links(
     for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every
     evaluation.
 
-    `columns` and `loader` have the meaning they have in `evaluate`, for the encoder. `graph` should not
-    contain the links, as with the graph of a split. With several edge types each metric is the mean over
+    `columns` and `loader` have the meaning they have in `evaluate`, for the encoder. A rule that takes the
+    same edges in exact inference, such as `TopK`, needs `loader` or `fanouts`. `graph` should not contain the
+    links, as with the graph of a split. With several edge types each metric is the mean over
     them. Collective, as `evaluate` is.
     """
     graph_of("graph", graph)
@@ -147,13 +158,14 @@ def evaluate_links(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
+    draws = _draws(rule, graph, encoder, loader, fanouts)
     hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
     group.meet("evaluating")
     with group.exchanging("evaluating"):
         if hops is None:
             work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
-            exact = exact_link_scores(predictor, graph, graph.features, links, work, rule)
+            exact = exact_link_scores(predictor, graph, graph.features, links, work, draws)
             return mean_metrics(exact, metrics)
         chosen = columns_read(encoder, graph.schema, columns, of_loader)
         scores_of_links = sampled_link_scores(
@@ -199,13 +211,14 @@ def evaluate_edges(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
+    draws = _draws(rule, graph, encoder, loader, fanouts)
     hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
     group.meet("evaluating")
     with group.exchanging("evaluating"):
         work = InferenceWork(8192 if hops is None else 1024, progress, group=group, lanes=graph.lanes)
         if hops is None:
-            found = exact_edge_outputs(predictor, graph, graph.features, links, work, rule)
+            found = exact_edge_outputs(predictor, graph, graph.features, links, work, draws)
         else:
             chosen = columns_read(encoder, graph.schema, columns, of_loader)
             sampler = _link_sampler(graph, hops, chosen, None, rule)
@@ -219,6 +232,18 @@ def _link_sampler(
 ) -> LinkSampler:
     """Return a sampler that gives edge ids if the model reads edge columns."""
     return LinkSampler(graph, hops, negatives=negatives, rule=rule, edge_ids=bool(columns.of_edges))
+
+
+def _draws(
+    rule: Rule, graph: Graph, model: nn.Module, loader: Loader | None, fanouts: Sequence[Fanout] | None
+) -> ExactDraws:
+    """Return the draws of exact evaluation, with the fanouts of the loader's sampler if it states some."""
+    if loader is not None:
+        every = [-1] * getattr(model, "num_layers", 0)
+        return ExactDraws(rule, loader.graph_sampler.exact_fanouts or every)
+    if fanouts is None and takes_fanouts(rule, graph.schema, graph.schema.edge_types):
+        raise unknown_fanouts(rule)
+    return ExactDraws(rule)
 
 
 def _hops(

@@ -23,6 +23,7 @@ from khop.exchange.lanes import Lanes
 from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import CollectiveChunks, rank_bounds
+from khop.inference.exact_draws import ALL_NEIGHBORS, ExactDraws, takes_fanouts
 from khop.inference.node_outputs import Layers
 from khop.inference.rank_folder import is_seen_by_all, own_stage, rank_folder
 from khop.inference.row_output import RowOutput
@@ -35,6 +36,7 @@ from khop.models.stack import Stack
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group, this_group, unwrapped
+from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import check_seeds
 from khop.schema import NodeType, sole_type
 
@@ -53,6 +55,7 @@ def infer(
     nodes: Tensor | None = None,
     values: Values = "embeddings",
     rule: Rule = Uniform(),
+    fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 2048,
     chunk_edges: int = CHUNK_EDGES,
     progress: Progress = unwatched,
@@ -62,7 +65,7 @@ def infer(
 
     "embeddings" are the outputs of the model's last layer for the node type; for a link-prediction model, the
     inputs of its decoder. "outputs" are the outputs of the whole model, e.g. the logits of a classifier.
-    `rule` is that of training, as for `khop.layerwise_inference`.
+    Give the `rule` and the `fanouts` of training, as for `khop.layerwise_inference`.
 
     `out` ends in .npy (`name.ids.npy` next to it holds the ids) or in .parquet (columns of ids and rows).
     With several node types each has a file, such as `name.user.npy`. Files are written atomically.
@@ -79,7 +82,8 @@ def infer(
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
     wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
     chunks = ChunkLimits(chunk_size, chunk_edges)
-    planned = Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunks, rule)
+    draws = ExactDraws(rule, fanouts)
+    planned = Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunks, draws)
     return planned.run(progress, in_flight)
 
 
@@ -103,14 +107,14 @@ class Inference:
         nodes: Tensor | None,
         values: Values,
         chunks: ChunkLimits,
-        rule: Rule = Uniform(),
+        draws: ExactDraws = ALL_NEIGHBORS,
     ) -> Inference:
         """Make the plan; ValueError if model, graph and files do not fit together."""
         check_word("values", values, Values)
         _check_nodes(graph, node_types, nodes)
         model, depth = _rows_of(unwrapped(model), node_types, values)
         wanted = dict.fromkeys(node_types, nodes)
-        layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, rule=rule)
+        layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, draws=draws)
         outputs, names = [], names_of(graph)
         for stage in layers.stages[-1]:
             is_one = len(layers.stages[-1]) == 1
@@ -131,8 +135,10 @@ class Inference:
             "chunk size": str(chunks.nodes),
             "edges of a chunk": str(chunks.edges),
         }
-        if rule != Uniform():
-            facts["rule"] = str(rule)
+        if draws.rule != Uniform():
+            facts["rule"] = str(draws.rule)
+        if takes_fanouts(draws.rule, graph.schema, graph.schema.edge_types):
+            facts["fanouts"] = str(list(draws.fanouts or ()))
         return cls(out, layers, tuple(outputs), facts, graph.lanes)
 
     @property

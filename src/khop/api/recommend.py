@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,12 @@ from khop.graph.csc_graph import CscGraph
 from khop.inference.best_candidates import Best
 from khop.inference.chunk_bounds import ChunkLimits
 from khop.inference.chunks import Progress, evaluating, unwatched
+from khop.inference.exact_draws import ExactDraws
 from khop.models.link_predictor import LinkPredictor
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import this_group, unwrapped
+from khop.sampling.fanouts import Fanout
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 from khop.training.move import mover
@@ -57,6 +59,7 @@ def recommend(
     k: int = 20,
     candidates: Candidates = "unseen",
     rule: Rule = Uniform(),
+    fanouts: Sequence[Fanout] | None = None,
     work_folder: str | os.PathLike[str] | None = None,
     progress: Progress = unwatched,
 ) -> Recommendations:
@@ -67,14 +70,15 @@ def recommend(
     destinations that a source is linked to already. A node is never recommended to itself. A source without
     any edge is cold: its candidates are ranked by their number of in-edges, and marked in the result.
 
-    The rows of all nodes are computed layer by layer over all neighbors, by the `rule` of training, into
-    files in `work_folder`, by default the system's folder of temporary files. They are removed at the end.
-    Pairs are scored in blocks, so memory is bounded, except for the result. For one process with all edges.
+    The rows of all nodes are computed layer by layer over all neighbors, by the `rule` of training (and its
+    `fanouts`: see `khop.layerwise_inference`), into files in `work_folder`, by default the system's folder of
+    temporary files. They are removed at the end. Pairs are scored in blocks, so memory is bounded, except for
+    the result. For one process with all edges.
     """
     work = None if work_folder is None else path_of("work_folder", work_folder)
     checked = Recommender.checked(model, graph, edge_type_of(edge_type), k, candidates)
     wanted = checked.sources(sources)
-    with checked.rows(rule, work, progress) as recommender:
+    with checked.rows(ExactDraws(rule, fanouts), work, progress) as recommender:
         pieces = list(recommender.pieces(wanted, progress))
     return Recommendations(
         *(torch.cat([getattr(piece, name) for piece in pieces]) for name in Recommendations.__annotations__)
@@ -130,12 +134,12 @@ class Recommender:
         return given
 
     @contextmanager
-    def rows(self, rule: Rule, work_folder: Path | None, progress: Progress) -> Iterator[Ranker]:
+    def rows(self, draws: ExactDraws, work_folder: Path | None, progress: Progress) -> Iterator[Ranker]:
         """Compute the rows of all nodes at both ends into files, and yield what ranks them."""
         ends = tuple(dict.fromkeys(self.edge_type[::2]))
         with tempfile.TemporaryDirectory(prefix=".recommend-", dir=work_folder) as folder:
             out = Path(folder) / "rows.npy"
-            inference = Inference.of(self.model, self.graph, out, ends, None, "outputs", _CHUNKS, rule)
+            inference = Inference.of(self.model, self.graph, out, ends, None, "outputs", _CHUNKS, draws)
             files = inference.run(progress)
             rows = {t: torch.from_numpy(np.load(path, mmap_mode="c")) for t, path in files.items()}
             yield Ranker(self, rows)

@@ -27,7 +27,7 @@ from khop.cli.run_folder import CHECKPOINTS
 from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.read import RawRun
-from khop.config.recommending import recommender_of, rule_for
+from khop.config.recommending import draws_for, recommender_of
 from khop.config.values import RunConfig
 from khop.graph.names import Names
 from khop.graph.node_ids import OwnIds, stored_ids
@@ -74,7 +74,7 @@ def recommend_rank(rank: int, device: torch.device, request: Request) -> None:
     with (
         terminations_raised(),
         _bar("all layers") as layers,
-        recommender.rows(rule_for(run), work, layers) as ranker,
+        recommender.rows(draws_for(run), work, layers) as ranker,
         _bar("users") as ranking,
     ):
         pieces = ranker.pieces(sources, ranking)

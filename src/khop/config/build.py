@@ -12,7 +12,7 @@ from khop.api.infer import Inference, Values
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph, open_graph
 from khop.api.time_split import edges_of_split
-from khop.config.contexts import TaskContext, rule_of
+from khop.config.contexts import TaskContext, exact_draws_of
 from khop.config.gpu import check_gpu_is_there, check_is_placed, is_placed, placed_graph
 from khop.config.on_servers import GraphOnServers
 from khop.config.parts import device_cache_bytes
@@ -143,11 +143,11 @@ class Run:
             )
         chunks = ChunkLimits(self.config.evaluation.batch_size, self.config.evaluation.batch_edges)
         task, graph = self.config.task, self.run_task.whole
-        rule = rule_of(self.config, graph)
+        draws = exact_draws_of(self.config, graph)
         names = {getattr(task, field): field.removesuffix("_split") for field in SPLIT_FIELDS}
         if split is not None:
             graph = edges_of_split(graph, names.get(split, split))
-        return Inference.of(self.model, graph, out, node_types, nodes, values, chunks, rule)
+        return Inference.of(self.model, graph, out, node_types, nodes, values, chunks, draws)
 
     def scores(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()

@@ -20,6 +20,7 @@ from khop.config.tables import SamplerTable
 from khop.config.values import RunConfig
 from khop.draw import Negatives
 from khop.inference.chunks import Progress
+from khop.inference.exact_draws import ExactDraws
 from khop.inference.forward_inputs import all_neighbors
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.loading.columns import ColumnChoice, NamesByType
@@ -206,13 +207,15 @@ class TaskContext:
         """
         config, group, fanouts = self.config, this_group(), self.config.evaluation.fanouts
         if not fanouts and isinstance(model, Layered):
+            draws = exact_draws_of(config, self.graph)
             return layerwise_inference(
                 model,
                 self.graph,
                 self.graph.features,
                 node_type,
                 nodes=nodes,
-                rule=rule_of(config, self.graph),
+                rule=draws.rule,
+                fanouts=draws.fanouts,
                 chunk_size=config.evaluation.batch_size,
                 chunk_edges=config.evaluation.batch_edges,
                 progress=progress,
@@ -242,9 +245,9 @@ class TaskContext:
     def all_neighbors(self, model: nn.Module, fanouts: Sequence[Fanout]) -> Sequence[Fanout]:
         """Return fanouts of all neighbors along the edge types that `fanouts` follow; rank 0 warns.
 
-        They are for a model that does not expose its layers.
+        They are for a model that does not expose its layers. `TopK` takes `fanouts` themselves.
         """
-        like = self.neighbor_sampler(fanouts)
+        like = self.neighbor_sampler(fanouts if self.config.sampler.layers_are_hops else _all(self.config))
         return all_neighbors(model, like, warn=this_group().rank == 0)
 
     def _sampling(self, fanouts: Sequence[Fanout], links: LinkSettings | None) -> SamplerContext:
@@ -254,6 +257,20 @@ class TaskContext:
         named = [getattr(self.config.model, name, None) for name in _OF_EDGES]
         columns = tuple(name for name in named if name is not None)
         return SamplerContext(self.graph, fanouts, rule, expansion, links, layers, seed, columns)
+
+
+def exact_draws_of(config: RunConfig, graph: Graph) -> ExactDraws:
+    """Return the rule and the fanouts by which exact inference of a run takes neighbors.
+
+    Groups of seeds have all edges among their nodes.
+    """
+    sampler = config.sampler
+    return ExactDraws(rule_of(config, graph), sampler.fanouts if sampler.layers_are_hops else _all(config))
+
+
+def _all(config: RunConfig) -> list[int]:
+    assert config.model.layers is not None
+    return [-1] * config.model.layers
 
 
 def rule_of(config: RunConfig, graph: Graph) -> Rule:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.config.contexts import LinkSettings, TaskContext, rule_of
+from khop.config.contexts import LinkSettings, TaskContext, exact_draws_of
 from khop.config.parts import exclusion_of, words_of
 from khop.config.run_task import Evaluation
 from khop.config.split_edges import SplitEdges, work_of
@@ -156,8 +156,8 @@ class EdgeTask:
             measured = context.all_neighbors(encoder, self.parts.fanouts)
         work = work_of(context, graph, progress)
         if not measured:
-            rule = rule_of(config, graph)
-            return exact_edge_outputs(self.model, graph, graph.features, links, work, rule)[self.edge_type]
+            draws = exact_draws_of(config, graph)
+            return exact_edge_outputs(self.model, graph, graph.features, links, work, draws)[self.edge_type]
         sampler = context.neighbor_sampler(measured, LinkSettings(None, None))
         columns, seed = context.columns(encoder), config.training.seed
         found = sampled_edge_outputs(self.model, sampler, graph.features, links, columns, work, seed)

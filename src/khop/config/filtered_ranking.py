@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from khop.api.open_graph import Graph
-from khop.config.contexts import TaskContext, rule_of
+from khop.config.contexts import TaskContext, exact_draws_of
 from khop.config.parts import in_flight_of
 from khop.inference.chunks import Progress, evaluating
 from khop.inference.edge_outputs import triples_of_links
@@ -36,12 +36,14 @@ def filtered_ranking(
     """
     config = context.config
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
+    draws = exact_draws_of(config, graph)
     rows = node_rows(
         model.encoder,
         graph,
         graph.features,
         list(ends),
-        rule=rule_of(config, graph),
+        rule=draws.rule,
+        fanouts=draws.fanouts,
         chunk_size=config.evaluation.batch_size,
         chunk_edges=config.evaluation.batch_edges,
         progress=progress,

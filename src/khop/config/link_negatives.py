@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from khop.api.split_links import LinkSplit
-from khop.config.contexts import TaskContext, rule_of
+from khop.config.contexts import TaskContext, exact_draws_of
 from khop.config.parts import in_flight_of
 from khop.config.values import Links
 from khop.draw import (
@@ -66,12 +66,14 @@ class HardTables:
         config, graph = self.context.config, self.split.train
         if epoch % config.links.hard_every:
             return
+        draws = exact_draws_of(config, graph)
         rows = node_rows(
             self.model.encoder,
             graph,
             graph.features,
             list(dict.fromkeys(end for t in self.names for end in (t[0], t[2]))),
-            rule=rule_of(config, graph),
+            rule=draws.rule,
+            fanouts=draws.fanouts,
             chunk_size=config.evaluation.batch_size,
             chunk_edges=config.evaluation.batch_edges,
             in_flight=in_flight_of(config),

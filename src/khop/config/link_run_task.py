@@ -12,7 +12,7 @@ from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.relation_count import relation_count
 from khop.api.split_links import LinkSplit
-from khop.config.contexts import LinkSettings, TaskContext, rule_of
+from khop.config.contexts import LinkSettings, TaskContext, exact_draws_of
 from khop.config.filtered_ranking import filtered_ranking
 from khop.config.link_negatives import HardTables, negatives_of
 from khop.config.parts import exclusion_of, words_of
@@ -180,8 +180,8 @@ class LinkTask:
                 work,
                 config.training.seed,
             )
-        rule = rule_of(config, graph)
-        return exact_link_scores(self.model, graph, graph.features, links, work, rule)
+        draws = exact_draws_of(config, graph)
+        return exact_link_scores(self.model, graph, graph.features, links, work, draws)
 
     def negatives(self) -> Negatives:
         """Return the negatives of training."""

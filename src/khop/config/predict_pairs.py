@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop.api.open_graph import Graph
 from khop.config.build import Run
-from khop.config.contexts import rule_of
+from khop.config.contexts import exact_draws_of
 from khop.config.joined_run import JoinedRun
 from khop.config.link_pairs import PairRows, Pairs
 from khop.config.link_run_task import LinkTask
@@ -70,8 +70,8 @@ class PairPredictions:
             work = InferenceWork(
                 evaluation.batch_size, unwatched, in_flight_of(config), chunk_edges=evaluation.batch_edges
             )
-            rule, edge_type = rule_of(config, graph), self.task.edge_type
-            return pair_scores(self.task.model, graph, graph.features, edge_type, pairs, work, rule)
+            draws, edge_type = exact_draws_of(config, graph), self.task.edge_type
+            return pair_scores(self.task.model, graph, graph.features, edge_type, pairs, work, draws)
 
         seeds = {source: sources}
         seeds[destination] = torch.cat([seeds.get(destination, sources[:0]), destinations])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from khop.api.recommend import Candidates, Recommender
 from khop.config.build import Run
-from khop.config.contexts import rule_of
+from khop.config.contexts import exact_draws_of
 from khop.config.link_run_task import LinkTask
-from khop.rules.rule import Rule
+from khop.inference.exact_draws import ExactDraws
 
 
 def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Recommender:
@@ -34,6 +34,6 @@ def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Reco
     return Recommender.checked(task.model, graph, task.edge_type, k, candidates)
 
 
-def rule_for(run: Run) -> Rule:
-    """Return the rule of the run's training, by which all neighbors are weighed."""
-    return rule_of(run.config, run.run_task.whole)
+def draws_for(run: Run) -> ExactDraws:
+    """Return the rule and the fanouts of the run's training, by which rows are computed."""
+    return exact_draws_of(run.config, run.run_task.whole)

@@ -15,6 +15,7 @@ from khop.graph.store import GraphStore
 from khop.inference.chunks import Meter, evaluating
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.evaluation import EdgeOutputs, split_scores
+from khop.inference.exact_draws import ExactDraws
 from khop.inference.layer_stores import Memory
 from khop.inference.link_evaluation import CHUNK_NUMBERS, decoded_rows, end_rows, rows_of_pairs
 from khop.inference.sampled_links import LinkChunks
@@ -22,7 +23,6 @@ from khop.inference.stages import Stage
 from khop.loading.columns import ColumnChoice
 from khop.models.edge_predictor import EdgePredictor
 from khop.models.node_embedding import gathered
-from khop.rules.rule import Rule
 from khop.sampling.link_seeds import LinkList
 from khop.sampling.sampler import Sampler, SeedLinks
 from khop.schema import EdgeType
@@ -38,13 +38,13 @@ def exact_edge_outputs(
     features: FeatureStore,
     links: LinkList,
     work: InferenceWork,
-    rule: Rule,
+    draws: ExactDraws,
 ) -> dict[EdgeType, Tensor]:
-    """Compute outputs over all neighbors by the `rule` of training: (links, outputs) per edge type.
+    """Compute exact outputs, layer by layer by the rule of training: (links, outputs) per edge type.
 
     The encoder first computes a row for every node. The ranks of a group share the work.
     """
-    rows, sharing = end_rows(model.encoder, graph, features, links, work, rule)
+    rows, sharing = end_rows(model.encoder, graph, features, links, work, draws)
     move, found = mover(model), dict[EdgeType, Tensor]()
     with evaluating(model):
         for edge_type, count in links.counts.items():

@@ -18,6 +18,7 @@ from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
 from khop.inference.chunks import Progress, evaluating, unwatched
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.dynamic_chunks import DynamicChunks, Sharing
+from khop.inference.exact_draws import ALL_NEIGHBORS, ExactDraws
 from khop.inference.layer_stores import Memory
 from khop.inference.node_outputs import Layers
 from khop.inference.stages import VALUES, Stage
@@ -27,6 +28,7 @@ from khop.models.relation_rows import scored
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group
+from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType
@@ -44,6 +46,7 @@ def node_rows(
     node_types: Sequence[NodeType],
     *,
     rule: Rule = Uniform(),
+    fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 8192,
     chunk_edges: int = CHUNK_EDGES,
     progress: Progress = unwatched,
@@ -54,10 +57,13 @@ def node_rows(
     """Compute an encoder's rows for all nodes of some types: exact, layer by layer over all neighbors.
 
     The encoder must expose its layers (khop.models.Layered). Each layer is computed once for all types.
-    `rule` is that of training, as for `layerwise_inference`. The ranks of a group share the work.
+    Give the `rule` and the `fanouts` of training, as for `layerwise_inference`. The ranks of a group share
+    the work.
     """
     chunks = ChunkLimits(chunk_size, chunk_edges)
-    layers = Layers.of(encoder, graph, features, dict.fromkeys(node_types), chunks, rule=rule)
+    layers = Layers.of(
+        encoder, graph, features, dict.fromkeys(node_types), chunks, draws=ExactDraws(rule, fanouts)
+    )
     sharing = layers.sharing(lanes, group, in_flight)
     return layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
 
@@ -68,14 +74,14 @@ def exact_link_scores(
     features: FeatureStore,
     links: LinkList,
     work: InferenceWork,
-    rule: Rule = Uniform(),
+    draws: ExactDraws = ALL_NEIGHBORS,
 ) -> Scores:
     """Score links and their negatives over all neighbors: (n) and (n, k) per edge type.
 
     The encoder first computes a row for every node; then the pairs are scored. The ranks of a group share the
     work.
     """
-    rows, sharing = end_rows(model.encoder, graph, features, links, work, rule)
+    rows, sharing = end_rows(model.encoder, graph, features, links, work, draws)
     return link_scores(model, rows, links, sharing)
 
 
@@ -85,15 +91,15 @@ def end_rows(
     features: FeatureStore,
     links: LinkList,
     work: InferenceWork,
-    rule: Rule,
+    draws: ExactDraws,
 ) -> tuple[FeatureStore, Sharing]:
     """Compute the rows of all nodes of the types at the ends of links; return their store and the sharing.
 
-    Exact: over all neighbors by the `rule` of training.
+    Exact: layer by layer, by the rule of training.
     """
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     chunks = ChunkLimits(work.chunk_size, work.chunk_edges)
-    layers = Layers.of(encoder, graph, features, ends, chunks, rule=rule)
+    layers = Layers.of(encoder, graph, features, ends, chunks, draws=draws)
     sharing = work.sharing(graph, features)
     layer_store = sharing.layer_store()
     rows = layers.computed(sharing, layer_store, work.progress)

@@ -19,6 +19,7 @@ from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkBounds, ChunkLimits
 from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
 from khop.inference.collective_chunks import sharing_of
 from khop.inference.dynamic_chunks import Sharing
+from khop.inference.exact_draws import ALL_NEIGHBORS, ExactDraws, FanoutByType
 from khop.inference.forward_inputs import columns_read
 from khop.inference.layer_stores import Memory
 from khop.inference.part_order import PartOrder, pieces_of
@@ -30,6 +31,7 @@ from khop.models.node_embedding import gathered
 from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group
+from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import NeighborSampler, check_seeds, check_timeless
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType
@@ -46,6 +48,7 @@ def layerwise_inference(
     *,
     nodes: Tensor | None = None,
     rule: Rule = Uniform(),
+    fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 8192,
     chunk_edges: int = CHUNK_EDGES,
     progress: Progress = unwatched,
@@ -59,7 +62,8 @@ def layerwise_inference(
     all neighbors and `chunk_size` nodes at a time, or fewer if they have more than `chunk_edges` edges. A
     node with more edges is a chunk by itself. The values of two layers are held in memory, once per machine.
     Neighbors are weighed by what draws by `rule`, the rule of training, estimate: see
-    `RuleBase.has_weights`. ValueError for rules with time limits.
+    `RuleBase.has_weights`. ValueError for rules with time limits. `TopK` takes the edges that training takes,
+    for which it needs the `fanouts` of training; other rules ignore them.
 
     The ranks of a group share the chunks of each layer, and every rank gets all values. The result is
     bit-identical for any number of ranks. If ranks hold parts of the graph, `lanes` are the graph's, and each
@@ -71,7 +75,7 @@ def layerwise_inference(
     order = PartOrder.of(nodes, graph.partition_bounds(node_type))
     wanted = {node_type: None if nodes is None else order.there(nodes)}
     limits = ChunkLimits(chunk_size, chunk_edges)
-    layers = Layers.of(model, graph, features, wanted, limits, rule=rule)
+    layers = Layers.of(model, graph, features, wanted, limits, draws=ExactDraws(rule, fanouts))
     sharing = layers.sharing(lanes, group, in_flight)
     rows = layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
     return order.back(rows[node_type])
@@ -130,12 +134,12 @@ class Layers:
         features: FeatureStore,
         stages: Sequence[Sequence[Stage]],
         rows_of: Sequence[Mapping[NodeType, RowsOf]],
-        rule: Rule,
+        samplers: Sequence[NeighborSampler],
     ) -> None:
         self.stages = stages  # per layer, input layer first, one for each node type
         self._stores = graph, features
         self._model = model
-        self._chunks = _all_neighbors(model, graph, features, rule, fanout=-1)
+        self._samplers = samplers  # of each layer
         self._rows_of = rows_of
 
     @classmethod
@@ -148,14 +152,15 @@ class Layers:
         chunks: ChunkLimits,
         *,
         depth: int | None = None,
-        rule: Rule = Uniform(),
+        draws: ExactDraws = ALL_NEIGHBORS,
     ) -> Layers:
         """Build the layers for the model's output of `wanted`; with `depth`, only the first `depth` layers.
 
         `chunks` limits the edges of chunks too if the graph tells in-degrees: see `ChunkBounds`.
-        ValueError if the model does not expose its layers, or if the rule has time limits.
+        ValueError if the model does not expose its layers, if the rule has time limits, or if it needs
+        fanouts that are missing.
         """
-        check_timeless(rule)
+        check_timeless(draws.rule)
         if not isinstance(model, Layered):
             raise ValueError(
                 f"{type(model).__name__} does not expose its layers: give them as modules with "
@@ -163,17 +168,20 @@ class Layers:
                 "encode, layer and head (khop.models.Layered); or sample, with khop.sampled_inference"
             )
         count = model.num_layers if depth is None else depth
-        reach = destination_types(followed_edge_types(model, graph.schema), tuple(wanted), count)
+        followed = followed_edge_types(model, graph.schema)
+        reach = destination_types(followed, tuple(wanted), count)
         rows_of = [
             {t: _rows_of(model, index, t, depth is None and index == count - 1) for t in types}
             for index, types in enumerate(reach)
         ]
         stages = []
-        bounds = ChunkBounds(graph, followed_edge_types(model, graph.schema), chunks)
-        for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of, rule)):
+        fanouts = draws.of_layers(graph.schema, followed, model.num_layers)[:count]
+        samplers = _samplers(model, graph, draws.rule, fanouts)
+        bounds = ChunkBounds(graph, followed, chunks)
+        for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of, draws.rule)):
             nodes = wanted if index == count - 1 else {}
             stages.append([bounds.stage(index, t, of_type[t], nodes.get(t)) for t in of_type])
-        return cls(model, graph, features, stages, rows_of, rule)
+        return cls(model, graph, features, stages, rows_of, samplers)
 
     def sharing(self, lanes: Lanes | None, group: Group, in_flight: InFlight) -> Sharing:
         """Choose how ranks share the chunks; `lanes` are the graph's, if ranks hold parts of it."""
@@ -196,9 +204,10 @@ class Layers:
         total = sum(stage.count for layer in self.stages for stage in layer)
         skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
         meter = Meter(progress, total, sharing, skipped)
-        chunks, values = self._chunks, dict[NodeType, Tensor]()
+        values = dict[NodeType, Tensor]()
         with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
+                chunks = _first_chunks(self._model, self._stores[1], self._samplers[index])
                 if values:
                     below = layer_store.store(self.stages[index - 1], values)
                     chunks = _over(chunks, self._stores[1], below, tuple(values))
@@ -219,7 +228,8 @@ def _row_shapes(
 ) -> list[dict[NodeType, Tensor]]:
     """Row shape and dtype by layer and type, computed for one node of each type without neighbors."""
     assert isinstance(model, nn.Module)
-    chunks = _all_neighbors(model, graph, features, rule, fanout=0)
+    nothing = dict.fromkeys(graph.schema.edge_types, 0)
+    chunks = _first_chunks(model, features, _samplers(model, graph, rule, [nothing])[0])
     shapes, values = [], dict[NodeType, Tensor]()
     with evaluating(model):
         for index, of_type in enumerate(rows_of):
@@ -233,15 +243,21 @@ def _row_shapes(
     return shapes
 
 
-def _all_neighbors(
-    model: nn.Module, graph: GraphStore, features: FeatureStore, rule: Rule, fanout: int
-) -> Chunks:
+def _samplers(
+    model: nn.Module, graph: GraphStore, rule: Rule, fanouts: Sequence[FanoutByType]
+) -> list[NeighborSampler]:
+    """Make a sampler of one hop for each layer; layers with equal fanouts share one."""
+    edge_ids = bool(columns_read(model, graph.schema, None, None).of_edges)
+    made: list[NeighborSampler] = []
+    for of_layer in fanouts:
+        like = next((sampler for sampler in made if sampler.fanouts == (of_layer,)), None)
+        made.append(like or NeighborSampler(graph, [of_layer], rule=rule, edge_ids=edge_ids))
+    return made
+
+
+def _first_chunks(model: nn.Module, features: FeatureStore, sampler: NeighborSampler) -> Chunks:
     """Make the chunks of a model's first layer."""
-    assert isinstance(model, Layered)
-    choice = columns_read(model, graph.schema, None, None)
-    followed = followed_edge_types(model, graph.schema)
-    fanouts = {t: fanout if t in followed else 0 for t in graph.schema.edge_types}
-    sampler = NeighborSampler(graph, [fanouts], rule=rule, edge_ids=bool(choice.of_edges))
+    choice = columns_read(model, sampler.graph.schema, None, None)
     return Chunks(sampler, features, choice, DrawKey(0), mover(model))
 
 

@@ -10,10 +10,10 @@ from khop.graph.store import GraphStore
 from khop.inference.chunk_bounds import ChunkLimits
 from khop.inference.chunks import evaluating
 from khop.inference.collective_chunks import InferenceWork
+from khop.inference.exact_draws import ExactDraws
 from khop.inference.layer_stores import Memory
 from khop.inference.node_outputs import Layers
 from khop.models.link_predictor import LinkPredictor
-from khop.rules.rule import Rule
 from khop.schema import EdgeType, NodeType
 from khop.training.move import mover
 
@@ -25,11 +25,11 @@ def pair_scores(
     edge_type: EdgeType,
     pairs: tuple[Tensor, Tensor],
     work: InferenceWork,
-    rule: Rule,
+    draws: ExactDraws,
 ) -> Tensor:
     """Return (n): the scores of pairs, which are the sources and the destinations, int64 (n) each.
 
-    The rows of these nodes alone are computed, layer by layer over all neighbors by the `rule` of training.
+    The rows of these nodes alone are computed, layer by layer by the rule of training.
     ValueError if the encoder does not expose its layers.
     """
     ends = edge_type[0], edge_type[2]
@@ -37,7 +37,7 @@ def pair_scores(
     for node_type, nodes in zip(ends, pairs, strict=True):
         wanted[node_type] = torch.cat([wanted.get(node_type, nodes[:0]), nodes]).unique()
     limits = ChunkLimits(work.chunk_size, work.chunk_edges)
-    layers = Layers.of(model.encoder, graph, features, wanted, limits, rule=rule)
+    layers = Layers.of(model.encoder, graph, features, wanted, limits, draws=draws)
     sharing = layers.sharing(work.lanes, work.group, work.in_flight)
     rows = layers.computed(sharing, sharing.layer_store(), work.progress, last=Memory(sharing.group))
     move = mover(model)

@@ -149,7 +149,14 @@ class Rule(Protocol):
         """Return the coefficients of all edges in the sum that draws estimate, float64 (edges).
 
         None: draws estimate the mean over all edges of a row. ValueError if they estimate no fixed sum: exact
-        inference then draws all edges by the rule itself.
+        inference then draws by the rule itself, with `exact_fanout`.
+        """
+        ...
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of exact inference along an edge type that training draws with `fanout`.
+
+        -1: all edges. A rule without random draws may return `fanout`: the same edges as in training.
         """
         ...
 
@@ -243,6 +250,10 @@ class RuleBase(ABC):
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
         """Return the coefficients of all edges in the sum that draws estimate: by default an error."""
         raise ValueError(f"{self}: states no coefficients of all edges; its draws may estimate no fixed sum")
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of exact inference: by default -1, all edges."""
+        return -1
 
 
 def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays) -> HopRows:

@@ -75,10 +75,18 @@ class Sum(RuleBase):
 
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor:
         """Return the coefficients of the inner rule times the degree of each edge's row."""
-        csc, of_mean = arrays.edges[edge_type], self.inner.exact_weights(edge_type, arrays)
+        csc = arrays.edges[edge_type]
+        try:
+            of_mean = self.inner.exact_weights(edge_type, arrays)
+        except ValueError as error:
+            raise ValueError(f"{self}: {error}") from error
         if of_mean is None:
             return torch.ones(csc.num_edges, dtype=torch.float64, device=csc.indptr.device)
         return of_mean * csc.indptr.diff()[csc.destinations()]
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of the inner rule."""
+        return self.inner.exact_fanout(schema, edge_type, fanout)
 
 
 @dataclass(frozen=True)

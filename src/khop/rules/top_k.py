@@ -11,16 +11,16 @@ from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_smallest import sample_smallest_reference
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.rules.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
-from khop.schema import EdgeType
+from khop.schema import EdgeType, Schema
 
 
 @dataclass(frozen=True)
 class TopK(RuleBase):
     """The `fanout` edges of a node with the largest values of a column; of equal ones the first in the row.
 
-    Nothing is random, so a mean over the neighbors is no estimate of a mean over all neighbors: exact
-    inference, as fanout -1, takes the plain mean over all of them. Evaluate with the fanouts of training for
-    the same neighbors. Values may be negative or infinite. Edge types without the column are drawn uniformly.
+    Nothing is random, so a mean over the neighbors is no estimate of a mean over all neighbors. Exact
+    inference takes the same edges, by the fanout of the layer in training. Values may be negative or
+    infinite. Edge types without the column are drawn uniformly; exact inference takes all their edges.
     """
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST
@@ -49,6 +49,10 @@ class TopK(RuleBase):
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> NoReturn:
         """Raise ValueError: the largest edges estimate no mean over all edges."""
         raise ValueError(
-            f"{self}: nothing is drawn, so a mean over some edges estimates no mean over all edges; evaluate "
-            "with the fanouts of training"
+            f"{self}: nothing is drawn, so a mean over some edges estimates no mean over all edges; exact "
+            "inference takes the fanouts of training"
         )
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of training; -1 for an edge type without the column."""
+        return fanout if self.column in schema.columns.get(edge_type, {}) else -1

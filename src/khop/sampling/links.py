@@ -97,6 +97,11 @@ class LinkSampler(SamplerBase):
         return self.neighbors.num_layers
 
     @property
+    def exact_fanouts(self) -> Sequence[Fanout]:
+        """Fanouts of exact evaluation along the edge types that each hop follows."""
+        return self.neighbors.exact_fanouts
+
+    @property
     def seed_kinds(self) -> frozenset[SeedKind]:
         """The kinds of seeds that `sample` takes: links, and nodes beside them or alone."""
         return frozenset({"nodes", "links"})

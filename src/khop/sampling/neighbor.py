@@ -110,8 +110,9 @@ class NeighborSampler(SamplerBase):
 
     @property
     def exact_fanouts(self) -> Sequence[Fanout]:
-        """Fanouts that take all neighbors along the edge types that each hop follows."""
-        return [{t: -1 if fanout else 0 for t, fanout in of_hop.items()} for of_hop in self.fanouts]
+        """Fanouts of exact evaluation along the edge types that each hop follows, by the rule."""
+        exact, schema = self.rule.exact_fanout, self.graph.schema
+        return [{t: exact(schema, t, f) if f else 0 for t, f in of_hop.items()} for of_hop in self.fanouts]
 
     def settings(self) -> Mapping[str, object]:
         """Return the arguments beside the graph."""

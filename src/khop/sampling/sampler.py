@@ -191,7 +191,10 @@ class Sampler(Protocol):
 
     @property
     def exact_fanouts(self) -> Sequence[Fanout] | None:
-        """Fanouts that take all neighbors along the edge types that samples follow; None: along all."""
+        """Fanouts of exact evaluation per layer: -1, all neighbors, along edge types that samples follow.
+
+        Rules such as TopK take their own fanouts: `RuleBase.exact_fanout`. None: -1 along all edge types.
+        """
         ...
 
     def settings(self) -> Mapping[str, object]:

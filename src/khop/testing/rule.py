@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import FrozenInstanceError, dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Collection
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.api.partition import partition_graph
-from khop.draw import DrawKey, Frontier, Neighbors
+from khop.draw import DrawKey, Frontier
 from khop.exchange.draw_wire import HopWire
 from khop.graph.rule_arrays import RuleArrays
 from khop.kernels.draw_request import DrawRequest
@@ -26,69 +25,13 @@ from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
 from khop.rules.rule import FrontierField, Hop, NeedKind, Rule
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-from khop.testing.graphs import BUYS, TIMES, PlainGraph, int64, plain_graphs_with_columns
+from khop.testing.graphs import BUYS, PlainGraph, int64, plain_graphs_with_columns
+from khop.testing.hop_questions import Question, expect_same, questions, rows_of
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
 from khop.testing.watched_arrays import WatchedArrays, WatchedFrontier
 
-Drawn = Mapping[EdgeType, Neighbors]
-Row = tuple[list[int], list[int], list[float] | None]
 FEW = 6  # examples of promises that write folders or draw many rows
 LARGE = 800  # rows of a frontier that several threads share
-
-
-@dataclass(frozen=True)
-class Question:
-    """One hop over a small graph."""
-
-    plain: PlainGraph
-    frontier: dict[NodeType, Frontier]
-    fanouts: dict[EdgeType, int]
-    key: DrawKey
-
-    def hop(self, rule: Rule) -> Hop:
-        """Return the hop by a rule."""
-        return Hop(2, self.fanouts, rule, edge_ids=True)
-
-    def drawn(self, rule: Rule) -> Drawn:
-        """Draw from khop's store of the graph."""
-        return self.plain.in_memory().sample_hop(self.frontier, self.hop(rule), self.key)
-
-
-@st.composite
-def questions(draw: st.DrawFn, rule: Rule) -> Question:
-    """Draw frontiers with the fields that the rule reads, and fanouts of all kinds."""
-    plain = draw(plain_graphs_with_columns())
-    frontier = {}
-    for node_type, count in plain.counts.items():
-        nodes = draw(st.lists(st.integers(0, count - 1), max_size=6))
-        fields: dict[str, Tensor] = {}
-        if FrontierField.UNTIL in rule.frontier_fields:
-            fields["until"] = int64([draw(TIMES) for _ in nodes])
-        if FrontierField.TREE in rule.frontier_fields and draw(st.booleans()):
-            fields["tree"] = int64([draw(st.integers(0, 99)) for _ in nodes])
-        frontier[node_type] = Frontier(int64(nodes), **fields)
-    fanouts = {edge_type: draw(st.integers(-1, 6)) for edge_type in plain.edges}
-    return Question(plain, frontier, fanouts, DrawKey(draw(st.integers(0, 2**64 - 1))))
-
-
-def rows_of(drawn: Neighbors) -> list[Row]:
-    """Return nodes, edges and weights of each row."""
-    assert drawn.edges is not None
-    return [
-        (
-            drawn.nodes[begin:end].tolist(),
-            drawn.edges[begin:end].tolist(),
-            None if drawn.weights is None else drawn.weights[begin:end].tolist(),
-        )
-        for begin, end in pairwise(drawn.offsets.tolist())
-    ]
-
-
-def expect_same(what: str, one: Drawn, other: Drawn) -> None:
-    """Raise AssertionError unless two results of a hop are equal."""
-    expect_equal(f"edge types {what}", list(one), list(other))
-    for edge_type, found in one.items():
-        expect_equal(f"rows of {edge_type} {what}", rows_of(found), rows_of(other[edge_type]))
 
 
 @promise
@@ -341,6 +284,25 @@ def all_neighbors_have_their_exact_weights(rule: Rule) -> None:
 
 
 @promise
+def exact_inference_draws_nothing_at_random(rule: Rule) -> None:
+    """Draw the same with any key by the fanouts of `exact_fanout`, which are -1 or the given ones."""
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        schema, exact = question.plain.in_memory().schema, dict[EdgeType, int]()
+        for edge_type, fanout in question.fanouts.items():
+            exact[edge_type] = rule.exact_fanout(schema, edge_type, fanout)
+            is_known = exact[edge_type] in (-1, fanout)
+            expect(is_known, f"exact_fanout of {fanout} is {exact[edge_type]}, must be it or -1")
+        drawn, other = (
+            replace(question, fanouts=exact, key=DrawKey(number)).drawn(rule) for number in (1, 2)
+        )
+        expect_same("of exact inference, with another key", other, drawn)
+
+    check()
+
+
+@promise
 def degrees_weigh_the_edges_of_a_row(rule: Rule) -> None:
     """Weigh draws of one neighbor by the rule `degrees` with the number of edges of their rows."""
     counting = rule.degrees
@@ -400,6 +362,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
     frontier_fields_are_those_that_it_reads,
     messages_between_ranks_carry_a_draw,
     all_neighbors_have_their_exact_weights,
+    exact_inference_draws_nothing_at_random,
     degrees_weigh_the_edges_of_a_row,
     uniform_rules_draw_all_edges_alike,
 )
