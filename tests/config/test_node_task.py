@@ -116,6 +116,20 @@ def test_outputs_of_regression_are_in_the_unit_of_the_label_from_the_start(label
     assert plain.scores(("val",), unwatched)["val"] > 4000
 
 
+def test_the_labels_of_most_training_nodes_are_measured_beside_every_score(labeled: Path) -> None:
+    task, graph = run_of(labeled, kind="multi-label", label="tags"), khop.open_graph(labeled)
+    found = task.evaluated(("val",), unwatched, ("f1-macro",)).baselines
+    tags = graph.columns["item"]["tags"]
+    train, held_out = (tags[graph.split(split)["item"]] for split in ("train", "val"))
+    known = (train == 0) | (train == 1)
+    has = 2 * (train == 1).sum(0) > known.sum(0)
+    predicted = has & ((held_out == 0) | (held_out == 1))
+    right = int((predicted & (held_out == 1)).sum())
+    either = int(predicted.sum()) + int((held_out == 1).sum())
+    assert found.keys() == {"val/majority/f1-micro", "val/majority/f1-macro"}
+    assert found["val/majority/f1-micro"] == pytest.approx(2 * right / either)
+
+
 def test_predictions_are_of_the_kind_of_the_task(labeled: Path) -> None:
     sizes = run_of(labeled, kind="node-regression", label="size").evaluated(("val",), unwatched).predictions
     (piece,) = sizes.pieces(Names())

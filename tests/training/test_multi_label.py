@@ -41,6 +41,22 @@ def test_scores_are_of_known_entries() -> None:
         TASK.score(output[:1], LABELS[1:2], nodes[:1])
 
 
+def test_the_constant_prediction_has_the_labels_of_most_known_entries() -> None:
+    labels = torch.tensor([[1, 0, 255], [1, 1, 255], [255, 0, 255], [0, 1, 255]], dtype=torch.uint8)
+    constant = TASK.constant(labels, 3)
+    assert constant is not None
+    assert (constant.name, constant.output.tolist()) == ("majority", [1, -1, -1])  # a tie is no majority
+    outputs, nodes = constant.output.expand(4, -1), torch.arange(4)
+    assert TASK.score(outputs, labels, nodes) == pytest.approx(2 * 2 / (3 + 4))
+    assert TASK.score(outputs, labels, nodes, "roc-auc") == 0.5
+    numbers = torch.tensor([[1.0, float("nan")], [1.0, 0.0]])
+    of_numbers = TASK.constant(numbers, 2)
+    assert of_numbers is not None
+    assert of_numbers.output.tolist() == [1, -1]
+    assert TASK.constant(torch.full((2, 3), -1), 3) is None
+    assert TASK.constant(torch.empty(0, 3), 3) is None
+
+
 def test_wrong_shapes_and_metrics_are_named() -> None:
     with pytest.raises(ValueError, match="give the model one output per label"):
         TASK.losses(torch.zeros(3, 2), batch_of(LABELS))

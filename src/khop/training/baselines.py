@@ -41,6 +41,20 @@ class Constant:
         return cls("majority", output)
 
     @classmethod
+    def majorities(cls, entries: Tensor) -> Constant | None:
+        """Return the labels that more than half of the known entries have: 1 for them, -1 for the others.
+
+        `entries` are int (n, labels): 1 has the label, 0 has it not, negative numbers are unknown. None if no
+        entry is known.
+        """
+        _check_labels(entries)
+        known = entries >= 0
+        if not bool(known.any()):
+            return None
+        is_majority = 2 * (entries > 0).sum(0) > known.sum(0)
+        return cls("majority", is_majority.float() * 2 - 1)
+
+    @classmethod
     def mean(cls, labels: Tensor) -> Constant | None:
         """Return the mean of `labels`, float (n) or (n, outputs), without NaN. None if no label is known."""
         _check_labels(labels)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from khop.batch import Batch
 from khop.schema import NodeType
+from khop.training.baselines import Constant
 from khop.training.metrics import check_outputs, known_metric
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, MultiLabelMetric, entries_of
 
@@ -55,6 +56,10 @@ class MultiLabelClassification:
         if bool((entries == UNKNOWN).all()):
             raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, it needs one")
         return MULTI_LABEL_METRICS[name](output, entries)
+
+    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
+        """Return the labels that most nodes with a known entry have; None if no entry is known."""
+        return Constant.majorities(entries_of(labels))
 
     def _entries(self, labels: Tensor, output: Tensor) -> Tensor:
         if labels.shape != output.shape:
