@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_geometric.nn import RGCNConv
 
+from khop.inference.node_outputs import layerwise_inference
 from khop.models.rgcn import RGCN
 from support.small_graphs import SmallGraph, one_type, shop, small_graph
 
@@ -74,6 +76,53 @@ def test_without_an_encoder_all_rows_have_one_width() -> None:
         ValueError, match=r"input rows have widths \{'item': 6, 'user': 4\}.*of one width, or"
     ):
         RGCN.for_graph(shop().store, embedding=0, encoder="none")
+
+
+def by_torch_geometric(model: RGCN, graph: SmallGraph, target: str) -> Tensor:
+    """The forward pass of RGCNConv layers with the model's weights, over all types as one type."""
+    weights, counts = dict(model.named_parameters()), graph.store.counts
+    first, total = {}, 0
+    for t, count in counts.items():
+        first[t], total = total, total + count
+    x = torch.zeros(total, 8, dtype=torch.float64)
+    for t, columns in graph.features.columns.items():
+        if f"encoder.linear.node:{t}.weight" in weights:
+            x[first[t] : first[t] + counts[t]] = model.encoder.linear[f"node:{t}"](columns["x"])
+    for index, layer in enumerate(model.layers):
+        slots = list(layer.weights.slots.first)  # type: ignore[union-attr]
+        own, bias = (weights[f"layers.{index}.weights.{name}"] for name in ("own", "bias"))
+        shares = weights.get(f"layers.{index}.weights.shares")
+        bases = None if shares is None else shares.shape[1]
+        convolution = RGCNConv(8, 8, len(slots), num_bases=bases).double()
+        if shares is None:
+            names = [f"layers.{index}.weights.neighbors.{':'.join(t)}" for t in slots]
+        else:
+            names = [f"layers.{index}.weights.bases.{number}" for number in range(shares.shape[1])]
+            convolution.comp.data = shares.detach()
+        convolution.weight.data = torch.stack([weights[name].detach().T for name in names])
+        convolution.root.data, convolution.bias.data = own.detach().T, bias.detach()
+        ends = [torch.stack(graph.edges[t]) + torch.tensor([[first[t[0]]], [first[t[2]]]]) for t in slots]
+        kinds = torch.cat([torch.full((pairs.shape[1],), number) for number, pairs in enumerate(ends)])
+        x = convolution(x, torch.cat(ends, 1), kinds).relu()
+    rows: Tensor = model.heads[f"node:{target}"](x[first[target] : first[target] + counts[target]])
+    return rows.detach()
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+@pytest.mark.parametrize(("make", "target"), [(one_type, "node"), (shop, "item")])
+def test_over_all_neighbors_it_is_that_of_torch_geometric(
+    make: type[SmallGraph], target: str, bases: int
+) -> None:
+    graph = make(torch.float64)  # type: ignore[call-arg, arg-type]
+    model = RGCN.for_graph(graph.store, hidden=8, embedding=0, layers=2, bases=bases).double()
+    for layer in model.layers:
+        torch.nn.init.normal_(layer.weights.bias)  # type: ignore[union-attr]
+    expected = by_torch_geometric(model, graph, target)
+    nodes = torch.arange(graph.store.num_nodes(target))
+    found = model(graph.batch(nodes, [-1, -1], target)).detach()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    exact = layerwise_inference(model, graph.store, graph.features, target, chunk_size=7)
+    torch.testing.assert_close(exact, expected, rtol=0, atol=1e-10)
 
 
 def test_bases_take_fewer_parameters_than_a_matrix_per_edge_type() -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch_geometric.loader.graph_saint import GraphSAINTSampler
 
 import khop
-from khop.draw import DrawKey
+from khop.draw import DrawKey, Purpose
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.sampling.saint_draws import SaintDraw
 from khop.sampling.sampler import GroupShare
-from support.group_graphs import TO, sums
+from support.group_graphs import TO, edges_of, nodes_of, sums
 
 # In-neighbors; node 4 has none, so walks end there.
 PAIRS = [(1, 0), (2, 0), (0, 1), (0, 2), (3, 2), (2, 3), (4, 3), (3, 3)]
+ORDERED = sorted(PAIRS, key=lambda pair: pair[1])  # as rows of in-edges have them
 COUNT = 5
 IN = {node: [source for source, into in PAIRS if into == node] for node in range(COUNT)}
 DRAWS = [khop.SaintNodes(3), khop.SaintEdges(2), khop.SaintWalks(2, 2)]
@@ -54,11 +57,10 @@ def subgraphs(draw: SaintDraw) -> Iterator[tuple[float, set[int]]]:
 def enumerated(draw: SaintDraw) -> tuple[torch.Tensor, torch.Tensor]:
     """The probabilities that a subgraph contains each node, and each edge in CSC order."""
     nodes, edges = torch.zeros(COUNT).double(), torch.zeros(len(PAIRS)).double()
-    in_order = sorted(PAIRS, key=lambda pair: pair[1])
     for probability, inside in subgraphs(draw):
         for node in inside:
             nodes[node] += probability
-        for position, (source, into) in enumerate(in_order):
+        for position, (source, into) in enumerate(ORDERED):
             if source in inside and into in inside:
                 edges[position] += probability
     return nodes, edges
@@ -73,6 +75,50 @@ def test_presampled_counts_are_the_enumerated_probabilities(draw: SaintDraw) -> 
         error = (found.double() / counts.subgraphs - expected).abs()
         assert (error <= 4.5 * deviation + 1e-12).all(), (found / counts.subgraphs, expected)
     assert counts.nodes.sum() >= 4000 * COUNT
+
+
+class Replayed(torch.utils.data.Dataset):
+    """Presampled subgraphs in the form in which torch_geometric's GraphSAINT samplers draw them.
+
+    Their coefficients are computed in torch; only their draws need torch-sparse. It counts edges by their
+    first end and the paper by the end that aggregates, so edges are turned here.
+    """
+
+    num_workers, log, sample_coverage, N, E = 0, False, 1, COUNT, len(PAIRS)
+
+    def __init__(self, subgraphs: list[tuple[list[int], list[tuple[int, int]]]]) -> None:
+        self.subgraphs, self.num_steps = subgraphs, len(subgraphs)
+        sources, destinations = torch.tensor(ORDERED).T
+        self.adj = SimpleNamespace(coo=lambda: (destinations, sources, torch.arange(len(PAIRS))))
+
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, SimpleNamespace]:
+        nodes, pairs = self.subgraphs[number]
+        edges = torch.tensor([ORDERED.index(pair) for pair in pairs], dtype=torch.int64)
+        return torch.tensor(nodes), SimpleNamespace(storage=SimpleNamespace(value=lambda: edges))
+
+
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: type(draw).__name__)
+def test_coefficients_are_those_of_torch_geometric(draw: SaintDraw) -> None:
+    sampler = khop.SaintSampler(graph(), draw, layers=1, coverage=60, seed=9)
+    many, everyone = sampler.counts.subgraphs, {"node": torch.arange(COUNT)}
+    one_each = torch.arange(many + 1)
+    share = GroupShare(one_each[:-1], one_each, 0, many, many, everyone)
+    sample = sampler.sample(khop.Seeds({}, {}, groups=share), DrawKey.of(9, Purpose.PRESAMPLE))
+    drawn = [(nodes_of(sample, group), edges_of(sample, group)) for group in range(many)]
+    of_nodes, of_edges = GraphSAINTSampler._compute_norm(Replayed(drawn))  # 1 / lambda / N, and 1 / alpha
+    rows, source_and_destination = sample.nodes["node"], sample.blocks[0].adjacencies[TO].edge_index
+    ends = list(zip(*rows[source_and_destination].tolist(), strict=True))
+    degree = torch.tensor([len(IN[into]) for _, into in ends])
+    weights = sample.blocks[0].adjacencies[TO].weight
+    assert weights is not None
+    expected = of_edges[[ORDERED.index(pair) for pair in ends]] / degree
+    torch.testing.assert_close(weights, expected)
+    seeds = rows[sample.seed_index["node"]]
+    losses = sample.weighted(torch.ones(seeds.numel()), many)
+    torch.testing.assert_close(losses, of_nodes[seeds])
 
 
 @pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: type(draw).__name__)
