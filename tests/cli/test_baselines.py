@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from khop.cli.baselines import spread_scores
+from khop.config.build import prepare
+from khop.config.read import read_toml
 
 from .conftest import Ran
 
@@ -72,3 +79,14 @@ def test_any_number_of_processes_trains_the_same(khop_command: Command, small_ru
     one, two = (json.loads(khop_command("evaluate", run, *read).stdout) for run in ("a", "b"))
     assert len(own_scores(one)) == 3
     assert own_scores(one) == own_scores(two)
+
+
+def test_label_propagation_is_left_out_with_a_message_where_servers_have_the_edges(
+    small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = prepare(read_toml(small_run), small_run.parent)
+    assert spread_scores(run, ("val",), ()).keys() == {"val/label-propagation/accuracy"}
+    far: Any = SimpleNamespace(servers=object(), schema=run.graph.schema)
+    assert spread_scores(replace(run, graph=far), ("val",), ()) == {}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("khop: --baselines: label propagation needs the edges, and servers have them")

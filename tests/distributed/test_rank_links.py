@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.distributed.rank_links import RankLinks, of_all_nodes
+from khop.distributed.rank_links import RankLinks, of_all_nodes, rows_of_all_nodes
 from khop.exchange.lanes import Lanes
+from khop.exchange.peers import Message
 from khop.runtime.group import ALONE
 from support.one_rank import one_rank_graph
 from support.small_typed_folders import BUYS
@@ -39,6 +40,14 @@ def test_counts_that_cannot_be_are_refused_with_their_sender(
     bounds = links.folder.book.offsets["item"]
     with pytest.raises(ValueError, match=problem):
         of_all_nodes(links.lanes.peers, links.holders, bounds, counts)
+
+
+def test_alone_a_rank_gets_its_own_rows(typed_parts: Path) -> None:
+    links, rows = links_of(typed_parts), torch.randn(200, 3, dtype=torch.float64)
+    given = links.lanes.peers, links.holders, links.folder.book.offsets["item"]
+    assert torch.equal(rows_of_all_nodes(*given, rows, Message("spreading labels", "row")), rows)
+    with pytest.raises(ValueError, match="199 numbers, where 200 nodes are"):
+        rows_of_all_nodes(*given, rows[:199], Message("spreading labels", "row"))
 
 
 def test_ends_that_are_no_nodes_are_refused(typed_parts: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from khop.cli.lines import tell
 from khop.cli.run_folder import CHECKPOINTS, write_config, write_whole
 from khop.config.build import Run
+from khop.config.label_propagation import label_propagation, spreads_labels
 from khop.config.own_features import own_features
 from khop.config.read import RawRun
 from khop.inference.chunks import Progress
@@ -71,3 +72,16 @@ class OwnFeatures:
         group = this_group()
         with group.exchanging("looking for a baseline"):
             return bool(json.loads(group.share_bytes(json.dumps(is_there).encode())))
+
+
+def spread_scores(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
+    """Return the scores of label propagation; over servers there are none, and a message says so.
+
+    Collective.
+    """
+    if run.graph.servers is not None and spreads_labels(run) and this_group().rank == 0:
+        tell(
+            "--baselines: label propagation needs the edges, and servers have them; it is left out. Evaluate "
+            "the folder with --baselines"
+        )
+    return label_propagation(run, splits, beside)

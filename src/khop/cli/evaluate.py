@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from khop.api.names_of import names_of
-from khop.cli.baselines import OwnFeatures
+from khop.cli.baselines import OwnFeatures, spread_scores
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.next_steps import reading, say_next
@@ -19,7 +19,6 @@ from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.terminal import say
 from khop.config.build import Run
-from khop.config.label_propagation import label_propagation
 from khop.config.read import RawRun
 from khop.config.run_task import Evaluation
 from khop.config.saved_run import CHECKPOINTS
@@ -66,7 +65,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
         if baseline is not None:
             baseline.load(request.given)
             scores |= baseline.scores(*arguments)
-            scores |= label_propagation(run, arguments[0], request.metrics)
+            scores |= spread_scores(run, arguments[0], request.metrics)
     outcome: dict[str, object] = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,

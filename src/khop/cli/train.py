@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from khop.api.launch import launched_by_others
-from khop.cli.baselines import OwnFeatures
+from khop.cli.baselines import OwnFeatures, spread_scores
 from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
@@ -38,7 +38,6 @@ from khop.cli.terminal import say
 from khop.config.build import Run
 from khop.config.fields import run_fields, value_at
 from khop.config.gpu import check_gpu_is_there
-from khop.config.label_propagation import label_propagation
 from khop.config.link_run_task import LinkTask
 from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
@@ -103,7 +102,7 @@ def _compared(run: Run, folder: Path, request: Request, watcher: Observer) -> di
     baseline = OwnFeatures.of(run, request.raw, folder)
     baseline.train()
     scores = baseline.scores(run.run_task.splits, watcher.evaluating, ())
-    scores |= label_propagation(run, run.run_task.splits, ())
+    scores |= spread_scores(run, run.run_task.splits, ())
     return {score_name(name, run.task.metric): score for name, score in scores.items()}
 
 

@@ -172,16 +172,17 @@ class Run:
     ) -> Evaluation:
         """Compute scores, and keep the predictions that they are computed from. Collective.
 
-        ValueError for a task that keeps none, and where ranks hold the edges.
+        ValueError for a task that keeps none.
         """
         if not isinstance(self.run_task, PredictingTask):
             raise ValueError(
                 f"predictions: the task {self.config.task.kind} has scores only, no method evaluated; leave "
                 "--predictions out"
             )
-        if self.graph.rank_edges is not None:
-            raise ValueError("predictions: ranks hold the edges in parts; evaluate the folder in one process")
-        return self.run_task.evaluated(splits, progress, beside)
+        evaluation = self.run_task.evaluated(splits, progress, beside)
+        if self.graph.rank_edges is None:
+            return evaluation
+        return replace(evaluation, predictions=evaluation.predictions.here())
 
 
 def _schedule(training: Training) -> Schedule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -80,12 +80,31 @@ def of_all_nodes(peers: Peers, holders: PartitionOwners, bounds: Sequence[int], 
 
     `bounds` hold the first node of each partition, and the end of the last.
     """
-    found = torch.empty(bounds[-1], dtype=torch.int64)
-    for rank, of_rank in enumerate(sent_to_all(peers, counts, COUNTING)):
+
+    def check(of_rank: Tensor) -> None:
+        check_below(of_rank, _MOST_EDGES, "number of edges")
+
+    return rows_of_all_nodes(peers, holders, bounds, counts, COUNTING, check)
+
+
+def rows_of_all_nodes(
+    peers: Peers,
+    holders: PartitionOwners,
+    bounds: Sequence[int],
+    rows: Tensor,
+    message: Message,
+    check: Callable[[Tensor], None] = lambda of_rank: None,
+) -> Tensor:
+    """Return the row of each node of a type as its owner has it, (nodes, ...). Collective.
+
+    `rows` are those of the nodes stored on this rank, in order. `check` raises ValueError for bad rows.
+    """
+    found = rows.new_empty(bounds[-1], *rows.shape[1:])
+    for rank, of_rank in enumerate(sent_to_all(peers, rows, message)):
         first, end = holders.held(bounds, rank)
-        with naming(peers, rank, COUNTING):
-            if of_rank.numel() != end - first:
-                raise ValueError(f"{of_rank.numel()} numbers, where {end - first} nodes are")
-            check_below(of_rank, _MOST_EDGES, "number of edges")
+        with naming(peers, rank, message):
+            if of_rank.shape[0] != end - first:
+                raise ValueError(f"{of_rank.shape[0]} numbers, where {end - first} nodes are")
+            check(of_rank)
         found[first:end] = of_rank
     return found

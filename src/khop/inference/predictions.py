@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from khop.graph.names import LABEL, Names
+from khop.inference.edge_outputs import ends_of_links
 from khop.inference.evaluation import EdgeOutputs, SplitOutputs
 from khop.inference.link_evaluation import Scores
 from khop.inference.parquet_file import id_columns, parquet
-from khop.sampling.link_seeds import LinkList
+from khop.sampling.link_seeds import LinkList, Links
 from khop.schema import EdgeType, NodeType
 from khop.training.multi_label_metrics import UNKNOWN, entries_of
 from khop.training.ranking import Places
@@ -30,6 +31,13 @@ class Predictions(Protocol):
         """Yield the columns of consecutive rows, with equal names and types."""
         ...
 
+    def here(self) -> Predictions:
+        """Return the same predictions, with all their rows in this process.
+
+        Collective where ranks hold links in parts.
+        """
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class NodePredictions:
@@ -39,6 +47,10 @@ class NodePredictions:
     label: str  # the column of labels
     splits: Mapping[str, SplitOutputs]
     kind: LabelKind = "by dtype"
+
+    def here(self) -> Predictions:
+        """Return these predictions: every rank has them."""
+        return self
 
     def pieces(self, names: Names) -> Iterator[Columns]:
         """Yield `id`, `node`, `original_id`, `split`, then labels and predictions (see `predicted`)."""
@@ -61,6 +73,14 @@ class LinkPredictions:
 
     edge_types: tuple[EdgeType, ...]
     splits: Mapping[str, tuple[LinkList, Scores]]  # links, and by type (n) scores, (n, k) of their negatives
+
+    def here(self) -> Predictions:
+        """Fetch the ends of all links, 16 bytes a link. Collective where ranks hold them in parts."""
+        fetched = {
+            split: (Links({t: ends_of_links(links, t) for t in self.edge_types}), scored)
+            for split, (links, scored) in self.splits.items()
+        }
+        return replace(self, splits=fetched)
 
     def pieces(self, names: Names) -> Iterator[Columns]:
         """Yield ids and nodes of both ends, `split`, `score`, and `rank` among the link's negatives.
@@ -102,6 +122,10 @@ class EdgePredictions:
     edge_type: EdgeType
     splits: Mapping[str, EdgeOutputs]
     kind: LabelKind = "by dtype"
+
+    def here(self) -> Predictions:
+        """Return these predictions: every rank has them."""
+        return self
 
     def pieces(self, names: Names) -> Iterator[Columns]:
         """Yield ids and nodes of both ends, `split`, then labels and predictions (see `predicted`)."""
