@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ from typer.testing import CliRunner
 
 from khop.cli.main import app
 from khop.graph.build import write_graph
+from khop.graph.describe import FolderSummary, describe_folder
 from khop.graph.folder import open_folder
+from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
@@ -77,3 +81,29 @@ def test_info_of_a_sparse_column_has_its_width_and_its_longest_row(tmp_path: Pat
     )
     assert code == 0
     assert "page x sparse float32 1 of 400" in " ".join(output.split())
+
+
+def test_progress_is_on_the_terminal_alone(graph: Path) -> None:
+    shown = CliRunner(env={"COLUMNS": "120", "FORCE_COLOR": "1"}).invoke(app, ["info", "--json", str(graph)])
+    silent = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["info", "--json", str(graph)])
+    assert "100% 0:00:00 reading item__bought-by__user/indptr.npy" in re.sub(
+        r"\x1b\[[\d;?]*\w", "", shown.stderr
+    )
+    assert json.loads(shown.stdout) == json.loads(silent.stdout)
+    assert silent.stderr == ""
+
+
+def test_progress_of_long_reads_is_in_logs(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 0.01)
+    monkeypatch.setattr("khop.cli.progress_lines.NEXT_S", 0.01)
+    at, printed = "reading user__buys__item/indptr.npy: 25 %", threading.Event()
+    monkeypatch.setattr("khop.cli.progress_lines.tell", lambda line: at in line and printed.set())
+
+    def slow(folder: Path, progress: ProgressCallback) -> FolderSummary:
+        progress("reading user__buys__item/indptr.npy", 1, 4)
+        assert printed.wait(60)
+        return describe_folder(folder, progress)
+
+    monkeypatch.setattr("khop.cli.info.describe_folder", slow)
+    done = CliRunner().invoke(app, ["info", "--json", str(graph)])
+    assert json.loads(done.stdout)["edges"]

@@ -33,6 +33,18 @@ def test_it_counts_what_the_folder_holds(shop: Path) -> None:
     assert summary.fingerprint == open_folder(shop).fingerprint
 
 
+def test_progress_goes_from_nothing_to_all(shop: Path) -> None:
+    reports: list[tuple[str, int, int]] = []
+    describe_folder(shop, lambda *report: reports.append(report))
+    done, total = [report[1] for report in reports], reports[0][2]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, total)
+    assert total == 2 * sum(path.stat().st_size for path in shop.rglob("indptr.npy"))
+    assert {report[0] for report in reports} == {
+        f"reading {folder.name}/indptr.npy" for folder in (shop / "edges").iterdir()
+    }
+
+
 def test_sizes_are_those_on_disk(shop: Path) -> None:
     summary = describe_folder(shop)
     on_disk = sum(path.stat().st_size for path in shop.rglob("*.npy"))

@@ -17,7 +17,11 @@ from support.small_typed_folders import write_typed_graph
 def test_the_whole_is_the_graph_and_parts_are_counted(tmp_path: Path) -> None:
     shop, out = write_typed_graph(tmp_path / "shop"), tmp_path / "parts"
     book = partition_graph(shop, out, 3, balance=["nodes", "edges"])
-    summary, before = describe_parts(out), describe_folder(shop)
+    reports: list[tuple[str, int, int]] = []
+    summary = describe_parts(out, lambda *report: reports.append(report))
+    before = describe_folder(shop)
+    sizes = [path.stat().st_size for path in (out / "edges").rglob("degrees.npy")]
+    assert (reports[0][1], reports[-1][1]) == (0, reports[-1][2]) == (0, 2 * sum(sizes))
     assert [(node.type, node.count, node.splits) for node in summary.whole.nodes] == [
         (node.type, node.count, node.splits) for node in before.nodes
     ]

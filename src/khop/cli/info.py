@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from khop.cli.bytes_bar import bytes_bar
 from khop.cli.next_steps import say_next
 from khop.cli.parts_table import print_parts
 from khop.cli.terminal import fitting, table_console
@@ -32,8 +33,9 @@ _LEAST_OF_EDGES = ("p90", "min", "isolated", "p99", "size", "median", "max")  # 
 
 def print_info(folder: Path, as_json: bool) -> None:
     """Print the contents of a graph folder, as tables or as one JSON object."""
-    parts = describe_parts(folder) if is_partitioned(folder) else None
-    summary = parts.whole if parts else describe_folder(folder)
+    with bytes_bar("reading") as notice:
+        parts = describe_parts(folder, notice) if is_partitioned(folder) else None
+        summary = parts.whole if parts else describe_folder(folder, notice)
     if as_json:
         print(json.dumps(asdict(parts or summary)))
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from khop.errors import REMEDY
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, open_manifest
 from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
+from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.snapshots import current_folder
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
@@ -128,32 +130,50 @@ class FolderSummary:
     edges: tuple[EdgeSummary, ...]
 
 
-def describe_folder(path: str | os.PathLike[str]) -> FolderSummary:
+def describe_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> FolderSummary:
     """Summarize a graph folder. Reads the offsets of each edge type and no other data; in-degrees only.
 
-    ValueError names a damaged file of offsets, and the row if the values show it.
+    Each file is read twice. ValueError names a damaged file of offsets, and the row if the values show it.
     """
     folder = current_folder(Path(path))
     manifest, fingerprint, _ = open_manifest(folder)
+    files = [edge_array(edge.type, "indptr") for edge in manifest.edges]
+    meter = Meter(2 * sum(manifest.arrays[file].bytes for file in files), progress)
 
     def degrees(edge_type: EdgeType) -> DegreeCounts:
         file = edge_array(edge_type, "indptr")
         indptr, count = map_numpy(folder / file, manifest.arrays[file]), manifest.edge(edge_type).count
-        return checked_degrees(_differences(indptr), count, folder / file, manifest.arrays[file])
+        return checked_degrees(_differences(indptr), count, folder / file, manifest.arrays[file], meter)
 
     nodes, edges = describe(manifest, degrees)
     num_bytes = sum(entry.bytes for entry in manifest.arrays.values())
     return FolderSummary(str(path), manifest.version, fingerprint, num_bytes, nodes, edges)
 
 
-def checked_degrees(chunks: Iterable[Counts], edges: int, file: Path, entry: ArrayEntry) -> DegreeCounts:
-    """Count degrees in chunks; ValueError if they differ from the ones that were written to the file."""
-    counts = DegreeCounts.of(_not_negative(chunks, file))
+def checked_degrees(
+    chunks: Iterable[Counts], edges: int, file: Path, entry: ArrayEntry, meter: Meter
+) -> DegreeCounts:
+    """Count degrees in chunks; ValueError if they differ from the ones that were written to the file.
+
+    Adds twice the bytes of the file to the meter.
+    """
+    what = f"reading {file.parent.name}/{file.name}"
+    counts = DegreeCounts.of(_metered(_not_negative(chunks, file), what, entry.bytes, meter))
     if counts.edges != edges:
         raise ValueError(f"{file}: its rows have {counts.edges:,} edges of {edges:,}; {REMEDY}")
-    if file_checksum(file, lambda _: None) != entry.sha256:
+    if file_checksum(file, partial(meter.at, what)) != entry.sha256:
         raise ValueError(f"{file}: checksum differs; {REMEDY}")
     return counts
+
+
+def _metered(chunks: Iterable[Counts], what: str, num_bytes: int, meter: Meter) -> Iterator[Counts]:
+    """Yield the chunks, and add `num_bytes` to the meter in their course."""
+    end = meter.done + num_bytes
+    meter.at(what)
+    for chunk in chunks:
+        yield chunk
+        meter.at(what, chunk.nbytes)
+    meter.at(what, end - meter.done)
 
 
 def _not_negative(chunks: Iterable[Counts], file: Path) -> Iterator[Counts]:

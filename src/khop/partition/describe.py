@@ -12,6 +12,7 @@ from khop.graph import layout
 from khop.graph.describe import DegreeCounts, FolderSummary, checked_degrees, describe
 from khop.graph.manifest import Manifest, read_manifest
 from khop.graph.npy import ArrayEntry, file_problem, map_numpy, row_chunks
+from khop.graph.progress import Meter, ProgressCallback
 from khop.partition.book import DEGREES, PartitionBook, part_folder, read_book
 from khop.schema import EdgeType
 
@@ -39,7 +40,7 @@ class PartsSummary:
     parts: tuple[PartSummary, ...]
 
 
-def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
+def describe_parts(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> PartsSummary:
     """Summarize a partitioned graph. Reads descriptions and in-degrees, but no edges and no features."""
     folder, book = Path(path), read_book(path)
     here = {
@@ -50,7 +51,9 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     if not here:
         raise ValueError(f"{folder}: none of its {book.num_parts} parts is on this machine; copy one here")
     whole = _as_one(book, list(here.values()))
-    nodes, edges = describe(whole, lambda edge_type: _degrees(folder, book, edge_type))
+    files = [layout.edge_array(edge.type, DEGREES) for edge in whole.edges]
+    meter = Meter(2 * sum(book.wholes[file].bytes for file in files), progress)
+    nodes, edges = describe(whole, lambda edge_type: _degrees(folder, book, edge_type, meter))
     parts = tuple(_part(book, number, here.get(number)) for number in range(book.num_parts))
     sizes = [part.num_bytes or 0 for part in parts]
     num_bytes = sum(sizes) + sum(entry.bytes for entry in book.wholes.values())
@@ -58,12 +61,13 @@ def describe_parts(path: str | os.PathLike[str]) -> PartsSummary:
     return PartsSummary(of_all, book.method, book.quality.cut, book.quality.remote_share, parts)
 
 
-def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType) -> DegreeCounts:
+def _degrees(folder: Path, book: PartitionBook, edge_type: EdgeType, meter: Meter) -> DegreeCounts:
     file = layout.edge_array(edge_type, DEGREES)
     if problem := file_problem(folder / file, book.wholes[file]):
         raise ValueError(f"{folder / file}: {problem}; {REMEDY}")
     chunks = (degrees for _, degrees in row_chunks(map_numpy(folder / file, book.wholes[file])))
-    return checked_degrees(chunks, book.first_edges(edge_type)[-1], folder / file, book.wholes[file])
+    edges = book.first_edges(edge_type)[-1]
+    return checked_degrees(chunks, edges, folder / file, book.wholes[file], meter)
 
 
 def _as_it_lies(part: Path) -> Manifest:
