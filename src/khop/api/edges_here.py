@@ -19,7 +19,7 @@ JOINING = Message("joining rows of nodes", "row")
 def edges_here(graph: Graph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
     """Return offsets, int64 (destinations here + 1), and sources, int64 (edges), by destination in order.
 
-    All destinations, or those of this rank's partitions. Sources are global ids.
+    Destinations are all nodes, or the nodes of this rank's partitions. Sources are global ids.
     """
     if graph.rank_edges is None:
         csc = graph.csc(edge_type)

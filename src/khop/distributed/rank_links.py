@@ -97,7 +97,7 @@ def rows_of_all_nodes(
 ) -> Tensor:
     """Return the row of each node of a type as its owner has it, (nodes, ...). Collective.
 
-    `rows` are those of the nodes stored on this rank, in order. `check` raises ValueError for bad rows.
+    `rows` belong to the nodes stored on this rank, in order. `check` raises ValueError for bad rows.
     """
     found = rows.new_empty(bounds[-1], *rows.shape[1:])
     for rank, of_rank in enumerate(sent_to_all(peers, rows, message)):

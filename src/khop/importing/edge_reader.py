@@ -1,4 +1,4 @@
-"""Edges of one type from their table: ends as node ids, times, columns, and what is wrong with them."""
+"""Edges of one type from their table: ends as node ids, times, columns, and problems with them."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Counted:
 
 @dataclass(frozen=True, eq=False)
 class EdgeImport:
-    """The import of one edge type: its tasks give the edges and those of the reverse type."""
+    """The import of one edge type: its tasks give the edges, and the edges of the reverse type."""
 
     reader: EdgeReader
     encoders: dict[str, Encoder]  # filled before edges are read

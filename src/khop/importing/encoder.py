@@ -46,5 +46,5 @@ class Fitter(Protocol):
         ...
 
     def encoder(self) -> Encoder:
-        """Return the encoder of what was added."""
+        """Return the encoder of the added rows."""
         ...

@@ -1,4 +1,4 @@
-"""Opened tables of an import, and what is known of them so far."""
+"""Opened tables of an import, and the facts known of them so far."""
 
 from __future__ import annotations
 

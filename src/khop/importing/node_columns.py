@@ -101,7 +101,7 @@ class NodeReader:
     def counts_for_statistics(
         self, first: int, rows: Rows, times: npt.NDArray[np.int64] | None, parts: Parts | None
     ) -> npt.NDArray[np.bool_]:
-        """Return the rows that statistics see: those of training, before validation begins."""
+        """Return the rows that statistics see: training rows, before validation begins."""
         allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
         if self.cut_offs is None:
             return allowed

@@ -79,7 +79,7 @@ class Split(SpecTable):
 
 
 class Splits(SpecTable):
-    """The split of all labels, and the limit of what statistics see."""
+    """The split of all labels, and the limit of the rows that statistics see."""
 
     time: TimeSplit | None = None
     """Two points in time."""
@@ -108,7 +108,7 @@ class Label(SpecTable):
     kind: Literal["class", "multi", "number"] = "class"
     """One class, any number of classes, or a number to predict."""
     classes: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    """Names of all classes in their order; default: those of training, in ascending order."""
+    """Names of all classes in their order; default: the classes of training, in ascending order."""
     separator: Name | None = None
     """Text between two classes of a multi-label column of text."""
     unit: Name | None = None
@@ -198,7 +198,7 @@ class NodeSpec(Source):
 
 
 class EdgeRules(SpecTable):
-    """Ends of edges and the treatment of what is wrong with them."""
+    """Ends of edges and the treatment of problems with them."""
 
     source: Name
     """Column with the id of each edge's source."""

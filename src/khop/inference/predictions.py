@@ -69,7 +69,7 @@ class NodePredictions:
 
 @dataclass(frozen=True, eq=False)
 class LinkPredictions:
-    """Scores of links, each with those of its negatives: a row per link, split by split, type by type."""
+    """Scores of links and of the negatives of each: a row per link, split by split, type by type."""
 
     edge_types: tuple[EdgeType, ...]
     splits: Mapping[str, tuple[LinkList, Scores]]  # links, and by type (n) scores, (n, k) of their negatives

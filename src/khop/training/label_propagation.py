@@ -26,7 +26,7 @@ def propagated(
     by the share of known rows that has arrived there; known rows stay. Returns float64 (nodes, k) and bool
     (nodes).
 
-    Where ranks hold the edges in parts, `edges` are those of the nodes here, and `joined` takes float64
+    Where ranks hold the edges in parts, `edges` lead to the nodes here, and `joined` takes float64
     (nodes here, k + 1) and returns the rows of all nodes.
     """
     mass = known.double().unsqueeze(1)
