@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
@@ -14,6 +14,7 @@ from khop.api import loader as loaders
 from khop.loading.device_placement import DevicePlacement
 from khop.loading.placed_stores import Conditions, placed_stores
 from khop.rules.rule import Rule
+from khop.training import steps
 from khop.training.trainer import Trainer
 from support.host_as_device import HostAsDevice
 from support.recorders import NoStreams
@@ -37,8 +38,13 @@ def placed(
 @contextmanager
 def as_device() -> Iterator[None]:
     """Take the CPU for a device with streams while the block runs."""
-    with patch.object(loaders, "streams_of", lambda device: NoStreams()), by_triton():
+    with late_losses(), patch.object(loaders, "streams_of", lambda device: NoStreams()), by_triton():
         yield
+
+
+def late_losses() -> AbstractContextManager[object]:
+    """Read losses of single launches as those of a device: some updates later."""
+    return patch.object(steps, "streams_of", lambda device: NoStreams())
 
 
 @dataclass(frozen=True)

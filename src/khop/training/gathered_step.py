@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,12 @@ class GatheredStep:
 
     values: Tensor  # float64 (ranks, 4 + stages + counts): the fields of RankStep, seconds, counts
     counts: Mapping[str, float]  # traffic of this rank's batch; all ranks count the same names
+
+    def with_losses(self, sums: Tensor) -> GatheredStep:
+        """Return the same step with the losses of the ranks: float64 (ranks), or (1) of all together."""
+        values = self.values.clone()
+        values[: sums.numel(), 0] = sums
+        return replace(self, values=values)
 
     @property
     def loss_sum(self) -> float:

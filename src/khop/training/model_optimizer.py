@@ -68,11 +68,13 @@ class ModelOptimizer:
             return
         whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         rows = [] if self._rows is None else self._rows.gradients()
-        own = square_sum(gradient for gradient, place in rows if place == "sharded")
-        shared = square_sum([*whole, *(gradient for gradient, place in rows if place == "whole")])
-        of_ranks = group.gather(torch.tensor(own, dtype=torch.float64))
-        square = shared + float(of_ranks.sum())
-        clip_gradients([*whole, *(gradient for gradient, _ in rows)], square, self._clip_norm)
+        sharded = [gradient for gradient, place in rows if place == "sharded"]
+        whole += [gradient for gradient, place in rows if place == "whole"]
+        squares = [square_sum(whole)] if whole else []
+        if sharded:
+            squares.append(group.gather(square_sum(sharded)).sum())
+        if squares:
+            clip_gradients([*whole, *sharded], torch.stack(squares).sum(), self._clip_norm)
 
     def step(self) -> None:
         """Update parameters and rows, after gradients are exchanged."""

@@ -87,17 +87,22 @@ class OptimizerSettings:
 ADAM = OptimizerSettings()
 
 
-def clip_gradients(gradients: Iterable[Tensor], square: float, limit: float) -> None:
-    """Scale gradients in place so that a joint norm with this square is at most `limit`."""
-    norm = math.sqrt(square)
-    if norm > limit:
-        for gradient in gradients:
-            gradient.mul_(limit / norm)
+def clip_gradients(gradients: Iterable[Tensor], square: Tensor, limit: float) -> None:
+    """Scale gradients in place so that a joint norm with this square, float64 (), is at most `limit`.
+
+    The scale is computed where the gradients are: the host waits for no device.
+    """
+    norm = square.sqrt()
+    torch._foreach_mul_(_values(gradients), torch.where(norm > limit, limit / norm, 1.0))
 
 
-def square_sum(gradients: Iterable[Tensor]) -> float:
-    """Return the sum of squares of dense or coalesced sparse gradients in float64, in their order."""
-    values = [each.values() if each.is_sparse else each for each in gradients]
-    if not values:
-        return 0.0
-    return float(torch.stack([each.double().square().sum() for each in values]).sum())
+def square_sum(gradients: Iterable[Tensor]) -> Tensor:
+    """Return the sum of squares of dense or coalesced sparse gradients, at least one, in their order.
+
+    The sum is float64 (), on the device of the gradients.
+    """
+    return torch.stack([each.double().square().sum() for each in _values(gradients)]).sum()
+
+
+def _values(gradients: Iterable[Tensor]) -> list[Tensor]:
+    return [each.values() if each.is_sparse else each for each in gradients]

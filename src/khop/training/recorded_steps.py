@@ -14,6 +14,7 @@ from khop.loading.static_batches import StaticBatches, StaticLoop
 from khop.runtime.group import Group
 from khop.training.captured_steps import CapturedSteps
 from khop.training.gradients import BucketAverage, broadcast_weights
+from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.settings import TrainerSettings
 from khop.training.step_clock import StepClock
 from khop.training.step_log import DeviceLoss
@@ -94,7 +95,8 @@ class RecordedSteps:
         self._loss.mul_(seeds)  # the weights of a rank are the number of ranks per seed of the step
         limit = self._settings.optimizer.clip_norm
         if limit is not None:
-            _clip(self._steps.gradients, limit)
+            gradients = self._steps.gradients
+            clip_gradients(gradients, square_sum(gradients), limit)
 
 
 def why_not_recorded(model: nn.Module) -> str | None:
@@ -132,9 +134,3 @@ def recorded_steps(
         raise Unsupported(reason or "")
     broadcast_weights(group, model)
     return steps
-
-
-def _clip(gradients: list[Tensor], limit: float) -> None:
-    """Scale gradients to a joint norm of at most `limit`, on the device; see `clip_gradients`."""
-    square = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()
-    torch._foreach_mul_(gradients, (limit / square.sqrt()).clamp(max=1.0))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from khop.loading.streams import Event, Streams
@@ -23,7 +21,7 @@ from khop.training.trainer_state import TrainerState
 class DeviceLoss:
     """Loss of an update that a device computes."""
 
-    sum: Tensor  # float64 (), over the seeds of all ranks; the current stream writes it
+    sums: Tensor  # float64 (ranks), or () over the seeds of all ranks; the current stream writes it
     streams: Streams
     behind: int  # updates after which the device has computed it
 
@@ -34,9 +32,8 @@ class _Entry:
 
     epoch: int
     step: int
-    seeds: int  # of all ranks
-    counts: Mapping[str, Mapping[str, list[float]]]  # seconds and traffic, for the log
-    loss_sum: Tensor  # float64 (1), in host memory once the device has passed the event
+    gathered: GatheredStep  # without losses
+    sums: Tensor  # float64 (ranks) or (1), in host memory once the device has passed the event
     copied: Event
 
 
@@ -60,16 +57,16 @@ class StepLog:
 
         Without `loss` it is the one that the ranks have exchanged. Else its copy to the host is issued.
         """
-        counts = traffic.step_record(step.seconds, step.traffic)
         position = (state.epoch, state.step - 1)
         if loss is None:
-            self._log(position, step.loss_sum, step.seeds, counts)
+            self._log(*position, step)
             return self._added(state)
-        streams = loss.streams
-        on_host = self._free.pop() if self._free else streams.pinned(torch.zeros(1, dtype=torch.float64))
-        on_host.copy_(loss.sum.view(1), non_blocking=True)
+        streams, sums = loss.streams, loss.sums.view(-1)
+        has_room = self._free and self._free[-1].shape == sums.shape
+        on_host = self._free.pop() if has_room else streams.pinned(sums.new_zeros(sums.shape, device="cpu"))
+        on_host.copy_(sums, non_blocking=True)
         copied = streams.record(streams.current())
-        self._pending.append(_Entry(*position, step.seeds, counts, on_host, copied))
+        self._pending.append(_Entry(*position, step, on_host, copied))
         return self._read(state, loss.behind)
 
     def settled(self, state: TrainerState) -> TrainerState:
@@ -81,23 +78,18 @@ class StepLog:
             entry = self._pending.popleft()
             if not entry.copied.query():
                 entry.copied.synchronize()
-            loss_sum = float(entry.loss_sum)
-            self._free.append(entry.loss_sum)
-            check_loss(loss_sum, entry.epoch, entry.step, self._checkpoint)
-            self._log((entry.epoch, entry.step), loss_sum, entry.seeds, entry.counts)
+            gathered = entry.gathered.with_losses(entry.sums)
+            self._free.append(entry.sums)
+            check_loss(gathered.loss_sum, entry.epoch, entry.step, self._checkpoint)
+            self._log(entry.epoch, entry.step, gathered)
         return self._added(state)
 
-    def _log(
-        self,
-        position: tuple[int, int],
-        loss_sum: float,
-        seeds: int,
-        counts: Mapping[str, Mapping[str, list[float]]],
-    ) -> None:
-        epoch, step = position
+    def _log(self, epoch: int, step: int, gathered: GatheredStep) -> None:
+        loss_sum, seeds = gathered.loss_sum, gathered.seeds
         self._unadded.append(loss_sum)
         loss = loss_sum / max(seeds, 1)
         if self._writer is not None:
+            counts = traffic.step_record(gathered.seconds, gathered.traffic)
             self._writer.log_step({"epoch": epoch, "step": step, "loss": loss, "seeds": seeds, **counts})
         self._observer.stepped(epoch, step, loss)
 

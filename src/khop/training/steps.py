@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from khop.batch import Batch
 from khop.draw import DrawKey, Purpose, mix64
+from khop.loading.streams import streams_of
 from khop.runtime.group import Group
 from khop.training import traffic
 from khop.training.batch_loader import BatchLoader
@@ -24,6 +25,8 @@ from khop.training.step_clock import StepClock
 from khop.training.step_log import DeviceLoss
 from khop.training.tasks import Task
 
+_BEHIND = 2  # updates after which a loss is read: the device has computed it since
+
 
 @dataclass(frozen=True)
 class ComputedStep:
@@ -31,7 +34,7 @@ class ComputedStep:
 
     batch: Batch  # of this rank
     seeds: int  # losses, or groups of seeds, of this rank
-    loss_sum: float | DeviceLoss  # sum of the losses: of this rank, or of all ranks on the device
+    loss_sum: float | DeviceLoss  # sum of the losses of this rank, or those of all ranks on the device
     ready_at: float | None = None  # moment at which this rank waited for the others; None: unknown
 
 
@@ -48,7 +51,11 @@ class Steps(Protocol):
 
 
 class EagerSteps:
-    """Steps of batches with their own shapes, launched operation by operation."""
+    """Steps of batches with their own shapes, launched operation by operation.
+
+    The host reads no number of a device: losses are read some updates later, and the limit of the gradients'
+    norm is applied on the device. On the CPU losses are read and checked at once.
+    """
 
     def __init__(
         self,
@@ -63,6 +70,7 @@ class EagerSteps:
         self._model, self._task, self._loader = model, task, loader
         self._settings, self._optimizer, self._group = settings, optimizer, group
         self._checkpoint = checkpoint  # named in errors
+        self._streams = streams_of(torch.device(settings.device))
         self._gradients = GradientClock()
         self._parallel = averaging(group, model, self._gradients)
 
@@ -82,7 +90,8 @@ class EagerSteps:
         group, position = self._group, (batch.epoch, batch.step)
         torch.manual_seed(dropout_seed(self._settings.seed, *position, group.rank).value)
         self._optimizer.zero_grad()
-        loss_sum, seeds, counts = 0.0, 0, batch.traffic
+        loss_sum: float | Tensor = 0.0
+        seeds, counts = 0, batch.traffic
         while not batch.ends_step:
             with not_yet_averaged(self._parallel):
                 losses, of_batch, num_seeds = self._forward(batch, clock)
@@ -98,11 +107,22 @@ class EagerSteps:
             torch.autograd.backward(batch.global_mean(losses))
             self._optimizer.exchange()
             self._optimizer.clip(group)
+            loss = self._loss_of_ranks(loss_sum)
         clock.lap("computing", "backward", until=self._gradients.ready_at)
         clock.lap("communicating", "gradients")
-        return ComputedStep(replace(batch, traffic=counts), seeds, loss_sum, self._gradients.ready_at)
+        return ComputedStep(replace(batch, traffic=counts), seeds, loss, self._gradients.ready_at)
 
-    def _forward(self, batch: Batch, clock: StepClock) -> tuple[Tensor, float, int]:
+    def _loss_of_ranks(self, loss_sum: float | Tensor) -> float | DeviceLoss:
+        """Gather the losses of all ranks on a device; return a number of the host as it is.
+
+        Collective on a device. Nothing waits on the host with NCCL.
+        """
+        if isinstance(loss_sum, float):
+            return loss_sum
+        assert self._streams is not None, "other losses are numbers"
+        return DeviceLoss(self._group.gather(loss_sum), self._streams, _BEHIND)
+
+    def _forward(self, batch: Batch, clock: StepClock) -> tuple[Tensor, float | Tensor, int]:
         """Return the losses of a batch, their sum, and the number of its seeds, or groups of them."""
         settings, position = self._settings, (batch.epoch, batch.step)
         with (
@@ -110,11 +130,19 @@ class EagerSteps:
             torch.autocast(settings.device_type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
         ):
             losses = self._task.losses(self._parallel(in_dtype_of(self._model, batch)), batch)
-        loss_sum = float(batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum())
-        check_loss(loss_sum, *position, self._checkpoint)
+        loss_sum = self._loss_sum(losses, batch)
         clock.lap("computing", "forward")
         num_groups = batch.sample.num_groups
         return losses, loss_sum, losses.numel() if num_groups is None else num_groups
+
+    def _loss_sum(self, losses: Tensor, batch: Batch) -> float | Tensor:
+        """Return the sum of losses: a checked number on the CPU, and a scalar of a device as it is."""
+        loss_sum = batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum()
+        if self._streams is not None:
+            return loss_sum
+        known = float(loss_sum)
+        check_loss(known, batch.epoch, batch.step, self._checkpoint)
+        return known
 
 
 def dropout_seed(seed: int, epoch: int, step: int, rank: int) -> DrawKey:

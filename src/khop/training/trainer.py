@@ -196,6 +196,7 @@ class Trainer:
                             done += 1
                             if is_stopped:
                                 break
+                    self.state = self._log.settled(self.state)
                     if self.state.step == len(self.loader):
                         self.state = self.state.ended(None)
         finally:
