@@ -10,6 +10,7 @@ from khop.cli.failures import BAD_INPUT, FAILED, exit_code, sentence
 from khop.components import ANY_NAMED, Family
 from khop.errors import PeerLost, Unsupported
 
+LESS_ON_GPU = "): keep less on the GPU (--topology pinned or host; --features pinned, host or mapped;"
 FAMILY = Family("khop_test.failing", {})
 
 
@@ -23,7 +24,14 @@ FAMILY = Family("khop_test.failing", {})
         (OSError("disk"), FAILED, "disk"),
         (RuntimeError("x: can't allocate memory: 9 bytes\nmore"), FAILED, "lower the batch size"),
         (MemoryError(), FAILED, "not enough memory: lower the batch size"),
-        (RuntimeError("CUDA out of memory. Tried 2 GiB"), FAILED, "not enough memory on the GPU"),
+        (RuntimeError("CUDA out of memory. Tried 2 GiB"), FAILED, LESS_ON_GPU),
+        (RuntimeError("HIP out of memory. Tried 2 GiB"), FAILED, LESS_ON_GPU),
+        (RuntimeError("CUDA error: out of memory\nCompile with"), FAILED, LESS_ON_GPU),
+        (RuntimeError("HIP error: out of memory"), FAILED, LESS_ON_GPU),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), FAILED, LESS_ON_GPU),
+        (RuntimeError("Triton Error [HIP]:  Code: 2, Messsage: out of memory"), FAILED, LESS_ON_GPU),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling X"), FAILED, LESS_ON_GPU),
+        (RuntimeError("DuckDB: out of memory"), FAILED, "out of memory): lower the batch size"),
         (KeyError("a"), FAILED, "KeyError: 'a' (unexpected; this is likely a bug in khop, its traceback: X)"),
         (AssertionError(), FAILED, "AssertionError (unexpected"),
     ],

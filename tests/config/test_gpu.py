@@ -25,8 +25,10 @@ from khop.features.disk_table import DiskTable
 from khop.graph.folder import GraphFolder
 from khop.inference.chunks import Progress
 from khop.loading.device_placement import StorePlace
+from khop.loading.memory_plan import GIB, FreeMemory
 from khop.partition.column_pieces import is_on_disk
 from khop.partition.local_partition_features import LocalPartitionFeatures
+from khop.runtime.group import Group
 from khop.sampling.link_split import LinkColumns
 from khop.training.observer import Unwatched
 from support.host_as_device import HostAsDevice
@@ -236,4 +238,38 @@ def test_a_batch_is_estimated_from_above(folder: Path) -> None:
     # At most 20 seeds, all 300 users, 200 items; x is 3 numbers of users, and of float32.
     assert 20 * 3 * 4 < sizes.batch_bytes < 300 * 12 + 200 * 400 * 12
     assert sizes.ring_slots == config.prefetch
-    assert sizes.model_bytes > 0
+
+
+@pytest.mark.parametrize(("update", "values"), [("dense", 4), ("sparse", 3), ("sharded", 3)])
+def test_the_plan_counts_embeddings_with_what_trains_them(folder: Path, update: str, values: int) -> None:
+    """Items and tags have no column x: 207 rows of float32, two moments, and a gradient if it is dense."""
+    opened = open_folder(folder)
+    assert isinstance(opened, GraphFolder)
+
+    def model_bytes(**tables: object) -> int:
+        written = raw(folder, {}, **tables)
+        return work_sizes(resolve(checked(written), opened, written), opened).model_bytes
+
+    def with_width(width: int, **tables: object) -> int:
+        model = {"hidden": 16, "embedding": width, **({"embedding_update": update} if width else {})}
+        return model_bytes(model=model, **tables)
+
+    rows = 207 * 32 * 4 * values
+    assert with_width(32) - with_width(0) == rows
+    assert with_width(32, precision="float64") == 2 * with_width(32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("khop.config.gpu.this_group", lambda: Group(0, 4))
+        assert with_width(32) - with_width(0) == (rows / 4 if update == "sharded" else rows)
+
+
+def test_a_placement_that_leaves_no_room_for_the_embeddings_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = HostAsDevice(said=FreeMemory(GIB // 2 + 10**7, 1 << 40))
+    monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: memory)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    written = {"task": {"target": "user", "label": "age"}, "training": {"batch_size": 20}}
+    small, large = ({"embedding": width, "hidden": 16} for width in (8, 4096))  # 27 KB, and 14 MB
+    prepare(raw(folder, {"topology": "device"}, model=small, **written), tmp_path)
+    with pytest.raises(ValueError, match=r'topology "device": .* GB are needed on cuda'):
+        prepare(raw(folder, {"topology": "device"}, model=large, **written), tmp_path)

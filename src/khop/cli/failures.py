@@ -20,7 +20,9 @@ _SMALLER = (
     "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or use a machine with "
     "more memory"
 )
-_NO_GPU_MEMORY = ("CUDA out of memory", "HIP out of memory")
+# Of torch's allocator ("CUDA out of memory"), of the runtime ("CUDA error: out of memory"), of Triton
+# ("Triton Error [CUDA]: out of memory"), and of libraries ("CUBLAS_STATUS_ALLOC_FAILED").
+_NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP)( out of memory|\b.{0,40}: out of memory)|_STATUS_ALLOC_FAILED")
 _LESS_ON_GPU = (
     "keep less on the GPU (--topology pinned or host; --features pinned, host or mapped; a smaller --cache), "
     "lower the batch size, the fanouts or model.hidden, or use a GPU with more memory"
@@ -39,7 +41,7 @@ def sentence(error: Exception, again: str) -> str:
     if isinstance(error, (ValueError, PeerLost)):
         return str(error)
     reason = str(error).strip().partition("\n")[0]
-    if any(words in str(error) for words in _NO_GPU_MEMORY):
+    if _NO_GPU_MEMORY.search(str(error)):
         return f"not enough memory on the GPU ({reason}): {_LESS_ON_GPU}"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return f"not enough memory{f' ({reason})' if reason else ''}: {_SMALLER}"

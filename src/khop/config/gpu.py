@@ -10,13 +10,14 @@ import torch
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph, placed_on
 from khop.api.time_split import time_cut_offs
-from khop.config.memory import weight_bytes
+from khop.config.memory import embedding_bytes, weight_bytes
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
 from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.memory_plan import WorkSizes
 from khop.loading.placed_stores import PlacedStores
+from khop.runtime.group import this_group
 from khop.sampling.fanouts import fanouts_by_type
 from khop.schema import NodeType
 
@@ -128,7 +129,10 @@ def check_gpu_is_there(config: RunConfig) -> None:
 
 
 def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:
-    """Estimate the memory of batches, model and optimizer, from above for batches."""
+    """Estimate the memory of batches, model and optimizer on a rank, from above for batches.
+
+    The model's bytes are weights and embeddings, with their gradients and Adam's moments.
+    """
     schema, training = folder.schema, config.training
     counts = {t: folder.num_nodes(t) for t in schema.node_types}
     nodes: dict[NodeType, float] = dict.fromkeys(counts, 0.0)
@@ -146,7 +150,9 @@ def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:
     features = sum(nodes[t] * _row_bytes(config, folder, t) for t in counts)
     batch_bytes = features + _EDGE_BYTES * edges + _INDEX_BYTES * rows
     activations = _ACTIVATIONS * rows * config.model.hidden * torch.float32.itemsize
-    return WorkSizes(int(batch_bytes), config.prefetch, int(activations), int(weight_bytes(config, folder)))
+    trained = weight_bytes(config, folder) + embedding_bytes(config, folder, this_group().world_size)
+    wide = 2 if config.precision == "float64" else 1
+    return WorkSizes(int(batch_bytes), config.prefetch, int(wide * activations), int(wide * trained))
 
 
 def _degree(folder: Folder, edge_type: tuple[str, str, str], fanout: int) -> float:

@@ -15,6 +15,7 @@ from khop.schema import NodeType
 
 _FLOAT = 4
 _TRAINED = 4  # values per parameter: the parameter, its gradient and Adam's two moments
+_ROW_TRAINED = {"dense": 4, "sparse": 3, "sharded": 3}  # of embeddings: only dense ones have whole gradients
 _PAIR_BYTES = 16  # two int64 ids
 _OF_BATCH = "the pairs of a batch take"
 
@@ -27,7 +28,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
     limit = memory_limit_bytes() if limit is None else limit
     needed = {
         "model.hidden": (weight_bytes(config, graph), "the weights and their updates take"),
-        "model.embedding": (_embedding_bytes(config, graph), "the embeddings take"),
+        "model.embedding": (_held_rows(config, graph) * _FLOAT, "the embeddings take"),
     }
     if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
         links = config.links
@@ -57,13 +58,23 @@ def weight_bytes(config: RunConfig, graph: Folder) -> float:
     return _FLOAT * _TRAINED * float(sum(into * out for into, out in pairwise(widths)))
 
 
-def _embedding_bytes(config: RunConfig, graph: Folder) -> float:
-    if not config.model.embedding or config.model.embedding_update == "sharded":
-        return 0.0
+def embedding_bytes(config: RunConfig, graph: Folder, ranks: int) -> float:
+    """Return the least bytes of embeddings on one of `ranks` ranks, with gradients and Adam's moments."""
+    is_sharded = config.model.embedding_update == "sharded"
+    numbers = _embedding_numbers(config, graph) / (ranks if is_sharded else 1)
+    return _FLOAT * _ROW_TRAINED[config.model.embedding_update] * numbers
+
+
+def _held_rows(config: RunConfig, graph: Folder) -> float:
+    """Return the numbers in embeddings that each rank holds for certain."""
+    is_sharded = config.model.embedding_update == "sharded"
+    return 0.0 if is_sharded else _embedding_numbers(config, graph)
+
+
+def _embedding_numbers(config: RunConfig, graph: Folder) -> float:
     is_all = config.model.embedded_types == "all"
     types = (t for t in graph.schema.node_types if is_all or not _has_column(config, graph, t))
-    count = sum(map(graph.num_nodes, types))
-    return _FLOAT * float(count) * config.model.embedding
+    return float(sum(map(graph.num_nodes, types))) * (config.model.embedding or 0)
 
 
 def _input_width(config: RunConfig, graph: Folder) -> int:

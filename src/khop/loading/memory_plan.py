@@ -56,14 +56,13 @@ class WorkSizes:
     batch_bytes: int = 0  # of one finished batch
     ring_slots: int = 0  # batches in flight
     pool_bytes: int = 0  # of captured graphs
-    model_bytes: int = 0
-    optimizer_bytes: int = 0
+    model_bytes: int = 0  # weights and embeddings, their gradients and the optimizer's moments
 
     @property
     def total(self) -> int:
         """Sum of all."""
         ring = self.batch_bytes * self.ring_slots
-        return ring + self.pool_bytes + self.model_bytes + self.optimizer_bytes
+        return ring + self.pool_bytes + self.model_bytes
 
 
 @dataclass(frozen=True)
