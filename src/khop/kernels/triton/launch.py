@@ -76,4 +76,3 @@ class Variant:
     constants: Mapping[str, object]  # by parameter; operands that are None too
     warps: int = 4
     vector_bits: int = 0  # the widest loads must have at least this width; 0: any
-    divides: bool = False  # a correctly rounded division contracts inside; elsewhere nothing may

@@ -124,7 +124,6 @@ def _variant(
             **_constants(Tiles.of(pitch, dtype.itemsize), pitch, pitch, is_mean),
         },
         vector_bits=128,
-        divides=is_mean,
     )
 
 

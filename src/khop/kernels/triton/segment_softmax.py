@@ -146,7 +146,6 @@ def _variant(kernel: Kernel, dtype: str, heads: int) -> Variant:
             "num_rows": "i32",
         },
         Tiles.of(heads, LOAD_BYTES).constants,
-        divides=kernel is softmax_rows,
     )
 
 
