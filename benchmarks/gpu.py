@@ -160,7 +160,9 @@ def tests(bench: Bench) -> None:
             "tests/sampling/on_device",
         ),
         *(
+            "tests/loading/test_batch_slot.py",
             "tests/loading/test_captured.py",
+            "tests/loading/test_deferred_columns.py",
             "tests/loading/test_streams.py",
             "tests/loading/test_transfer.py",
         ),

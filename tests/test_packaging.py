@@ -266,3 +266,14 @@ def test_the_sdist_builds_without_network(tmp_path: Path) -> None:
         env={**_without_paths(), "PATH": path},
     )
     assert len(list(tmp_path.glob("*.whl"))) == 1
+
+
+def test_the_wheels_for_an_image_of_torch_are_those_that_khop_needs() -> None:
+    """docs/install.md carries them into the image, where torch and numpy are."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {*project["project"]["dependencies"], *project["build-system"]["requires"]}
+    names = {re.split(r"[<>=]", requirement)[0] for requirement in needed} - {"torch", "numpy"}
+    text = (ROOT / "docs" / "install.md").read_text()
+    for command in ("pip wheel --wheel-dir wheels", "pip install --no-index --find-links wheels"):
+        carried = {name for line in text.splitlines() if command in line for name in line.split()}
+        assert names <= carried

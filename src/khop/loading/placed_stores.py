@@ -19,7 +19,8 @@ from khop.schema import EdgeType, NodeType
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
-# True once the tests of tests/gpu have passed on a device and their results are committed.
+# False: "auto" leaves all stores to the CPU. True once a committed run of `benchmarks/gpu.py --stages tests`
+# passes every case on a device, with the kernels as they are; see docs/gpu.md, "What has run on a GPU".
 PROVEN = False
 _ARRAY_BYTES = 8  # per edge: a running sum, or a time
 
@@ -171,7 +172,7 @@ def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -
 
 def _reason(request: DevicePlacement, conditions: Conditions) -> str:
     if request.is_explicit:
-        unproven = "; this path is unproven: its tests have passed on one model of GPU only"
+        unproven = "; this path is unproven: some of its kernels have run on no GPU"
         return "as requested" + unproven * (not conditions.proven)
     if conditions.no_kernels is not None:
         return f"the CPU draws and gathers: {conditions.no_kernels}"
