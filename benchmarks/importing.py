@@ -19,6 +19,7 @@ usage: python benchmarks/importing.py [--edges 20000000] [--users 10000000] [--i
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import shutil
@@ -88,7 +89,7 @@ def generate(folder: Path, edges: int, counts: tuple[int, int], kind: str) -> No
 
 def pack_events(folder: Path) -> None:
     """Write the events once more, into one csv.gz."""
-    with pa.CompressedOutputStream(str(folder / "events.csv.gz"), "gzip") as out:
+    with gzip.open(folder / "events.csv.gz", "wb", compresslevel=4) as out:
         for number, file in enumerate(sorted((folder / "events").glob("*.parquet"))):
             options = pa_csv.WriteOptions(include_header=number == 0, quoting_style="needed")
             pa_csv.write_csv(pq.read_table(file), out, options)

@@ -16,6 +16,8 @@ usage: python benchmarks/larger_than_memory.py [--nodes N] [--degree 10] [--limi
        [--leave-gigabytes 30] [--cache-gigabytes 0.5] [--rows 200000] [--steps 20] [--edges 1e6,1e7,1e8]
 """
 
+# ruff: noqa: E402  # khop.tune_process() comes before torch
+
 from __future__ import annotations
 
 import argparse
@@ -36,10 +38,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import khop
+
+khop.tune_process()  # as the command does, before torch is imported
+
 import torch
 from harness import GRAPHS, Figure, report
 
-import khop
 from khop.features.store import FeatureStore, Rows
 from khop.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from khop.importing.column_spec import Raw
@@ -16,10 +17,12 @@ from khop.importing.postgres_table import PostgresTable
 from khop.importing.source import OpenSource
 from khop.importing.spec import EdgeRules
 from khop.importing.sqlite_table import SqliteTable
+from khop.schema import EdgeType
 
 _SAMPLE = 1 << 20  # bytes of a CSV file whose lines are counted
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _ENDS, _WORD, _FLOAT = 8, 8, 4  # bytes: both ends of an edge, a position, time or key, a feature
+_OFFSET = 4  # bytes of Arrow for each text
 _SLOTS, _TEXT = 28, 16  # bytes of an id in a dictionary besides its text; a text of unknown length
 
 
@@ -71,13 +74,38 @@ def rows_to_read(work: ImportState) -> int:
     they add.
     """
     nodes = sum(table_rows(source) for source in work.sources.values())
-    edges = 0
-    for edge_type, rules in work.rules().items():
-        ends = (edge_type[0], edge_type[2])
-        adding = [end for end in ends if rules.orphans == "add" or end not in work.sources]
-        passes = 1 + len(adding) + any(not isinstance(one, Raw) for one in rules.columns.values())
-        edges += passes * table_rows(work.edge_sources[edge_type])
+    edges = sum(edge_passes(work, one) * table_rows(source) for one, source in work.edge_sources.items())
     return nodes + edges
+
+
+def edge_passes(work: ImportState, edge_type: EdgeType) -> int:
+    """Return how often the rows of an edge type are read."""
+    rules, ends = work.rules()[edge_type], (edge_type[0], edge_type[2])
+    if work.given is not None:  # later data: each end may be a node of the graph
+        return 1 + len(ends)
+    adding = [end for end in ends if rules.orphans == "add" or end not in work.sources]
+    return 1 + len(adding) + any(not isinstance(one, Raw) for one in rules.columns.values())
+
+
+def read_again(work: ImportState) -> list[list[EdgeType]]:
+    """Return the edge types of each CSV table that is read more than once."""
+    by_table: dict[int, list[EdgeType]] = {}
+    for edge_type, source in work.edge_sources.items():
+        if isinstance(source.table, CsvTable):
+            by_table.setdefault(id(source.table), []).append(edge_type)
+    return [types for types in by_table.values() if sum(edge_passes(work, one) for one in types) > 1]
+
+
+def kept_bytes(work: ImportState) -> int:
+    """Return about the bytes of rows of CSV files that are kept while edges are read."""
+    tables = [work.edge_sources[types[0]].table for types in read_again(work)]
+    return sum(_as_arrow(table) for table in tables if isinstance(table, CsvTable))
+
+
+def _as_arrow(table: CsvTable) -> int:
+    """Return about the bytes of a table of text: its text, and an offset for each value."""
+    sizes = [_text_size(path) for _, path in table.files]
+    return sum(size.text_bytes + _OFFSET * size.lines * len(table.schema) for size in sizes)
 
 
 def rows_of(source: OpenSource) -> int:
@@ -95,7 +123,7 @@ def table_rows(source: OpenSource) -> int:
         case DuckDbTable() | SqliteTable() | PostgresTable():
             return source.table.num_rows
         case CsvTable(files=files):
-            return sum(_lines(path) for _, path in files)
+            return sum(_text_size(path).lines for _, path in files)
         case _:
             return 0
 
@@ -120,12 +148,20 @@ def _row_bytes(rules: EdgeRules, source: OpenSource) -> int:
     return one * (1 if rules.reverse is None else 2)
 
 
-def _lines(path: Path) -> int:
-    """Return about the lines of a CSV file: those of its first bytes, as if all were as long."""
+@dataclass(frozen=True)
+class _TextSize:
+    lines: int
+    text_bytes: int  # not compressed
+
+
+def _text_size(path: Path) -> _TextSize:
+    """Return about the size of a CSV file, as if all of it were as its first bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         codec = _CODECS.get(path.suffix)
         stream = pa.CompressedInputStream(file, codec) if codec else file  # closes the file when it is let go
         text, read = stream.read(_SAMPLE), file.tell()
     lines: int = text.count(b"\n")
-    return lines if read >= size and len(text) < _SAMPLE else lines * size // max(1, read)
+    if read >= size and len(text) < _SAMPLE:
+        return _TextSize(lines, len(text))
+    return _TextSize(lines * size // max(1, read), len(text) * size // max(1, read))

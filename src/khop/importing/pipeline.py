@@ -32,7 +32,7 @@ from khop.graph.parallel_tasks import in_order
 from khop.graph.progress import ProgressCallback
 from khop.graph.write_edges import write_edges
 from khop.graph.write_ids import table_chunks, write_ids
-from khop.importing.disk_estimate import import_bytes, peak_bytes, rows_to_read
+from khop.importing.disk_estimate import import_bytes, kept_bytes, peak_bytes, rows_to_read
 from khop.importing.edge_reader import EdgeImport, fitted_columns
 from khop.importing.encoders import restored, stored
 from khop.importing.file_names import check_file_names
@@ -42,6 +42,7 @@ from khop.importing.id_column import keys_of
 from khop.importing.import_state import ImportState, edge_reader, node_reader, opened
 from khop.importing.later_spec import has_splits, later_spec, raw_record, time_record
 from khop.importing.node_columns import LABEL, write_nodes
+from khop.importing.parsed_once import parsed_once
 from khop.importing.rows import Rows
 from khop.importing.source import OpenSource, SourceFolder
 from khop.importing.spec import Spec
@@ -92,18 +93,19 @@ def run_import(
     check_file_names(spec)
     asked = spec
     spec = spec if encoders is None else later_spec(spec, encoders)
-    work = opened(spec, folder, threads, memory, notice or _silent, encoders)
+    work = opened(spec, folder, threads, memory, notice or (lambda *_: None), encoders)
     if encoders is not None and has_splits(asked):
         work.notes.append("splits: rows of later data are in none")
     needed = import_bytes(work)
     if not WorkFolder.at(out).path.exists():  # what an import that was killed left counts already
-        check_disk(out, needed, "the import")
+        check_disk(out, needed + kept_bytes(work), "the import")
     work.meter.expect(rows_to_read(work), needed)
     identity = "" if encoders is None else encoders.identity
     with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
         work.bound_ids(stages.runs)
-        _read_ids(work)
-        edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
+        with parsed_once(work, stages.runs):
+            _read_ids(work)
+            edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
         check_disk(stages.path, peak_bytes(_unwritten(work, edges, stages)), "the graph")
         total = sum(_array_bytes(work, run) for one in edges for run in one.runs)
         writer = FolderWriter(stages.graph, work.meter.end(total))
@@ -120,10 +122,6 @@ def run_import(
     counts = {entry.type: entry.count for entry in node_entries}
     sizes = {" ".join(entry.type): entry.count for entry in edge_entries}
     return Imported(out, counts, sizes, tuple(work.notes))
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Show no progress."""
 
 
 def _unwritten(
