@@ -12,7 +12,7 @@ TCP of as many bytes are interleaved.
 * memory: the private memory of a server over 1,000 batches of several clients at once, and the bound: memory
   at the start + (batches made at once + batches on their way) x the size of a batch.
 
-`ratio` is over the peer. The load of the machine is among the figures. Takes about 15 minutes on two cores.
+`ratio` is over the peer. The load of the machine is among the figures. Takes 2 to 15 minutes on two cores.
 
 usage: python benchmarks/servers.py [--batches 8] [--rounds 3] [--clients 8] [--memory-batches 1000]
        [--parts costs,kill,memory]
