@@ -11,7 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from khop.kernels import file_rows
 from khop.kernels.file_rows import DEAF, RowFile, read_file_rows, read_file_rows_reference
+from khop.kernels.turns import Turns
 
 DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int64, torch.bfloat16, torch.float64)
 HEADER = 64
@@ -90,10 +92,23 @@ def test_a_file_that_is_removed_keeps_its_rows_until_it_is_closed(tmp_path: Path
 def test_calls_for_one_file_take_turns(tmp_path: Path) -> None:
     table = torch.arange(60).view(-1, 2)
     file, other = stored(tmp_path / "x", table), stored(tmp_path / "y", table)
-    with ThreadPoolExecutor(1) as pool, file.turn:
-        waiting = pool.submit(read_file_rows, file, torch.tensor([4, 20]))
-        assert torch.equal(read_file_rows(other, torch.tensor([7])), table[[7]])
-        assert not waiting.done()
-        file.turn.release()
+    with ThreadPoolExecutor(1) as pool:
+        with file.turns.taken():
+            waiting = pool.submit(read_file_rows, file, torch.tensor([4, 20]))
+            assert torch.equal(read_file_rows(other, torch.tensor([7])), table[[7]])
+            assert not waiting.done()
         assert torch.equal(waiting.result(timeout=60), table[[4, 20]])
-        file.turn.acquire()
+
+
+def test_a_long_call_has_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, begin = list[int](), Turns._begin
+    monkeypatch.setattr(Turns, "_begin", lambda turns, place: (taken.append(place), begin(turns, place))[1])
+    monkeypatch.setattr(file_rows, "TURN_ROWS", 7)
+    table = torch.arange(60).view(-1, 2)
+    file = stored(tmp_path / "x", table)
+    ids = torch.arange(0, 30, 2)
+    assert torch.equal(read_file_rows(file, ids), table[ids])
+    assert len(taken) == 3
+    os.truncate(tmp_path / "x", HEADER + 20 * 16)
+    with pytest.raises(ValueError, match="row 20 of 30 cannot be read"):
+        read_file_rows(file, ids)

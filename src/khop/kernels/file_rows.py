@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from weakref import finalize
 
 import torch
@@ -16,11 +15,13 @@ from torch import Tensor
 import khop._core as _core
 from khop.errors import REMEDY
 from khop.kernels.memory import pooled
+from khop.kernels.turns import Turns
 
 WINDOW = (
     256  # reads announced ahead; a disk then has enough of them to work on, and no page is dropped unread
 )
 READERS = 4  # threads of one call: while one waits for a core, the others keep the disk busy
+TURN_ROWS = 1 << 16  # read before another call may have its turn
 THREADS = 32  # that wait for a file system which ignores announcements
 # File systems that ignore announcements, or answer each by a round trip: as statfs(2) names them.
 DEAF = {
@@ -48,7 +49,7 @@ class RowFile:
     dtype: torch.dtype
     descriptor: int
     heeds_announcements: bool  # False: several threads read instead
-    turn: Lock = field(default_factory=Lock, repr=False)  # of the one call that reads
+    turns: Turns = field(default_factory=Turns, repr=False)  # of the calls that read
 
     @classmethod
     def open(
@@ -78,19 +79,18 @@ def read_file_rows(file: RowFile, ids: Tensor, *, threads: int = 1) -> Tensor:
     """Return the rows of `ids`, int64, ascending, each once: as they are stored, (ids, ...).
 
     Rows on the same page are read at once, and pages are announced to the disk ahead. Calls for one file take
-    turns: the disk works for the batch that is needed first, and not for several at once. ValueError names
-    the first row that cannot be read.
+    turns of some rows each: the disk works for the batch that is needed first, and not for several at once.
+    ValueError names the first row that cannot be read.
     """
     rows = pooled((ids.numel(), *file.shape), file.dtype)
     window = WINDOW if file.heeds_announcements else 0
     threads = max(threads, READERS if file.heeds_announcements else THREADS)
     place = (file.descriptor, file.first_byte, file.row_bytes, file.num_rows)
-    with file.turn:
-        row, error = _core.read_file_rows(
-            *place, ids.contiguous(), window, threads, rows.view(-1).view(torch.uint8)
-        )
-    if row >= 0:
-        raise _unreadable(file, row, error)
+    for some, to in zip(ids.contiguous().split(TURN_ROWS), rows.split(TURN_ROWS), strict=True):
+        with file.turns.taken():
+            row, error = _core.read_file_rows(*place, some, window, threads, to.view(-1).view(torch.uint8))
+        if row >= 0:
+            raise _unreadable(file, row, error)
     return rows
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from khop.errors import Outcome, PeerLost
+from khop.kernels.turns import PLACE
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -97,6 +98,7 @@ class _Line(Generic[Item, Result]):
     def work(self) -> None:
         """Process items until none are left."""
         while (index := self._next_index()) is not None:
+            PLACE.set(index)
             self._put(index, Outcome.of(partial(self._sized, index)))
 
     def take(self, index: int) -> Result:

@@ -1,0 +1,41 @@
+"""Turns at what works best for one at a time, such as a disk: work that is needed first goes first."""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+PLACE: ContextVar[int] = ContextVar("PLACE", default=0)
+"""How much of the work that threads do ahead is needed before this thread's: the lowest place goes first."""
+
+
+class Turns:
+    """One thread at a time; of those that wait, the one with the lowest PLACE."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[int] = []  # places, ascending
+        self._is_taken = False
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for a turn, and keep it until the block ends."""
+        self._begin(PLACE.get())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_taken = False
+                self._changed.notify_all()
+
+    def _begin(self, place: int) -> None:
+        with self._changed:
+            insort(self._waiting, place)
+            try:
+                self._changed.wait_for(lambda: not self._is_taken and self._waiting[0] == place)
+                self._is_taken = True
+            finally:  # also after Ctrl-C
+                self._waiting.remove(place)
