@@ -55,7 +55,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found, batches = [], CsvTable._batches
 
     def counted(table: CsvTable, name: str, *others: Any) -> Iterator[Any]:  # noqa: ANN401
-        found.append(name)
+        found.append(Path(name).name)
         return batches(table, name, *others)
 
     monkeypatch.setattr(CsvTable, "_batches", counted)
@@ -64,7 +64,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_every_pass_has_the_rows_and_places_of_the_table(tmp_path: Path, reads: list[str]) -> None:
     table = two_files(tmp_path)
-    passes = [["price"], ["i", "u"], ["u", "price", "i"], []]
+    passes = [["price"], ["i", "u"], ["u", "price", "i"]]
     expected = [rows_of(table, columns) for columns in passes]
     reads.clear()
     again = kept(table, tmp_path)
