@@ -14,6 +14,7 @@ from khop.importing.memory_table import MemoryTable
 from khop.importing.packages import pa, pq
 from khop.importing.parquet_file import ParquetTable
 from khop.importing.postgres_table import PostgresTable
+from khop.importing.rows import Table
 from khop.importing.source import OpenSource
 from khop.importing.spec import EdgeRules
 from khop.importing.sqlite_table import SqliteTable
@@ -91,21 +92,24 @@ def read_again(work: ImportState) -> list[list[EdgeType]]:
     """Return the edge types of each CSV table that is read more than once."""
     by_table: dict[int, list[EdgeType]] = {}
     for edge_type, source in work.edge_sources.items():
-        if isinstance(source.table, CsvTable):
+        if source.is_untyped:
             by_table.setdefault(id(source.table), []).append(edge_type)
     return [types for types in by_table.values() if sum(edge_passes(work, one) for one in types) > 1]
 
 
 def kept_bytes(work: ImportState) -> int:
     """Return about the bytes of rows of CSV files that are kept while edges are read."""
-    tables = [work.edge_sources[types[0]].table for types in read_again(work)]
-    return sum(_as_arrow(table) for table in tables if isinstance(table, CsvTable))
+    return sum(_as_arrow(work.edge_sources[types[0]].table) for types in read_again(work))
 
 
-def _as_arrow(table: CsvTable) -> int:
+def _as_arrow(table: Table) -> int:
     """Return about the bytes of a table of text: its text, and an offset for each value."""
-    sizes = [_text_size(path) for _, path in table.files]
-    return sum(size.text_bytes + _OFFSET * size.lines * len(table.schema) for size in sizes)
+    match table:
+        case CsvTable(files=files, schema=schema):
+            sizes = [_text_size(path) for _, path in files]
+            return sum(size.text_bytes + _OFFSET * size.lines * len(schema) for size in sizes)
+        case _:
+            return 0
 
 
 def rows_of(source: OpenSource) -> int:
