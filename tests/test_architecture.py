@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,16 @@ class Module:
     """One file of src/khop."""
 
     path: Path
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The file, parsed when a test needs it: every worker imports this module."""
+        return ast.parse(self.path.read_text())
+
+    @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        """All of them."""
+        return tuple(ast.walk(self.tree))
 
     @property
     def part(self) -> str:
@@ -150,10 +160,10 @@ class Module:
         """The dotted name that others import."""
         return ".".join(self.path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
 
-    def imported(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def imported(self) -> Sequence[tuple[int, str]]:
         """Line and full dotted name of everything imported, by text too; `from a import b` is `a.b`."""
-        for node in ast.walk(self.tree):
-            yield from _imported_by(node)
+        return tuple(found for node in self.nodes for found in _imported_by(node))
 
     def needed(self) -> Iterator[tuple[int, str]]:
         """The same without imports for types alone, and without those of a command that is called."""
@@ -164,11 +174,12 @@ class Module:
                 for node in ast.walk(statement):
                     yield from _imported_by(node)
 
-    def dotted(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def dotted(self) -> Sequence[tuple[int, str]]:
         """Line and text of every dotted name used, such as `torch.manual_seed`."""
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Attribute):
-                yield node.lineno, ast.unparse(node)
+        return tuple(
+            (node.lineno, ast.unparse(node)) for node in self.nodes if isinstance(node, ast.Attribute)
+        )
 
     def at(self, line: int) -> str:
         return f"{self.path.relative_to(SOURCE.parent)}:{line}"
@@ -183,14 +194,14 @@ def _imported_by(node: ast.AST) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, each.value) for each in node.args[:1] if isinstance(each, ast.Constant))
 
 
-MODULES = [Module(path, ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
+MODULES = [Module(path) for path in sorted(SOURCE.rglob("*.py"))]
 
 
 def test_imports_follow_the_table() -> None:
     wrong = [
         f"{module.at(line)}: {module.part} may not import {name}"
         for module in MODULES
-        for line, name in module.imported()
+        for line, name in module.imported
         if name.startswith("khop.")
         and name.split(".")[1] not in MAY_IMPORT.get(module.part, set()) | {module.part}
     ]
@@ -206,7 +217,7 @@ def test_the_table_allows_nothing_that_no_module_needs() -> None:
     used = {
         (module.part, name.split(".")[1])
         for module in MODULES
-        for _, name in module.imported()
+        for _, name in module.imported
         if name.startswith("khop.")
     }
     assert [(part, of) for part, row in MAY_IMPORT.items() for of in row if (part, of) not in used] == []
@@ -242,7 +253,7 @@ def test_imports_name_the_defining_module() -> None:
     wrong = [
         module.at(node.lineno)
         for module in MODULES
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ImportFrom) and (node.level > 0 or node.module == "khop")
     ]
     assert wrong == []
@@ -254,7 +265,7 @@ def test_imports_of_khop_stand_at_the_top() -> None:
         f"{module.at(inner.lineno)}: {function.name}"
         for module in MODULES
         if module.part != "cli"
-        for function in ast.walk(module.tree)
+        for function in module.nodes
         if isinstance(function, ast.FunctionDef)
         for inner in ast.walk(function)
         if isinstance(inner, ast.ImportFrom)
@@ -269,7 +280,7 @@ def test_a_heavy_package_is_imported_by_one_part(package: str) -> None:
     wrong = [
         module.at(line)
         for module in MODULES
-        for line, name in module.imported()
+        for line, name in module.imported
         if name.split(".")[0] == package and module.part not in CONFINED[package]
     ]
     assert wrong == []
@@ -282,7 +293,7 @@ def test_only_the_command_the_launcher_the_tuning_and_the_users_cache_read_the_e
         for module in MODULES
         if module.part not in {"cli", "__main__", "user_cache"}
         and module.name not in {"khop.api.launch", "khop.api.tune_process"}
-        for line, name in [*module.dotted(), *module.imported()]
+        for line, name in [*module.dotted, *module.imported]
         if name in reads
     ]
     assert wrong == []
@@ -294,7 +305,7 @@ def test_only_training_touches_torchs_global_generator() -> None:
         for module in MODULES
         if module.path.relative_to(SOURCE)
         not in {Path("training/steps.py"), Path("training/trainer.py"), Path("training/initial.py")}
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call)
         and _is_global_draw(ast.unparse(node.func))
         and not any(keyword.arg == "generator" for keyword in node.keywords)
@@ -311,7 +322,7 @@ def test_no_other_generator_is_used() -> None:
     wrong = [
         f"{module.at(line)}: {name}"
         for module in MODULES
-        for line, name in [*module.imported(), *module.dotted()]
+        for line, name in [*module.imported, *module.dotted]
         if name.startswith(("numpy.random", "np.random")) or name.split(".")[0] == "random"
     ]
     assert wrong == []
@@ -325,7 +336,7 @@ def test_only_rules_ask_which_rule_it_is() -> None:
         f"{module.at(node.lineno)}: {ast.unparse(node)}"
         for module in MODULES
         if module.part not in {"rules", "testing"}
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if (isinstance(node, ast.Call) and ast.unparse(node.func) in asked)
         or isinstance(node, ast.MatchClass | ast.MatchValue)
         if rules & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
@@ -338,7 +349,7 @@ def test_two_modules_import_pyarrow_flight() -> None:
     found = {
         module.name
         for module in MODULES
-        for _, name in module.imported()
+        for _, name in module.imported
         if name == "pyarrow.flight" or name.startswith("pyarrow.flight.")
     }
     assert found == {"khop.servers.flight_client", "khop.servers.flight_server"}
@@ -354,7 +365,7 @@ def test_nothing_is_pickled_or_unpickled() -> None:
         f"{module.at(line)}: {name}"
         for module in MODULES
         if module.part != "testing"
-        for line, name in [*module.imported(), *module.dotted()]
+        for line, name in [*module.imported, *module.dotted]
         if (module.name, name) not in allowed
         if name.split(".")[0] in PICKLES
         or name in {"torch.load", "torch.save", "torch.package"}
@@ -363,7 +374,7 @@ def test_nothing_is_pickled_or_unpickled() -> None:
     wrong += [
         f"{module.at(node.value.lineno)}: allow_pickle"
         for module in MODULES
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False"
     ]
     assert wrong == []
@@ -372,9 +383,7 @@ def test_nothing_is_pickled_or_unpickled() -> None:
 def test_files_of_tensors_are_read_without_their_code() -> None:
     (module,) = (module for module in MODULES if module.name == READS_TENSOR_FILES)
     calls = [
-        node
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
+        node for node in module.nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"
     ]
     assert [ast.unparse(keyword) for call in calls for keyword in call.keywords] == [
         "map_location='cpu'",
@@ -386,7 +395,7 @@ def test_no_collective_takes_objects() -> None:
     wrong = [
         f"{module.at(line)}: {name}"
         for module in MODULES
-        for line, name in [*module.dotted(), *module.imported()]
+        for line, name in [*module.dotted, *module.imported]
         if name.endswith(("_object", "_object_list"))
     ]
     assert wrong == []
@@ -396,13 +405,13 @@ def test_nothing_is_forked() -> None:
     wrong = [
         f"{module.at(line)}: {name}"
         for module in MODULES
-        for line, name in [*module.dotted(), *module.imported()]
+        for line, name in [*module.dotted, *module.imported]
         if name in {"os.fork", "os.forkpty"}
     ]
     wrong += [
         f"{module.at(node.lineno)}: {node.value}"
         for module in MODULES
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Constant) and node.value in {"fork", "forkserver"}
     ]
     assert wrong == []
@@ -413,7 +422,7 @@ def test_public_names_stand_once_for_python_and_once_for_editors() -> None:
     (front,) = (module for module in MODULES if module.part == "__init__")
     typed = {
         alias.asname: node.module
-        for node in ast.walk(front.tree)
+        for node in front.nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("khop")
         for alias in node.names
         if alias.asname is not None
