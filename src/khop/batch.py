@@ -65,7 +65,7 @@ class Adjacency:
     def edge_index(self) -> Tensor:
         """int64 (2, edges): sources over destinations, as in torch_geometric. Computed on each access.
 
-        RuntimeError for edges with unused entries, which have no destination: those of recorded steps.
+        RuntimeError for edges with unused entries, as in recorded steps: these have no destination.
         """
         if self.is_padded:
             raise RuntimeError('edge_index: a static shape has unused edges; set launches="single"')

@@ -52,7 +52,7 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    """Return the graph of a run that splits its edges with the request: those of training are placed."""
+    """Return the graph of a run that splits its edges with the request: the edges of training are placed."""
     stores = PlacedStores.none(request, work, torch.device(request.device))
     return replace(graph, stores=replace(stores, line=f"{request.device}: edges of training, as requested"))
 

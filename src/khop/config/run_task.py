@@ -61,7 +61,7 @@ class RunTask(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Scores of some splits, and what they were computed from."""
+    """Scores of some splits, and their inputs."""
 
     scores: dict[str, float]  # as RunTask.scores returns them
     predictions: Predictions

@@ -73,7 +73,7 @@ class OwnIds:
 
 
 def first_lost(ids: OwnIds) -> int:
-    """Return the first node whose id does not lead back to it, or -1."""
+    """Return the first node with an id that does not lead back to it, or -1."""
     for first in range(0, len(ids), _CHECKED_AT_ONCE):
         keys = ids.stored[first : first + _CHECKED_AT_ONCE]
         found = ids.index.find(ids.stored, keys)

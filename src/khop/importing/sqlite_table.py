@@ -114,7 +114,7 @@ class SqliteTable:
 
 
 def connect(path: Path) -> Any:
-    """Return a read-only connection, whose transaction begins with the first query and ends with it."""
+    """Return a read-only connection; its transaction begins with the first query and ends with it."""
     return driver("sqlite").connect(f"file:{quote(str(path))}?mode=ro")
 
 

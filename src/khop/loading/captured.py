@@ -20,7 +20,7 @@ class Recorder(Protocol):
     """Implementers record launches."""
 
     def record(self, launches: Callable[[], None]) -> Recording:
-        """Record launches whose shapes never change. They may run once or more on the way."""
+        """Record launches of constant shapes. They may run once or more on the way."""
         ...
 
 

@@ -16,7 +16,7 @@ _PLANNED = 0.5  # share of the free memory for a cache that is planned by need; 
 
 @dataclass(frozen=True)
 class FromDisk:
-    """A step on one machine whose memory holds the edges, but not the features."""
+    """A step on one machine with memory for the edges, but not for the features."""
 
     memory: float  # bytes of edges, batches and training
     cache: float  # bytes of memory beside these: half for rows that are needed most, half page cache

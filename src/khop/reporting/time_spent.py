@@ -25,7 +25,7 @@ class TimeSpent:
 
 
 def time_spent(steps: Sequence[Step], workers: int) -> TimeSpent | None:
-    """Summarize the steps of a run, whose ranks have `workers` sampler threads; None without timed steps.
+    """Summarize the steps of a run with `workers` sampler threads per rank; None without timed steps.
 
     Spans of single threads are not recorded in training, so the shares of busy cores are unknown.
     """

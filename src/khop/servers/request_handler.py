@@ -58,7 +58,7 @@ class Serves(Protocol):
         ...
 
     def counters(self) -> Mapping[str, int]:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         ...
 
 

@@ -84,7 +84,7 @@ def expect_equal(what: str, found: object, expected: object) -> None:
 
 
 def expect_refusal(call: Callable[[], object], what: str, *named: str) -> None:
-    """Raise AssertionError unless `call` raises a ValueError whose text has all words of `named`."""
+    """Raise AssertionError unless `call` raises a ValueError with all words of `named`."""
     try:
         call()
     except ValueError as error:

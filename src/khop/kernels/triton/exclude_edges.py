@@ -19,7 +19,7 @@ NO_PAIR = (1 << 63) - 1  # behind all pairs
 
 @dataclass(frozen=True)
 class ExcludedPairs:
-    """Pairs of nodes whose edges are removed."""
+    """Pairs of nodes; edges between them are removed."""
 
     pairs: Tensor  # int64 (pairs), from `pairs_of`, then NO_PAIR
     num_sources: int  # number of source nodes
