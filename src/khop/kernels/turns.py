@@ -1,4 +1,4 @@
-"""Turns at a resource that works best for one thread at a time, such as a disk: needed first, served first."""
+"""Turns at a resource that serves one thread best, such as a disk: work that is needed first goes first."""
 
 from __future__ import annotations
 
