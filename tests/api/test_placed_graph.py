@@ -107,6 +107,10 @@ def test_a_partitioned_graph_keeps_its_stores_on_the_host(folder: Path, tmp_path
         ValueError, match="partitioned graph stay in host memory or on disk; leave topology and"
     ):
         graph.on("cuda", topology="device")
+    with pytest.raises(ValueError, match=r"this process has all partitions, and exchanges no rows: give"):
+        graph.on("cuda", columns={"x": "device"})
+    with pytest.raises(ValueError, match=r"device 'cpu': only a GPU reads device and pinned memory"):
+        graph.on("cpu", columns={"x": "device"})
 
 
 @pytest.mark.parametrize("place", ["host", "mapped", "disk"])

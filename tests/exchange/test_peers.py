@@ -127,6 +127,61 @@ def test_connections_that_are_refused_are_a_lost_rank(monkeypatch: pytest.Monkey
         open_peers(Group(0, RANKS))
 
 
+class OnDevice:
+    """Work of a device: only its stream waits for it."""
+
+    def __init__(self) -> None:
+        self.waits: list[object] = []
+
+    def wait(self, *timeout: object) -> bool:
+        self.waits.append(timeout)
+        return True
+
+
+def test_buffers_of_a_gpu_take_a_channel_of_nccl_on_which_the_host_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened, given, work = [], [], OnDevice()
+    monkeypatch.setattr(distributed, "new_group", lambda *_, backend: opened.append(backend) or backend)
+    monkeypatch.setattr(distributed, "all_to_all_single", lambda *_, group, **__: given.append(group) or work)
+    peers = open_peers(Group(0, RANKS))
+    for _ in range(2):
+        peers.open_channel(torch.device("cuda:1"))
+    assert opened == ["gloo", "nccl"]
+    buffers = torch.empty((2, RANKS, 8), dtype=torch.uint8, device="meta")
+    peers.swap(buffers[0], buffers[1], ASKING)
+    assert given == ["nccl"]
+    assert work.waits == [()]  # a limit in seconds would block the host
+    assert peers.counts == {}
+
+
+def test_buffers_of_the_host_take_the_channel_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = peers_of(monkeypatch, Forged(bytes(range(3 * RANKS))))
+    peers.open_channel(torch.device("cpu"))
+    found = torch.zeros((RANKS, 3), dtype=torch.uint8)
+    peers.swap(found, torch.zeros_like(found), ASKING)
+    assert found.flatten().tolist() == list(range(3 * RANKS))
+
+
+def test_waiting_for_a_device_ends_with_the_work_the_deadline_or_the_run() -> None:
+    done = iter([False, False, True])
+    peers = Peers(Group(0, RANKS, deadline_s=0.01))
+    peers.wait_until(lambda: next(done), ASKING)
+    with pytest.raises(PeerLost, match="asking for rows: no answer on the device"):
+        peers.wait_until(lambda: False, ASKING)
+    peers.begin(1, 2, lambda: True)
+    with pytest.raises(PeerLost, match="no rank waits any more for asking for rows in epoch 1, step 2"):
+        peers.wait_until(lambda: False, ASKING)
+
+
+def test_the_mark_of_a_buffer_names_its_sender() -> None:
+    peers = Peers(Group(0, RANKS))
+    due = peers.mark(ASKING, 1, 2)
+    peers.check_mark(1, ASKING, due, peers.mark(ASKING, 1, 2))
+    with pytest.raises(ValueError, match=r"^rank 1 sent another message .*: a message of epoch 1, step 3"):
+        peers.check_mark(1, ASKING, due, peers.mark(ASKING, 1, 3))
+
+
 OUTSIDE = -1  # the place of exchanges before the first batch
 
 

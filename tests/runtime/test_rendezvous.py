@@ -53,3 +53,20 @@ def test_a_port_that_is_taken_is_named() -> None:
     port = free_port()
     with joined(info(port), CPU, 30.0, LOOPBACK), pytest.raises(OSError, match=str(port)):
         joined(info(port), CPU, 30.0, LOOPBACK).__enter__()
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
+def test_gpus_exchange_over_nccl_and_control_stays_on_gloo(
+    monkeypatch: pytest.MonkeyPatch, device: str, backend: str
+) -> None:
+    chosen: list[str] = []
+
+    def initialized(backend: str, **_: object) -> None:
+        chosen.append(backend)
+        raise KeyError("no group is needed here")
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(distributed, "init_process_group", initialized)
+    with pytest.raises(KeyError, match="no group is needed here"):
+        joined(info(free_port()), torch.device(device), 30.0, LOOPBACK).__enter__()
+    assert chosen == [backend]

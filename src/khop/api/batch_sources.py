@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from khop.api.open_graph import Graph
+from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.lane_source import LaneSource
+from khop.distributed.row_parts import split_by_rows
 from khop.draw import DrawKey
 from khop.features.store import FeatureStore
 from khop.features.table import NO_COLUMNS
@@ -42,7 +44,7 @@ def local_source(
     """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
     features, stores = _features(graph, choice), graph.stores
     transfer = None if streams is None else Transfer(streams)
-    if stores is None or graph.partition_options is not None or graph.is_collective:
+    if stores is None or graph.partition_options is not None or graph.lanes is not None:
         return LocalSource(sampler, features, choice, device, transfer=transfer)
     edges = graph.in_one_piece("stores on a device")
     of_host, of_device = split_choice(choice, stores)
@@ -69,13 +71,21 @@ def device_source(
     return source
 
 
-def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder) -> BatchSource:
-    """Return the source of batches that the CPU draws: in lanes if the graph is partitioned across ranks."""
+def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
+    """Return the source of batches that the CPU draws: in lanes if the graph is partitioned across ranks.
+
+    If ranks have rows on their GPUs, these exchange them.
+    """
     if graph.lanes is None:
         seeds = order.seeds
         listed = seeds.reference if isinstance(seeds, ListedSeeds | ListedLinks) else None
         return source_of(local, listed)
-    return LaneSource(local, graph.lanes, tuple(order.seeds.counts))
+    lane_source = LaneSource(local, graph.lanes, tuple(order.seeds.counts))
+    rows = graph.rank_rows
+    choice = ColumnChoice() if rows is None else split_by_rows(local.columns, rows)
+    if rows is None or streams is None or choice.is_empty:
+        return lane_source
+    return DeviceLaneSource(lane_source, choice, rows, streams, partial(_warm_up, order))
 
 
 def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:

@@ -27,6 +27,7 @@ from khop.loading.columns import ColumnChoice, Gather, NamesByType, Narrow
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.loading.deferred_columns import DeferredColumns, split_deferred
 from khop.loading.ordered_map import InFlight
+from khop.loading.placed_stores import PlacedStores
 from khop.loading.seed_times import SeedTimes
 from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.source import (
@@ -158,14 +159,14 @@ class Loader:
         placed = _device(device, self._graph)
         self._streams = streams_of(placed)
         ahead, self._deferred = split_deferred(
-            choice, one_of("gather", gather, Gather), self._graph.features, self._graph.stores, placed
+            choice, one_of("gather", gather, Gather), self._graph.features, _whole(self._graph), placed
         )
         self._local = local_source(self._graph, sampler, ahead, self._order, placed, self._streams)
         self._on_device = device_source(self._graph, self._local, self._order, self._streams)
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
         in_flight = InFlight(threads, prefetch, byte_size(prefetch_bytes, "prefetch_bytes", least=1))
-        source = self._on_device or source_by_cpu(self._graph, self._local, self._order)
+        source = self._on_device or source_by_cpu(self._graph, self._local, self._order, self._streams)
         source.prepare()
         self._progress = LoopProgress(self._order)
         self._batches = _OrderedBatches(
@@ -205,9 +206,8 @@ class Loader:
         if cached is self._local:
             return
         self._on_device = device_source(self._graph, cached, self._order, self._streams)
-        source = self._on_device or source_by_cpu(self._graph, cached, self._order)
-        if self._on_device is not None:
-            self._on_device.prepare()
+        source = self._on_device or source_by_cpu(self._graph, cached, self._order, self._streams)
+        source.prepare()
         self._local = cached
         self._batches = replace(self._batches, source=source)
 
@@ -316,6 +316,11 @@ class _OrderedBatches:
         """Record the stage of this rank, for the error messages of ranks that wait for it."""
         if self.group.watch is not None:
             self.group.watch.at(stage, position.epoch, position.step)
+
+
+def _whole(graph: Graph) -> PlacedStores | None:
+    """Return the stores on a device, unless ranks have parts of them."""
+    return graph.stores if graph.rank_rows is None else None
 
 
 def _device(given: torch.device | str | int | None, graph: Graph) -> torch.device:

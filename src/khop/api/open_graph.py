@@ -11,11 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from khop.api.placed_parts import PartsTarget, placed_parts
 from khop.arguments import graph_of, instance_of, one_of, path_of, shown
 from khop.datasets.builtin import named_folder
 from khop.distributed.machine_ranks import MachineRanks
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.placement import PartitionOptions, placed_features, stores_of
+from khop.distributed.placement import PartitionOptions, stores_of
+from khop.distributed.rank_rows import RankRows
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
@@ -43,7 +45,6 @@ from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
 from khop.loading.folder_features import folder_features
 from khop.loading.memory_plan import WorkSizes
 from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores
-from khop.partition.parts_folder import PartsFolder
 from khop.partition.placements import LANES, Placement
 from khop.rules.rule import Hop
 from khop.runtime.group import this_group
@@ -69,6 +70,7 @@ class Graph:
     stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches
     lanes: Lanes | None = None  # connections to ranks that hold other parts; None if all of it is local
     rank_edges: PartitionedGraph | None = None  # the topology, if ranks hold the edges in parts
+    rank_rows: RankRows | None = None  # rows of this rank on its GPU, which ranks exchange between GPUs
 
     @classmethod
     def of(cls, store: GraphStore) -> Graph:
@@ -149,6 +151,7 @@ class Graph:
         today the CPU. Requested stores must leave `beside` bytes to model, optimizer and batches. `placement`
         says what was chosen and why. The device "cpu" takes columns as "host", "mapped" or "disk".
         `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
+        Of a graph partitioned across ranks, columns on GPUs are the rows of each rank, which GPUs exchange.
 
         The placed graph pickles as this graph and the request. On several ranks of a machine the call is
         collective, and they share pinned stores. docs/gpu.md says what is tested.
@@ -255,7 +258,7 @@ class Graph:
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
         if self.stores is not None:
             plan = self.stores.plan
-            return placed_on, (replace(self, stores=None), plan.request, plan.work)
+            return placed_on, (replace(self, stores=None, rank_rows=None), plan.request, plan.work)
         if self.folder is None:
             return Graph, (self.topology, self.features, None, self.splits, None, self.origin)
         home = self.folder if isinstance(self.folder, GraphFolder) else self.folder.path
@@ -359,24 +362,13 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
 
 
 def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    if request.is_explicit or request.caches:
-        raise ValueError(
-            f"{request.device}: stores of a partitioned graph stay in host memory or on disk; leave topology "
-            'and cache out, give columns="host", "mapped" or "disk", or open a graph that is not partitioned'
-        )
-    if not request.columns:
-        return replace(graph, stores=PlacedStores.none(request, work, memory_of(request.device).device))
-    if not isinstance(graph.folder, PartsFolder):
-        raise ValueError(
-            f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
-            "out"
-        )
-    stores = PlacedStores.on_cpu(request, work, _node_columns(graph))
+    is_cpu = request.device == "cpu" and bool(request.columns)
+    memory = None if is_cpu else memory_of(request.device)
+    no_kernels = None if memory is None else why_no_kernels(memory.device.index)
     wire = Wire.STORED if graph.partition_options is None else graph.partition_options.wire
-    features = placed_features(graph.folder, graph.lanes, this_group(), wire, stores.plan.columns)
-    if request.device != "cpu":
-        stores = PlacedStores.none(request, work, memory_of(request.device).device)
-    return replace(graph, stores=stores, features=features)
+    target = PartsTarget(graph.lanes, wire, memory, no_kernels, work)
+    stores, features, rank_rows = placed_parts(graph.folder, request, target)
+    return replace(graph, stores=stores, features=features or graph.features, rank_rows=rank_rows)
 
 
 def _node_columns(graph: Graph) -> list[str]:

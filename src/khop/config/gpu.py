@@ -39,7 +39,8 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
     known = {name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})}
     places = {name: gpu.features for name in names if name in known and gpu.features != AUTO}
     is_gpu = config.device != "cpu"
-    cache = {config.model.column: gpu.cache} if is_gpu and config.model.column in known else {}
+    is_cached_here = is_gpu and graph.lanes is None  # else the loader caches rows of other ranks
+    cache = {config.model.column: gpu.cache} if is_cached_here and config.model.column in known else {}
     request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache)
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
     has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
@@ -78,6 +79,8 @@ class LaterPlacement:
         assert stores is not None
         if _is_placed(graph):
             return graph
+        if self._whole.rank_rows is not None:  # by node: the same for any edges
+            return replace(graph, stores=stores, rank_rows=self._whole.rank_rows)
         if self._last is None or self._last[0] is not graph:
             self._last = None  # its memory is free before the other graph is placed
             # The edges of a part are not those of its folder.
@@ -102,6 +105,8 @@ def _is_requested(graph: Graph) -> bool:
 
 
 def _is_placed(graph: Graph) -> bool:
+    if graph.rank_rows is not None:
+        return True
     return graph.stores is not None and (graph.stores.edges is not None or bool(graph.stores.columns))
 
 

@@ -42,7 +42,7 @@ class LaneSource:
         def made(request: BatchRequest) -> Drawn:
             return self._with_traffic(local.draw(request))
 
-        return self.lanes.map(made, requests, in_flight.prefetch, _place)
+        return self.lanes.map(made, requests, in_flight.prefetch, place_of)
 
     def _with_traffic(self, drawn: Drawn) -> Drawn:
         """Add the counts of this lane, which begin with the batch."""
@@ -54,5 +54,6 @@ class LaneSource:
             return replace(drawn, traffic=dict(peers.counts))
 
 
-def _place(request: BatchRequest) -> tuple[int, int]:
+def place_of(request: BatchRequest) -> tuple[int, int]:
+    """Return epoch and step of a request, for messages between ranks."""
     return request.epoch, request.step

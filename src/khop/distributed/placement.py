@@ -72,7 +72,7 @@ def stores_of(path: str | os.PathLike[str], group: Group, partition_options: Par
             "lists the files of a machine"
         ) from error
     lanes = Lanes(group, partition_options.lanes)
-    features = _rank_features(held, {}, group, lanes, partition_options.wire)
+    features = rank_features(held, {}, group, lanes, partition_options.wire)
     if partition_options.placement is Placement.ALL:
         edges = PartitionedGraph(LocalPartitions.of(folder), holders, lanes)
         return RankStores(edges, features, folder, lanes, edges)
@@ -88,10 +88,10 @@ def placed_features(
     """
     if lanes is None:
         return LocalPartitionFeatures(folder, places=places)
-    return _rank_features(open_parts(folder.path, folder.columns_of), places, group, lanes, wire)
+    return rank_features(open_parts(folder.path, folder.columns_of), places, group, lanes, wire)
 
 
-def _rank_features(
+def rank_features(
     held: PartsFolder, places: Mapping[str, str], group: Group, lanes: Lanes, wire: Wire
 ) -> PartitionedFeatures:
     """Return the columns of all ranks, of which this one has the parts in `held`."""

@@ -22,9 +22,11 @@ from khop.runtime.group import Group, is_broken
 from khop.runtime.health_board import within
 
 _MAGIC = 0x6B686F70  # "khop"
-MARK_BYTES = 24  # at the end of each message
+MARK_NUMBERS = 3  # int64: kind, epoch and step, number
+MARK_BYTES = 8 * MARK_NUMBERS  # at the end of each message
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message
 _LOOK_AROUND = timedelta(seconds=0.1)  # interval at which a waiting thread checks if it should give up
+_SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # pauses while a thread waits for a device
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,9 @@ class Peers:
     uint8) per rank, itself included, and gets one payload from each. The result is valid until the next
     exchange of these peers. An unexpected message is a ValueError that names its sender. A lost or late rank
     is a PeerLost. With one rank, nothing is sent.
+
+    Buffers on a device are exchanged by `swap`, over a channel of the device (`open_channel`). Everything
+    else is control, and stays on gloo.
     """
 
     def __init__(self, group: Group, channel: ProcessGroup | None = None) -> None:
@@ -128,6 +133,7 @@ class Peers:
         self.turn = threading.RLock()  # held during several exchanges that belong together
         self._group = group
         self._channel = channel  # for these exchanges only; None: one rank
+        self._of_devices: ProcessGroup | None = None  # for `swap` of buffers on a GPU
         self._place = -1  # epoch and step of the batch
         self._number = 0  # of the exchange in this place
         # Since `begin`: collectives, seconds in them, bytes of ids and rows (without those that a rank sends
@@ -195,6 +201,47 @@ class Peers:
         self._number += 1
         return list(found.payloads)
 
+    def open_channel(self, device: torch.device) -> None:
+        """Open the channel for `swap` on a device, unless it is open. Collective, outside lanes."""
+        if device.type == "cuda" and self._of_devices is None and self.world_size > 1:
+            self._of_devices = _open_group(self._group, "nccl")
+
+    def swap(self, found: Tensor, given: Tensor, message: Message) -> None:
+        """Exchange buffers of equal shares, uint8 (ranks, bytes), on a device: row q goes to rank q.
+
+        On a GPU the current stream waits for the exchange and the host does not, so contents are the caller's
+        to check: with `mark`, once `wait_until` has returned. One collective, which is not counted.
+        """
+        if self.world_size == 1:
+            found.copy_(given)
+        elif given.device.type == "cpu":
+            with self._exchanging(message):
+                self._wait(_started(found, given, None, None, self._channel), message)
+        else:
+            assert self._of_devices is not None, "open_channel comes first"
+            with self._exchanging(message):
+                _started(found, given, None, None, self._of_devices).wait()  # the stream waits
+
+    def wait_until(self, is_done: Callable[[], bool], message: Message) -> None:
+        """Wait for the work of a device that depends on other ranks; PeerLost after the deadline."""
+        begun, pause_s = time.monotonic(), _SHORTEST_S
+        while not is_done():
+            if self._is_given_up():
+                raise self._unwanted(message)
+            if time.monotonic() > begun + self._group.deadline_s:
+                raise self._group.lost(f"{message.stage}{self._due(message).where}: no answer on the device")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
+
+    def mark(self, message: Message, epoch: int, step: int) -> list[int]:
+        """Return the numbers by which ranks know a swapped buffer: `MARK_NUMBERS` of them."""
+        return _Mark(message.kind, epoch << 32 | step, 0).numbers
+
+    def check_mark(self, rank: int, message: Message, due: list[int], found: list[int]) -> None:
+        """Check the mark of a buffer from a rank; ValueError names the rank and the difference."""
+        if problem := _Mark(*due).problem(found):
+            raise self.wrong(rank, message, problem)
+
     def wrong(self, rank: int, message: Message, problem: str) -> ValueError:
         """Return the error for an invalid message of a rank."""
         due = f"{message.stage}{self._due(message).where}"
@@ -218,26 +265,33 @@ class Peers:
         message: Message,
     ) -> None:
         begun = time.monotonic()
+        with self._exchanging(message):
+            self._wait(_started(found, given, received, sent, self._channel), message)
+        self.counts["collectives"] += 1
+        self.counts["seconds"] += time.monotonic() - begun
+
+    def _wait(self, work: distributed.Work, message: Message) -> None:
         try:
-            work = distributed.all_to_all_single(
-                found, given, received, sent, group=self._channel, async_op=True
-            )
-            try:
-                while not _is_done(work):
-                    if self._is_given_up():
-                        raise PeerLost(
-                            f"no rank waits any more for {message.stage}{self._due(message).where}"
-                        )
-            finally:
-                if not work.is_completed():
-                    _keep_for_ever(self._channel)
+            while not _is_done(work):
+                if self._is_given_up():
+                    raise self._unwanted(message)
+        finally:
+            if not work.is_completed():
+                _keep_for_ever(self._channel)
+
+    @contextmanager
+    def _exchanging(self, message: Message) -> Iterator[None]:
+        """Turn the failure of a collective into PeerLost."""
+        try:
+            yield
         except RuntimeError as error:
             if isinstance(error, PeerLost) or not is_broken(error):
                 raise
             problem = f"{message.stage}{self._due(message).where}: {str(error).splitlines()[0]}"
             raise self._group.lost(problem) from error
-        self.counts["collectives"] += 1
-        self.counts["seconds"] += time.monotonic() - begun
+
+    def _unwanted(self, message: Message) -> PeerLost:
+        return PeerLost(f"no rank waits any more for {message.stage}{self._due(message).where}")
 
     def _due(self, message: Message) -> _Mark:
         return _Mark(message.kind, self._place, self._number)
@@ -250,6 +304,19 @@ class Peers:
 def wire_bytes(size: int) -> int:
     """Return the bytes that a message of `size` bytes takes, padding and mark included."""
     return padded(size) + MARK_BYTES
+
+
+def _started(
+    found: Tensor,
+    given: Tensor,
+    received: list[int] | None,
+    sent: list[int] | None,
+    channel: ProcessGroup | None,
+) -> distributed.Work:
+    work: distributed.Work = distributed.all_to_all_single(
+        found, given, received, sent, group=channel, async_op=True
+    )
+    return work
 
 
 def _is_done(work: distributed.Work) -> bool:
@@ -288,19 +355,24 @@ def open_peers(group: Group) -> Peers:
     """Connect to the ranks of a group over new connections. Collective."""
     if group.world_size == 1:
         return Peers(group)
+    return Peers(group, _open_group(group, "gloo"))
+
+
+def _open_group(group: Group, backend: str) -> ProcessGroup:
+    """Connect to the ranks of a group by a backend of torch.distributed."""
     ranks, deadline = list(range(group.world_size)), timedelta(seconds=group.deadline_s)
     made: list[ProcessGroup] = []
     problem = f"connecting for an exchange took longer than {group.deadline_s:g} s"
     try:
         # Without this limit gloo waits five times as long for a rank that cannot be reached.
-        within(group.deadline_s, lambda: made.append(distributed.new_group(ranks, deadline, backend="gloo")))
+        within(group.deadline_s, lambda: made.append(distributed.new_group(ranks, deadline, backend=backend)))
     except RuntimeError as error:
         if not is_broken(error):
             raise
         problem = str(error).splitlines()[0]
     if not made:
         raise group.lost(problem)
-    return Peers(group, made[0])
+    return made[0]
 
 
 def _step(place: int) -> str:

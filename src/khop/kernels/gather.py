@@ -120,10 +120,15 @@ def column_reference(column: Column, ids: Tensor, live: Tensor | None = None) ->
 
 
 def _rows_of(column: Column, table: Tensor, ids: Tensor) -> Tensor:
-    rows = table.detach().index_select(0, ids)
-    if column.as_float32:
-        rows = rows.float() if column.scales is None else rows.float() * column.scales
+    rows = widened(column, table.detach().index_select(0, ids))
     return rows if column.out is None else column.out.copy_(rows)
+
+
+def widened(column: Column, rows: Tensor) -> Tensor:
+    """Return rows as stored in the dtype that a gather of the column gives, times its scales."""
+    if not column.as_float32:
+        return rows
+    return rows.float() if column.scales is None else rows.float() * column.scales
 
 
 def _column_by_triton(column: Column, ids: Tensor, live: Tensor | None) -> Tensor:

@@ -136,6 +136,12 @@ class Drawn:
             cached_rows={t: rows.map(change) for t, rows in self.cached_rows.items()},
         )
 
+    def on_its_way(self, arrival: Arrival) -> Drawn:
+        """Return the value with its arrival; the gathering, which began after the first span, ends now."""
+        sampling = self.spans[0]
+        spans = (sampling, Span.since(sampling.ended, "gathering"))
+        return replace(self, arrival=arrival, spans=spans)
+
 
 @dataclass(frozen=True)
 class Position:

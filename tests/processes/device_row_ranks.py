@@ -1,0 +1,328 @@
+"""Exchanges of rows between devices, by ranks that have the memory of the host as their device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import khop
+import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.batch import Batch
+from khop.config.build import prepare
+from khop.config.link_run_task import LinkTask
+from khop.config.read import RawRun
+from khop.distributed.device_lane_source import DeviceLaneSource
+from khop.distributed.partition_owners import PartitionOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, Status
+from khop.exchange.fixed_wire import FixedWire, RowGroup
+from khop.exchange.lanes import Lanes
+from khop.exchange.peers import Peers
+from khop.exchange.row_wire import Wire
+from khop.features.store import Rows
+from khop.kernels.choice import Engine, forcing
+from khop.runtime.group import Group, this_group
+from processes.feature_ranks import of_the_first, store_of
+from support.covered import covered
+from support.delaying_streams import PromptStreams
+from support.host_as_device import HostAsDevice
+from support.host_reads import counting
+from support.typed_shop import bits
+
+CPU = torch.device("cpu")
+COUNT = 90
+COLUMNS = {
+    "n": {
+        "x": torch.arange(COUNT * 4.0).view(COUNT, 4).sin(),
+        "wide": torch.arange(COUNT * 6).view(COUNT, 2, 3).double().cos(),
+        "half": torch.arange(COUNT * 8.0).view(COUNT, 8).sin().bfloat16(),
+        "label": torch.arange(COUNT),
+        "flag": torch.arange(COUNT) % 3 == 0,
+    },
+    "m": {"y": torch.arange(7, dtype=torch.int32)},
+}
+NAMES = tuple(COLUMNS["n"])
+
+
+def rows_of(group: Group, parts: int) -> RankRows:
+    """The rows of this rank, and its store of all rows over the host."""
+    features: PartitionedFeatures = store_of(
+        COLUMNS, PartitionOwners(parts, group.rank, group.world_size), Lanes(group)
+    )
+    own = {
+        t: {name: column[slice(*_held(features, t))] for name, column in of_type.items()}
+        for t, of_type in COLUMNS.items()
+    }
+    return RankRows(own, features, CPU)
+
+
+def _held(features: PartitionedFeatures, type_: str) -> tuple[int, int]:
+    rows = features.local_rows(type_)
+    return rows.start, rows.stop
+
+
+def format_of(rows: RankRows, capacities: Sequence[int]) -> FixedWire:
+    groups = (("n", NAMES), ("m", ("y",)), ("n", ("label",)))
+    return FixedWire(
+        tuple(
+            RowGroup(t, names, capacity, rows.id_dtype(t))
+            for (t, names), capacity in zip(groups, capacities, strict=True)
+        ),
+        rows.specs,
+        rows.wire,
+        rows.world_size,
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """An exchange that has been made."""
+
+    rows: list[dict[str, Tensor]]
+    status: Status
+
+
+def swapped(rows: RankRows, ids: Sequence[Tensor], capacities: Sequence[int], step: int = 0) -> Found:
+    peers = rows.features.lanes.peers
+    marks = marks_of(peers, step)
+    asked = [Asked(of, frozenset({"half"})) for of in ids]
+    found = RowSwap(rows, format_of(rows, capacities)).issue(peers, marks, asked)
+    return Found(found.rows, Status.of(peers, marks, found.status))
+
+
+def marks_of(peers: Peers, step: int) -> tuple[list[int], list[int]]:
+    return peers.mark(ASKING, 0, step), peers.mark(ANSWERING, 0, step)
+
+
+def wanted_by(rank: int, turn: int) -> list[Tensor]:
+    """Other ids on each rank, some twice; rank 1 wants none in the second turn, and none of a type ever."""
+    random = torch.Generator().manual_seed(10 * turn + rank)
+    count = 0 if (rank, turn) == (1, 1) else 40
+    some = torch.randint(COUNT, (count,), generator=random)
+    return [some, torch.randint(7, (0 if rank == 1 else 5,), generator=random), some[:10]]
+
+
+def equals_the_host(group: Group, parts: int) -> list[object]:
+    """Turns with other rows than the store over the host gives."""
+    wrong: list[object] = []
+    one_wire = rows_of(group, parts)
+    for wire in Wire:
+        rows = replace(one_wire, features=replace(one_wire.features, wire=wire))
+        for turn in range(3):
+            ids = wanted_by(group.rank, turn)
+            found = swapped(rows, ids, (COUNT, 7, 10), turn)
+            expected = [
+                rows.features.gather({t: Rows(of, names, as_float32=frozenset({"half"}))})[t]
+                for t, names, of in zip("nmn", (NAMES, ("y",), ("label",)), ids, strict=True)
+            ]
+            for one, other in zip(found.rows, expected, strict=True):
+                same = [(n, one[n].dtype, one[n].shape) == (n, other[n].dtype, other[n].shape) for n in other]
+                if not all(same) or not all(torch.equal(one[name], other[name]) for name in other):
+                    wrong.append((wire, turn))
+            requested = [
+                torch.unique(of[~torch.isin(of, torch.arange(*_held(rows.features, t)))]).numel()
+                for t, of in zip("nmn", ids, strict=True)
+            ]
+            if found.status != Status(False, tuple(requested)):
+                wrong.append(("status", wire, turn, found.status))
+    return wrong
+
+
+def reads_of_an_exchange(group: Group) -> dict[str, int]:
+    """Reads of the host from the ids on the device to the rows there, which kernels gather.
+
+    The references of gathers check ids, and kernels do not.
+    """
+    rows, ids = rows_of(group, 4), wanted_by(group.rank, 0)
+    peers = rows.features.lanes.peers
+    swap, marks = RowSwap(rows, format_of(rows, (COUNT, 7, 10))), marks_of(peers, 0)
+    assert rows.bounds
+    assert rows.firsts
+    assert rows.scales
+    with forcing(Engine.TRITON), counting() as reads:
+        found = swap.issue(peers, marks, [Asked(of, frozenset({"half"})) for of in ids])
+    assert all(torch.equal(found.rows[0][name], COLUMNS["n"][name][ids[0]]) for name in ("x", "flag"))
+    return dict(reads)
+
+
+def too_many_on_one(group: Group) -> list[bool]:
+    """The flag of three exchanges; in the second, rank 1 alone asks one rank for more than there is room."""
+    rows, flags = rows_of(group, group.world_size), []
+    for turn in range(3):
+        count = 3 if turn == 1 and group.rank == 1 else 2
+        first = 0 if group.rank else COUNT // group.world_size
+        ids = torch.arange(first, first + count)
+        found = swapped(rows, [ids, torch.arange(2), ids], (2, 7, 10), turn)
+        flags.append(found.status.overflowed)
+        expected = COLUMNS["n"]["label"][ids]
+        assert torch.equal(found.rows[0]["label"], expected) == (not found.status.overflowed or count == 2)
+    return flags
+
+
+def errors(group: Group) -> list[str]:
+    """Errors of rank 0 about another step, and about an id of a row that it does not store."""
+    rows, said = rows_of(group, group.world_size), []
+    ids = wanted_by(group.rank, 0)
+    for kind in ("step", "id"):
+        step = 7 if (kind, group.rank) == ("step", 1) else 0
+        if (kind, group.rank) == ("id", 1):
+            ids = [torch.tensor([COUNT + 5]), *ids[1:]]
+            # Rank 0 is asked for ids that it does not have.
+            rows.__dict__["bounds"] = {**rows.bounds, "n": torch.tensor([0, 10 * COUNT, 10 * COUNT])}
+        try:
+            swapped(rows, ids, (COUNT, 7, 10), step)
+        except ValueError as error:
+            said.append(str(error))
+        else:
+            said.append("")
+    return said
+
+
+@covered
+def exchanges(rank: int, device: torch.device, out: str) -> None:
+    """Everything above, over some of four ranks."""
+    told: dict[str, object] = {}
+    with forcing(Engine.TORCH):
+        for count, parts in ((1, 3), (2, 2), (2, 5), (4, 2), (4, 4)):
+            told[f"{count} ranks, {parts} parts"] = of_the_first(
+                count, lambda group, parts=parts: equals_the_host(group, parts)
+            )
+        told["reads"] = of_the_first(4, reads_of_an_exchange)
+        for count in (2, 4):
+            told[f"overflow of {count}"] = of_the_first(count, too_many_on_one)
+        told["errors"] = of_the_first(2, errors)
+    Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))
+
+
+@contextmanager
+def host_as_gpu() -> Iterator[None]:
+    """A GPU with the memory of the host, and references for kernels."""
+    with (
+        patch("khop.api.open_graph.memory_of", lambda device: HostAsDevice()),
+        patch("khop.api.open_graph.why_no_kernels", lambda index: None),
+        patch("khop.api.loader.streams_of", lambda device: PromptStreams()),
+        forcing(Engine.TORCH),
+    ):
+        yield
+
+
+def loader_of(graph: khop.Graph, prefetch: int = 4) -> khop.Loader:
+    sampler = khop.NeighborSampler(graph, [3, 2])
+    seeds = {"user": torch.arange(0, 300, 7), "item": torch.arange(20)}
+    return khop.Loader(
+        sampler,
+        seeds,
+        25,
+        columns=["x"],
+        seed_columns=["age", "x"],
+        shuffle=True,
+        prefetch=prefetch,
+        threads=1,
+    )
+
+
+def source_of(loader: khop.Loader) -> DeviceLaneSource:
+    source = loader._batches.source
+    assert isinstance(source, DeviceLaneSource)
+    return source
+
+
+def traffic_of(batch: Batch) -> dict[str, float]:
+    return {name: count for name, count in batch.traffic.items() if name != "seconds"}
+
+
+def same_batches(path: str, placement: str, columns: object) -> dict[str, object]:
+    """Differences of batches with rows on devices from batches over the host, and the traffic of both."""
+    plain = khop.open_graph(path, placement=placement)
+    graph = khop.open_graph(path, placement=placement).on("cuda", columns=columns)
+    expected = [bits(batch) for batch in loader_of(plain).epoch(0)]
+    wrong: list[object] = []
+    loader = loader_of(graph)
+    found = list(loader.epoch(0))
+    wrong += [step for step, batch in enumerate(found) if bits(batch) != expected[step]]
+    for prefetch in (1, 2, 3):
+        few = loader_of(graph, prefetch)
+        wrong += [(prefetch, s) for s, batch in enumerate(few.epoch(0)) if bits(batch) != expected[s]]
+    for step, _ in enumerate(loader.epoch(0)):  # left early, with a loop and a batch within
+        if step == 1:
+            inner = [bits(batch) for batch in loader.epoch(0)]
+            wrong += ["inner"] * (inner != expected)
+            wrong += ["one"] * (bits(loader.batch(0, 2)) != expected[2])
+            break
+    wrong += ["after"] * ([bits(batch) for batch in loader.epoch(0)] != expected)
+    loader.cache_features(0, device_cache_bytes="2kB")
+    cached = list(loader.epoch(0))
+    wrong += [("cached", s) for s, batch in enumerate(cached) if bits(batch) != expected[s]]
+    return {
+        "wrong": wrong,
+        "placement": graph.placement,
+        "repeats": source_of(loader).repeats,
+        "traffic": [traffic_of(batch) for batch in found],
+        "cached": [traffic_of(batch) for batch in cached],
+        "host": [traffic_of(batch) for batch in loader_of(plain).epoch(0)],
+    }
+
+
+def with_repeats(path: str) -> dict[str, object]:
+    """Batches of which some exceed the messages, on some rank."""
+    expected = [bits(batch) for batch in loader_of(khop.open_graph(path)).epoch(0)]
+    graph = khop.open_graph(path).on("cuda", columns="device")
+    with patch("khop.distributed.row_parts.SLACK", 0.7):
+        loader = loader_of(graph)
+    loader.cache_features(0, device_cache_bytes=600)
+    with patch("khop.distributed.row_parts.SLACK", 0.7):
+        source_of(loader).prepare()
+    found = list(loader.epoch(0))
+    return {
+        "wrong": [step for step, batch in enumerate(found) if bits(batch) != expected[step]],
+        "repeats": source_of(loader).repeats,
+        "steps": len(found),
+        "traffic": [traffic_of(batch) for batch in found],
+    }
+
+
+def placed_run(path: str, task: dict[str, str]) -> dict[str, object]:
+    """The placement of a run of the command, and the columns with rows on the device."""
+    written = {
+        "graph": path,
+        "device": "cuda",
+        "task": task,
+        "model": {"embedding": 8, "hidden": 16},
+        "sampler": {"fanouts": [4, 3]},
+        "gpu": {"features": "device", "cache": "20%"},
+    }
+    with (
+        patch("khop.config.resolve._check_device", lambda device, raw: None),
+        patch.object(torch.nn.Module, "to", lambda self, *_: self),
+    ):
+        run = prepare(RawRun(written, "run.toml"), Path(path).parent)
+    rows = run.graph.rank_rows
+    if isinstance(run.run_task, LinkTask):
+        train = run.run_task.split.train
+        assert train.stores is run.graph.stores
+        rows = train.rank_rows
+    assert rows is not None
+    columns = {t: sorted(of_type) for t, of_type in rows.columns.items()}
+    return {"placement": run.graph.placement, "columns": columns}
+
+
+@covered
+def loaders(rank: int, device: torch.device, path: str, out: str) -> None:
+    """Everything above."""
+    told: dict[str, object] = {}
+    asked: list[tuple[str, object]] = [("features", "device"), ("features", {"x": "pinned", "age": "host"})]
+    with host_as_gpu():
+        for placement, columns in (*asked, ("all", "device")):
+            told[f"{placement} {columns}"] = same_batches(path, placement, columns)
+        told["repeats"] = with_repeats(path)
+        told["run"] = placed_run(path, {"target": "user", "label": "age"})
+        told["link run"] = placed_run(path, {"kind": "link-prediction", "target": "user buys item"})
+    this_group().barrier()
+    Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))

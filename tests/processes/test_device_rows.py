@@ -1,0 +1,108 @@
+"""Ranks that exchange rows between devices have the rows, and the batches, of an exchange over the host.
+
+Devices are the memory of the host, and gloo stands for NCCL.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import khop
+from processes.device_row_ranks import exchanges, loaders
+from support.small_typed_folders import write_typed_graph
+from support.started_ranks import StartedRanks
+
+RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[dict[str, Any]]:
+    """Exchanges of each rank."""
+    out = tmp_path_factory.mktemp("exchanges")
+    ranks.launch(exchanges, RANKS, (str(out),))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def loaded(
+    tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, request: pytest.FixtureRequest
+) -> list[dict[str, Any]]:
+    """Batches of each of 2 or 4 ranks."""
+    out = tmp_path_factory.mktemp("loaders")
+    khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=4)
+    ranks.launch(loaders, request.param, (str(out / "parts"), str(out)))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(request.param)]
+
+
+def test_rows_are_those_of_the_exchange_over_the_host(told: list[dict[str, Any]]) -> None:
+    for rank, of_rank in enumerate(told):
+        for name, wrong in of_rank.items():
+            if name.endswith("parts"):
+                assert wrong == (None if rank >= int(name[0]) else []), name
+
+
+def test_no_host_reads_anything_before_the_rows_are_there(told: list[dict[str, Any]]) -> None:
+    assert [of_rank["reads"] for of_rank in told] == [{}] * RANKS
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_an_overflow_of_one_rank_is_seen_by_all_and_no_other_turn(
+    told: list[dict[str, Any]], count: int
+) -> None:
+    flags = [of_rank[f"overflow of {count}"] for of_rank in told]
+    assert flags == [[False, True, False]] * count + [None] * (RANKS - count)
+
+
+def test_an_unexpected_message_names_its_sender(told: list[dict[str, Any]]) -> None:
+    step, unknown = told[0]["errors"]
+    sender = "rank 1 sent another message than rank 0 expected, asking for rows on devices"
+    assert step.startswith(f"{sender}: a message of epoch 0, step 7")
+    assert unknown.startswith(f"{sender}: an id of a row that this rank does not store")
+
+
+def test_batches_are_those_over_the_host_wherever_rows_are(loaded: list[dict[str, Any]]) -> None:
+    for of_rank in loaded:
+        for name, found in of_rank.items():
+            assert found.get("wrong", []) == [], name
+    placement = loaded[0]["features {'x': 'pinned', 'age': 'host'}"]["placement"]
+    assert placement.startswith("rows of this rank on cuda: topology host, columns ")
+    assert "x pinned" in placement
+    assert "age host" in placement
+    assert placement.endswith("as requested; this path is unproven: it has never run on GPUs")
+
+
+def test_traffic_counts_the_rows_that_messages_of_exact_sizes_count(loaded: list[dict[str, Any]]) -> None:
+    for of_rank in loaded:
+        found = of_rank["features device"]
+        assert found["repeats"] == 0  # all batches were measured
+        for counted, host in zip(found["traffic"], found["host"], strict=True):
+            assert counted["needed_rows"] >= host["needed_rows"]
+            assert counted["requested_rows"] >= host["requested_rows"]
+            assert (counted["collectives"], host["collectives"]) == (2, 3)
+        cached = found["cached"]
+        assert sum(counted["device_cache_rows"] for counted in cached) > 0
+        before, after = (
+            sum(counted["requested_rows"] for counted in of) for of in (found["traffic"], cached)
+        )
+        assert after < before
+
+
+def test_all_ranks_repeat_an_exchange_that_is_too_large_on_one(loaded: list[dict[str, Any]]) -> None:
+    repeats = {of_rank["repeats"]["repeats"] for of_rank in loaded}
+    assert len(repeats) == 1
+    steps = loaded[0]["repeats"]["steps"]
+    assert 0 < repeats.pop() <= steps
+    repeated = [
+        [counted["repeated_exchanges"] for counted in of_rank["repeats"]["traffic"]] for of_rank in loaded
+    ]
+    assert repeated == [repeated[0]] * len(loaded)
+
+
+def test_a_run_places_the_rows_of_its_columns(loaded: list[dict[str, Any]]) -> None:
+    for of_rank in loaded:
+        assert of_rank["run"]["columns"] == {"user": ["age", "x"]}
+        assert of_rank["link run"]["columns"] == {"user": ["x"]}
+        assert "x device" in of_rank["run"]["placement"]
