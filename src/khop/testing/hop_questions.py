@@ -67,6 +67,13 @@ def rows_of(drawn: Neighbors) -> list[Row]:
     ]
 
 
+def sorted_edges(drawn: Neighbors) -> list[list[tuple[int, float]]]:
+    """Return the edges of each row with their weights, 0 if there are none, in ascending order."""
+    return [
+        sorted(zip(edges, weights or [0.0] * len(edges), strict=True)) for _, edges, weights in rows_of(drawn)
+    ]
+
+
 def expect_same(what: str, one: Drawn, other: Drawn) -> None:
     """Raise AssertionError unless two results of a hop are equal."""
     expect_equal(f"edge types {what}", list(one), list(other))
