@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 import khop
+from gpu import NODES
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
 from khop.schema import ColumnSpec, Schema
 
-NODES, MEAN_DEGREE, MAX_DEGREE, TAIL = 2_449_029, 51.4, 20_000, 2.3
+MEAN_DEGREE, MAX_DEGREE, TAIL = 51.4, 20_000, 2.3
 WIDTH, CLASSES, TRAIN = 100, 47, 196_615
 EDGE_TYPE = ("node", "to", "node")
 
@@ -29,26 +30,26 @@ class Products:
     train: Tensor  # int64 (seeds)
 
 
-def products(nodes: int = NODES, seed: int = 0) -> Products:
+def products(nodes: int = NODES, seed: int = 0, device: str = "cuda") -> Products:
     """Make the graph. Edges of a row are in no order; self loops and repeated edges stay, and are few."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    weights = (1 - torch.rand(nodes, device="cuda", generator=generator)) ** (-1 / TAIL) - 1
+    generator = torch.Generator(device).manual_seed(seed)
+    weights = (1 - torch.rand(nodes, device=device, generator=generator)) ** (-1 / TAIL) - 1
     for _ in range(4):  # the cap lowers the mean
         weights = (weights * (MEAN_DEGREE / weights.mean())).clamp(max=MAX_DEGREE)
     degrees = weights.long().clamp(min=1)
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-    owners = torch.repeat_interleave(torch.arange(nodes, device="cuda", dtype=torch.int32), degrees)
-    picks = torch.randint(owners.numel(), (owners.numel(),), device="cuda", generator=generator)
+    owners = torch.repeat_interleave(torch.arange(nodes, device=device, dtype=torch.int32), degrees)
+    picks = torch.randint(owners.numel(), (owners.numel(),), device=device, generator=generator)
     csc = Csc(indptr.cpu(), owners[picks].cpu(), nodes)
     del owners, picks
-    y = torch.randint(CLASSES, (nodes,), device="cuda", generator=generator)
-    centers = torch.randn(CLASSES, WIDTH, device="cuda", generator=generator)
-    x = (centers[y] + torch.randn(nodes, WIDTH, device="cuda", generator=generator)).cpu()
+    y = torch.randint(CLASSES, (nodes,), device=device, generator=generator)
+    centers = torch.randn(CLASSES, WIDTH, device=device, generator=generator)
+    x = (centers[y] + torch.randn(nodes, WIDTH, device=device, generator=generator)).cpu()
     columns = {"node": {"x": x, "y": y.cpu()}}
     specs = {
         "node": {"x": ColumnSpec("float32", (WIDTH,)), "y": ColumnSpec("int64", (), num_classes=CLASSES)}
     }
     schema = Schema(("node",), (EDGE_TYPE,), columns=specs)
     topology = CscGraph(schema, {"node": nodes}, {EDGE_TYPE: csc}, columns=columns)
-    train = torch.randperm(nodes, device="cuda", generator=generator)[:TRAIN].cpu()
+    train = torch.randperm(nodes, device=device, generator=generator)[:TRAIN].cpu()
     return Products(khop.Graph(topology, FeatureTable(columns)), csc, x, columns["node"]["y"], train)
