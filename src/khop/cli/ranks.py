@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from khop.api.launch import Permission, launch, launched_by_others
 from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.shared import RankOptions
 from khop.cli.failures import INTERRUPTED, TERMINATED
+from khop.cli.kernels import kernel_lines
 from khop.cli.start import set_memory_up, set_warnings_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
@@ -35,7 +37,7 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
     count = None if launched_by_others() else ranks.procs or 1
     try:
         launch(
-            work,
+            partial(_watched, work),
             procs=count,
             arguments=(request,),
             device=torch.device(config.device).type if count != 1 else config.device,
@@ -47,6 +49,12 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
         raise typer.Exit(TERMINATED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _watched(work: RankWork[Request], rank: int, device: torch.device, request: Request) -> None:
+    """Call `work`, and show on rank 0 that the kernels of its GPU are compiled."""
+    with kernel_lines(rank, device):
+        work(rank, device, request)
 
 
 def _permissions(config: RunConfig, ranks: RankOptions) -> list[Permission]:
