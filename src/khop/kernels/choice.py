@@ -1,4 +1,7 @@
-"""The engine of an operation: the one place that looks at devices."""
+"""The engine of an operation: the one place that chooses between core, kernels and references by the device.
+
+Other code looks at a device to place tensors, to copy them, or to leave out checks that would wait for it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Streams, events and pinned memory of a GPU: the only place that calls torch.cuda for them.
+"""Streams, events and pinned memory for batches on their way to a GPU.
 
-`Streams` has the calls that batches need on their way to a device. tests/support/delaying_streams.py
-implements it without a GPU, and delays all work as long as it may.
+`Streams` has the calls that they need. tests/support/delaying_streams.py implements it without a GPU, and
+delays all work as long as it may. torch.cuda is also called by `loading/captured.py` for recordings, by
+`loading/device_memory.py` for free memory and pinned stores, by `training/trainer.py` to wait in profiles,
+by `runtime/rendezvous.py`, `api/launch.py` and `kernels/triton/launch.py` to choose the current GPU, by
+`pyg/iteration.py` before it pins a batch, and by `kernels/choice.py`, `profiling/` and `cli/` for facts.
 """
 
 from __future__ import annotations
