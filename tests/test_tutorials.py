@@ -16,7 +16,7 @@ from PIL import Image, ImageFilter
 from support.tutorials import ROOT, TUTORIALS, original, pictures, run_tutorial, typed
 
 LAUNCH = ROOT / "examples" / "launch"
-SEVERAL = ("from-glt", "many-processes")  # minutes on two cores: run by make test-long
+LONG = ("from-glt", "many-processes", "shop", "fraud")  # half a minute or more: run by make test-long
 ALIKE = 0.85  # correlation of blurred pictures: scores, and so the curves, differ a little between processors
 
 
@@ -34,10 +34,7 @@ def likeness(one: Path, other: Path) -> float:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.long] * (page.stem in SEVERAL), id=page.stem)
-        for page in TUTORIALS
-    ],
+    [pytest.param(page, marks=[pytest.mark.long] * (page.stem in LONG), id=page.stem) for page in TUTORIALS],
 )
 def test_a_tutorial_runs_from_its_first_line_to_its_last_and_makes_its_pictures(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

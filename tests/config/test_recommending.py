@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.config.recommending import recommender_of, rule_for
+from khop.config.recommending import draws_for, recommender_of
 from khop.rules.uniform import Uniform
 from support.small_link_folders import BUYS, write_diary, write_shop
 from support.typed_runs import prepared
@@ -21,7 +21,7 @@ def test_the_edges_are_those_of_the_split(tmp_path: Path) -> None:
         recommender_of(run, split, 3, "all").edges.csc(BUYS).num_edges for split in ("train", "test", "all")
     ]
     assert counts[0] < counts[1] < counts[2] == run.graph.num_edges(BUYS)
-    assert rule_for(run) == Uniform()
+    assert draws_for(run).rule == Uniform()
 
 
 def test_links_in_time_are_refused(tmp_path: Path) -> None:
