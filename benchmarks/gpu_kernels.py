@@ -19,6 +19,22 @@ from khop.kernels.triton import gather as device_gather
 from khop.kernels.triton import segment
 
 EQUAL_BATCHES = 5
+TESTS = (  # on the device instead of the interpreter
+    "tests/gpu",
+    "tests/kernels/triton",
+    "tests/kernels/test_edge_rows.py",
+    "tests/kernels/test_linear_device.py",
+    "tests/sampling/on_device",
+    "tests/sampling/test_engines.py",
+    "tests/loading/test_batch_slot.py",
+    "tests/loading/test_captured.py",
+    "tests/loading/test_deferred_columns.py",
+    "tests/loading/test_streams.py",
+    "tests/loading/test_transfer.py",
+    "tests/training/test_captured_steps.py",
+    "tests/models/test_padded_batches.py",
+)
+LEFT_OUT = ("--ignore=tests/kernels/triton/test_compilation.py",)  # needs no GPU, and takes minutes
 
 
 def limits(bench: Bench) -> None:
@@ -40,24 +56,7 @@ def limits(bench: Bench) -> None:
 
 def tests(bench: Bench) -> None:
     """The tests of kernels and of batches with static shapes, on the device instead of the interpreter."""
-    paths = [
-        *(
-            "tests/gpu",
-            "tests/kernels/triton",
-            "tests/kernels/test_linear_device.py",
-            "tests/sampling/on_device",
-        ),
-        *(
-            "tests/loading/test_batch_slot.py",
-            "tests/loading/test_captured.py",
-            "tests/loading/test_deferred_columns.py",
-            "tests/loading/test_streams.py",
-            "tests/loading/test_transfer.py",
-        ),
-        *("tests/training/test_captured_steps.py", "tests/models/test_padded_batches.py"),
-        "--ignore=tests/kernels/triton/test_compilation.py",  # needs no GPU, and takes minutes
-    ]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", "-n", "8", *paths]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", "-n", "8", *TESTS, *LEFT_OUT]
     begun = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout[-6000:], file=sys.stderr)
