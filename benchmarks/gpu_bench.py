@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import gpu_graph
 import torch
+from gpu_run import append, figures_of
 from harness import Figure
 from torch import Tensor
 
 import khop
-from gpu import append, figures_of
 from khop.draw import DrawKey, Purpose
 from khop.sampling.on_device.device_sampler import DeviceSampler
 from khop.sampling.sampler import Seeds

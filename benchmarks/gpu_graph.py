@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from gpu_run import NODES
 from torch import Tensor
 
 import khop
-from gpu import NODES
 from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc

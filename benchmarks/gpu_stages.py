@@ -11,10 +11,9 @@ from pathlib import Path
 
 import gpu_epochs
 import gpu_kernels
+import gpu_run
 import gpu_training
 from gpu_bench import Bench
-
-import gpu
 
 STAGES: dict[str, Callable[[Bench], None]] = {
     "limits": gpu_kernels.limits,
@@ -33,7 +32,7 @@ STAGES: dict[str, Callable[[Bench], None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=gpu.NODES)
+    parser.add_argument("--nodes", type=int, default=gpu_run.NODES)
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("figures", type=Path)
     options = parser.parse_args(arguments)

@@ -20,10 +20,10 @@ import gpu_first  # noqa: E402
 import gpu_graph  # noqa: E402
 import gpu_kernels  # noqa: E402
 import gpu_roofline  # noqa: E402
+import gpu_run  # noqa: E402
 import gpu_stages  # noqa: E402
 import harness  # noqa: E402
 
-import gpu  # noqa: E402
 from khop.batch import Adjacency, Block  # noqa: E402
 
 EDGE_TYPE = ("node", "to", "node")
@@ -38,14 +38,14 @@ def stage_of(script: str) -> list[str]:
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    monkeypatch.setattr(gpu, "LEAST_S", 0.0)
+    monkeypatch.setattr(gpu_run, "LEAST_S", 0.0)
     return tmp_path / "gpu.json"
 
 
 def test_every_stage_has_a_limit_in_their_order() -> None:
-    assert list(gpu_stages.STAGES) == list(gpu.LIMITS_S)
-    assert next(iter(gpu.LIMITS_S)) == "limits"  # the ceilings that ratios are taken of
-    assert gpu.IN_ALL_S < 9 * 60
+    assert list(gpu_stages.STAGES) == list(gpu_run.LIMITS_S)
+    assert next(iter(gpu_run.LIMITS_S)) == "limits"  # the ceilings that ratios are taken of
+    assert gpu_run.IN_ALL_S < 9 * 60
 
 
 def test_all_tests_that_a_gpu_can_run_are_in_a_stage() -> None:
@@ -68,22 +68,22 @@ def test_all_tests_that_a_gpu_can_run_are_in_a_stage() -> None:
 def test_without_a_gpu_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", bool)
     with pytest.raises(SystemExit, match=r"^benchmarks/gpu.py needs a GPU: .*$") as error:
-        gpu.main([])
+        gpu_run.main([])
     assert "\n" not in str(error.value)
     with pytest.raises(SystemExit, match=r"^stages warp: must be among limits,"):
-        gpu.main(["--stages", "limits,warp"])
+        gpu_run.main(["--stages", "limits,warp"])
 
 
 def test_a_stage_that_fails_or_is_stopped_keeps_its_figures(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "LIMITS_S", {"slow": 3.0, "wrong": 60.0, "later": 60.0})
+    monkeypatch.setattr(gpu_run, "LIMITS_S", {"slow": 3.0, "wrong": 60.0, "later": 60.0})
     script = f"""case $1 in
         slow) echo '{LINE % "before the end"}' >> $2; printf '{{"figu' >> $2; sleep 600 & wait;;
         wrong) echo '{LINE % "before the error"}' >> $2; exit 3;;
         later) grep -q 'before the end' $2 && echo '{LINE % "after both"}' >> $2;;
     esac"""
-    failed = gpu.run_stages(stage_of(script), ["slow", "wrong", "later"], 600)
+    failed = gpu_run.run_stages(stage_of(script), ["slow", "wrong", "later"], 600)
     assert failed == ["slow: stopped after 3 s", "wrong: ended with code 3"]
     kept = json.loads(results.read_text())["figures"]
     names = ["before the end", "stage slow", "before the error", "stage wrong", "after both", "stage later"]
@@ -96,18 +96,18 @@ def test_a_stage_that_fails_or_is_stopped_keeps_its_figures(
 
 
 def test_a_stage_does_not_begin_without_time(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "LEAST_S", 5.0)
-    assert gpu.run_stages(stage_of("exit 1"), ["limits"], 4.0) == ["limits: left out: no time was left"]
+    monkeypatch.setattr(gpu_run, "LEAST_S", 5.0)
+    assert gpu_run.run_stages(stage_of("exit 1"), ["limits"], 4.0) == ["limits: left out: no time was left"]
     assert "left out" in results.read_text()
 
 
 def test_a_kernel_has_its_bytes_over_time_against_the_copy(tmp_path: Path) -> None:
     kept = tmp_path / "figures.jsonl"
     kept.touch()
-    gpu.append(kept, harness.Figure(gpu_bench.COPY, 4000.0, "GB/s"))
+    gpu_run.append(kept, harness.Figure(gpu_bench.COPY, 4000.0, "GB/s"))
     bench = gpu_bench.Bench(10, kept)
     bench.add_moved("gather", 0.1, 200_000_000, rows=5)
-    found = gpu.figures_of(kept)[-1]
+    found = gpu_run.figures_of(kept)[-1]
     assert (found.peer, found.ratio) == ("bandwidth of a copy", 0.5)
     assert found.notes == {"bytes": 200_000_000, "GB/s": 2000.0, "rows": 5}
 
@@ -135,7 +135,7 @@ def test_without_samplers_of_pyg_the_figure_says_why(tmp_path: Path, monkeypatch
     kept = tmp_path / "figures.jsonl"
     kept.touch()
     gpu_epochs.pyg(gpu_bench.Bench(10, kept))
-    (found,) = gpu.figures_of(kept)
+    (found,) = gpu_run.figures_of(kept)
     assert found.value == 0
     assert "no_such_sampler" in found.notes["reason"]
     monkeypatch.setattr(gpu_epochs, "SAMPLERS", ("no_such_sampler", "json"))
