@@ -90,16 +90,9 @@ def evaluate(
     def outputs_of(nodes: Tensor) -> Tensor:
         if hops is None:
             rule = Uniform() if loader is None else loader.graph_sampler.rule
-            of_training = _draws(rule, graph, model, loader, fanouts).fanouts
-            compute = partial(
-                layerwise_inference,
-                model,
-                graph,
-                graph.features,
-                node_type,
-                rule=rule,
-                fanouts=of_training,
-            )
+            draws = _draws(rule, graph, model, loader, fanouts)
+            place = (model, graph, graph.features, node_type)
+            compute = partial(layerwise_inference, *place, rule=rule, fanouts=draws.fanouts)
         else:
             chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
             like = None if loader is None else loader.graph_sampler
