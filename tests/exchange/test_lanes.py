@@ -10,6 +10,7 @@ import pytest
 
 from khop.exchange.lanes import LaneWork
 from khop.exchange.peers import Peers, open_peers
+from khop.kernels.turns import PLACE
 from khop.runtime.group import ALONE
 from support.late_consumers import LATE, LEFT_OPEN, OUTLIVES, printed
 
@@ -46,6 +47,12 @@ def test_results_are_taken_in_order() -> None:
         assert [work.take(index) for index in range(20)] == [n * n for n in range(20)]
     assert work.error is None
     assert work.hold() is None
+
+
+def test_a_lane_has_the_place_of_its_step_at_a_disk() -> None:
+    work: LaneWork[int, int] = LaneWork(lambda _: PLACE.get(), list(range(20)), 4, lambda item: (0, item))
+    with running(work):
+        assert [work.take(index) for index in range(20)] == list(range(20))
 
 
 def test_lanes_begin_no_step_further_ahead_and_end_where_it_is_agreed() -> None:

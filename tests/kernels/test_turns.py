@@ -35,11 +35,12 @@ def test_only_one_has_a_turn_and_an_error_ends_it() -> None:
     turns, inside, most = Turns(), [0], [0]
 
     def work() -> None:
-        for _ in range(200):
+        for _ in range(20):
             try:
                 with turns.taken():
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
+                    time.sleep(1e-5)  # another thread would come in here
                     inside[0] -= 1
                     raise KeyError
             except KeyError:

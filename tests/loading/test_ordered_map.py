@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from khop.kernels.turns import PLACE
 from khop.loading.ordered_map import InFlight, ordered_map
 from support.late_consumers import LATE, LEFT_OPEN, OUTLIVES, printed
 
@@ -60,6 +61,11 @@ def test_results_come_in_the_order_of_the_items(
     in_flight = InFlight(threads, items, max_bytes)
     results = ordered_map(slow_square, range(count), in_flight, size_of=lambda result: result % 7)
     assert list(results) == [item * item for item in range(count)]
+
+
+def test_each_item_has_its_place_at_a_disk() -> None:
+    found = ordered_map(lambda _: PLACE.get(), range(9), InFlight(threads=3), no_size)
+    assert list(found) == list(range(9))
 
 
 def test_the_items_in_flight_are_bounded() -> None:

@@ -28,7 +28,7 @@ import torch
 
 from khop.errors import Outcome, PeerLost
 from khop.exchange.peers import Message, Peers, open_peers
-from khop.loading.ordered_map import POLL_S
+from khop.loading.ordered_map import POLL_S, take_place
 from khop.partition.placements import LANES
 from khop.runtime.group import Group
 
@@ -69,6 +69,7 @@ class LaneWork(Generic[Item, Result]):
         for index in range(lane, len(self._items), lanes):
             if not self._begins(index):
                 return
+            take_place(index)
             outcome = Outcome.of(partial(self._made, index, peers))
             self._put(index, outcome)
             if outcome.error is not None:

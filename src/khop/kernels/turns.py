@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 PLACE: ContextVar[int] = ContextVar("PLACE", default=0)
-"""How much of the work that threads do ahead is needed before this thread's: the lowest place goes first."""
+"""Position of the work of this thread in the order of use; the lowest goes first."""
 
 
 class Turns:
@@ -37,5 +37,6 @@ class Turns:
             try:
                 self._changed.wait_for(lambda: not self._is_taken and self._waiting[0] == place)
                 self._is_taken = True
-            finally:  # also after Ctrl-C
+            finally:
                 self._waiting.remove(place)
+                self._changed.notify_all()  # after Ctrl-C, another one may be the first

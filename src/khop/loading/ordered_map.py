@@ -17,6 +17,11 @@ Result = TypeVar("Result")
 POLL_S = 0.5  # how often a waiting thread checks that there still is a thread to wake it
 
 
+def take_place(index: int) -> None:
+    """State that this thread works on item `index`: work on lower items goes first at a disk."""
+    PLACE.set(index)
+
+
 @dataclass(frozen=True)
 class InFlight:
     """Limits on work ahead of the consumer. They change no result."""
@@ -98,7 +103,7 @@ class _Line(Generic[Item, Result]):
     def work(self) -> None:
         """Process items until none are left."""
         while (index := self._next_index()) is not None:
-            PLACE.set(index)
+            take_place(index)
             self._put(index, Outcome.of(partial(self._sized, index)))
 
     def take(self, index: int) -> Result:
