@@ -36,6 +36,12 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> khop.Graph:
     return named
 
 
+def test_columns_of_nodes_have_each_name_once() -> None:
+    x, y = khop.ColumnSpec("float32", (4,)), khop.ColumnSpec("int64", ())
+    columns = {"a": {"y": y, "x": x}, "b": {"x": x}, ("a", "to", "b"): {"w": y}}
+    assert khop.Schema(("a", "b"), (("a", "to", "b"),), columns=columns).node_columns == ("x", "y")
+
+
 def test_a_graph_is_asked_by_text(graph: khop.Graph) -> None:
     assert graph.csc(TEXT) is not None
     assert torch.equal(graph.csc(TEXT).indices, graph.csc(BUYS).indices)

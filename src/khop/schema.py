@@ -74,6 +74,11 @@ class Schema:
                         f"edge type {edge_type}: no node type {end!r}; there are {self.node_types}"
                     )
 
+    @property
+    def node_columns(self) -> tuple[str, ...]:
+        """Names of all columns of nodes, each once, in ascending order."""
+        return tuple(sorted({name for t in self.node_types for name in self.columns.get(t, {})}))
+
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
         """Return the spec of one column; ValueError lists the existing columns."""
         type_ = type_of(self, type_)

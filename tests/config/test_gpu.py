@@ -18,6 +18,7 @@ from khop.config.build import prepare
 from khop.config.contexts import LinkSettings, TaskContext
 from khop.config.gpu import work_sizes
 from khop.config.link_run_task import LinkTask
+from khop.config.own_features import own_features
 from khop.config.read import RawRun, checked
 from khop.config.resolve import resolve
 from khop.config.split_edges import SplitEdges
@@ -193,6 +194,18 @@ def test_edges_of_training_are_placed_for_links(
     by_cpu = prepare(raw(folder, {}, **links), tmp_path)
     assert isinstance(by_cpu.run_task, LinkTask)
     assert by_cpu.run_task.split.train.stores is None
+
+
+def test_the_baseline_of_own_features_places_no_edges_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
+    links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
+    run = prepare(raw(folder, {"topology": "device", "features": "pinned"}, **links), tmp_path)
+    baseline = own_features(run, raw(folder, {}))
+    assert baseline.graph.stores is None
+    assert isinstance(baseline.run_task, LinkTask)
+    assert baseline.run_task.split.train.stores is None
 
 
 @pytest.mark.parametrize("kind", ["split by khop", "split by itself", "whole graph", "no target"])

@@ -127,7 +127,7 @@ def evaluate_links(
     Negatives come with the links (see `khop.with_negatives`). Without `fanouts` the result is exact: the rows
     of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
     encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
-    so. `rule` is that of training.
+    so. Give the `rule` of training: it is not taken from `loader`.
 
     With `fanouts`, every link is scored from a sampled batch, as in training. This works for any encoder, and
     for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every

@@ -352,7 +352,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
             "out, or save the graph and open its folder"
         )
     if is_cpu:
-        stores = PlacedStores.on_cpu(request, work, _node_columns(graph))
+        stores = PlacedStores.on_cpu(request, work, graph.schema.node_columns)
     else:
         stores = _placed_on_gpu(graph, folder, request, work)
     if folder is None:
@@ -369,10 +369,6 @@ def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) ->
     target = PartsTarget(graph.lanes, wire, memory, no_kernels, work)
     stores, features, rank_rows = placed_parts(graph.folder, request, target)
     return replace(graph, stores=stores, features=features or graph.features, rank_rows=rank_rows)
-
-
-def _node_columns(graph: Graph) -> list[str]:
-    return sorted({name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})})
 
 
 def _placed_on_gpu(

@@ -18,7 +18,8 @@ from khop.loading.placed_stores import PlacedStores
 from khop.partition.parts_folder import PartsFolder, open_parts
 from khop.runtime.group import this_group
 
-PlacedParts = tuple[PlacedStores, FeatureStore | None, RankRows | None]  # None: as before; none on a GPU
+# Features are None if unchanged, and rows if no column is on a GPU.
+PlacedParts = tuple[PlacedStores, FeatureStore | None, RankRows | None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsT
         )
     if request.is_explicit and memory is not None:
         return _rows_on_gpu(folder, request, target, memory)
-    stores = PlacedStores.on_cpu(request, work, _node_columns(folder))
+    stores = PlacedStores.on_cpu(request, work, folder.schema.node_columns)
     features = placed_features(folder, target.lanes, this_group(), target.wire, stores.plan.columns)
     if memory is not None:
         stores = PlacedStores.none(request, work, memory.device)
@@ -75,7 +76,7 @@ def _rows_on_gpu(
             f"{request.device}: kernels cannot run there: {target.no_kernels}; or leave the columns to the "
             'CPU: columns="host"'
         )
-    asked = {name: request.place_of(name) for name in _node_columns(folder)}
+    asked = {name: request.place_of(name) for name in folder.schema.node_columns}
     on_host = {
         name: str(place) for name, place in asked.items() if place is not None and not place.is_read_by_gpu
     }
@@ -83,8 +84,3 @@ def _rows_on_gpu(
     features = rank_features(held, on_host, this_group(), target.lanes, target.wire)
     rows, stores = placed_rank_rows(features, request, memory, target.work)
     return stores, features, rows
-
-
-def _node_columns(folder: PartsFolder) -> list[str]:
-    schema = folder.schema
-    return sorted({name for t in schema.node_types for name in schema.columns.get(t, {})})

@@ -122,7 +122,7 @@ class TaskContext:
 
     config: RunConfig  # resolved
     graph: Graph
-    later: LaterPlacement | None = None  # of the edges of training; None: the run requests nothing
+    later: LaterPlacement | None = None  # of the edges of training; None: as `graph` requests
 
     def __post_init__(self) -> None:
         if self.later is None:

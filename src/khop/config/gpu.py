@@ -36,7 +36,7 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
     gpu = config.gpu
     labels = () if gpu.features == "disk" else (config.task.label,)  # small, and read one by one
     names = [name for name in (config.model.column, *labels) if name is not None]
-    known = {name for t in graph.schema.node_types for name in graph.schema.columns.get(t, {})}
+    known = graph.schema.node_columns
     places = {name: gpu.features for name in names if name in known and gpu.features != AUTO}
     is_gpu = config.device != "cpu"
     is_cached_here = is_gpu and graph.lanes is None  # else the loader caches rows of other ranks
@@ -88,6 +88,11 @@ class LaterPlacement:
             placed = placed_on(given, stores.plan.request, stores.plan.work)
             self._last = graph, replace(placed, folder=graph.folder)
         return self._last[1]
+
+
+def without_later_placement(graph: Graph) -> Graph:
+    """Return a run's graph without a placement that its task carries out later; a placed one as it is."""
+    return replace(graph, stores=None) if _is_requested(graph) and not _is_placed(graph) else graph
 
 
 def check_is_placed(config: RunConfig, graph: Graph, loader: Loader) -> None:

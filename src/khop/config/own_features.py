@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from khop.config.build import Run
 from khop.config.contexts import TaskContext
+from khop.config.gpu import without_later_placement
 from khop.config.read import RawRun, checked
 from khop.config.run_type import built
 from khop.config.values import RunConfig
@@ -24,7 +25,8 @@ def own_features(run: Run, raw: RawRun) -> Run:
             "leave --baselines out"
         )
     config = checked(RawRun(_values(run.config), raw.source, permission=raw.permission))
-    return Run(config, run.graph, built(config, "task", TaskContext(config, run.graph)))
+    graph = without_later_placement(run.graph)  # no neighbors: nothing for a GPU to draw
+    return Run(config, graph, built(config, "task", TaskContext(config, graph)))
 
 
 def _values(config: RunConfig) -> dict[str, object]:
