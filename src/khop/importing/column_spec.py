@@ -43,8 +43,8 @@ class Category(Column):
     encoding: Literal["one-hot", "embedding"] = "one-hot"
     """`embedding` stores the category alone, for many categories; the first layer learns a row for each."""
     limit: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
-    """Most categories; the most frequent of training, ties by first appearance. Default: 256, 65,536 of
-    `embedding`."""
+    """Most categories; the most frequent of training, ties by first appearance. Default: 256; with
+    `embedding` 65,536."""
     min_count: Annotated[int, Field(ge=1)] = 1
     """Fewest training rows of a category."""
 

@@ -36,6 +36,7 @@ class OpenSource:
     key: str  # of the table in the spec: nodes.user
     wheres: tuple[Where, ...] = ()
     meter: ReadMeter | None = None
+    is_untyped: bool = False  # True for CSV: all columns are text
 
     @classmethod
     def open(cls, spec: Source, key: str, folder: SourceFolder) -> OpenSource:
@@ -52,12 +53,8 @@ class OpenSource:
             table = folder.databases.open_table(database, spec.table, spec.order_by, place)
         else:
             table = MemoryTable.of(spec.rows, key)
-        return cls(table, spec, key).filtered(spec.where, f"{key}.where")
-
-    @property
-    def is_untyped(self) -> bool:
-        """True for CSV: all columns are text."""
-        return isinstance(self.table, CsvTable)
+        opened = cls(table, spec, key, is_untyped=isinstance(table, CsvTable))
+        return opened.filtered(spec.where, f"{key}.where")
 
     @property
     def time_format(self) -> TimeFormat:
