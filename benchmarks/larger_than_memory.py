@@ -359,10 +359,8 @@ def first_batch(path: Path) -> dict[str, float]:
     loader = loader_of(placed(path))
     started = time.perf_counter()
     batches = iter(loader)
-    batch, seconds = (
-        next(batches),
-        time.perf_counter() - started,
-    )  # dropping `batches` waits for the next ones
+    batch = next(batches)
+    seconds = time.perf_counter() - started  # before `batches` is dropped, which waits for the next ones
     return {"seconds": seconds, "nodes": float(batch.sample.nodes["node"].numel())}
 
 

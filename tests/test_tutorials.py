@@ -16,7 +16,7 @@ from PIL import Image, ImageFilter
 from support.tutorials import ROOT, TUTORIALS, original, pictures, run_tutorial, typed
 
 LAUNCH = ROOT / "examples" / "launch"
-LONG = ("from-glt", "many-processes", "shop", "fraud")  # half a minute or more: run by make test-long
+LONG = ("from-glt", "many-processes", "fraud")  # half a minute or more: run by make test-long
 ALIKE = 0.85  # correlation of blurred pictures: scores, and so the curves, differ a little between processors
 
 

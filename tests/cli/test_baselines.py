@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from khop.cli.baselines import spread_scores
+from khop.cli.baselines import label_propagation_scores
 from khop.config.build import prepare
 from khop.config.read import read_toml
 
@@ -85,8 +85,8 @@ def test_label_propagation_is_left_out_with_a_message_where_servers_have_the_edg
     small_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = prepare(read_toml(small_run), small_run.parent)
-    assert spread_scores(run, ("val",), ()).keys() == {"val/label-propagation/accuracy"}
+    assert label_propagation_scores(run, ("val",), ()).keys() == {"val/label-propagation/accuracy"}
     far: Any = SimpleNamespace(servers=object(), schema=run.graph.schema)
-    assert spread_scores(replace(run, graph=far), ("val",), ()) == {}
+    assert label_propagation_scores(replace(run, graph=far), ("val",), ()) == {}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("khop: --baselines: label propagation needs the edges, and servers have them")

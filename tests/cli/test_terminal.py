@@ -105,7 +105,10 @@ def interrupted(width: int, *arguments: str, after: str) -> tuple[Screen, int]:
     return screen, command.wait(timeout=WAIT_S)
 
 
-@pytest.mark.parametrize(("width", "procs"), [(80, "1"), pytest.param(40, "2", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("width", "procs"),
+    [(40, "1"), *(pytest.param(*case, marks=pytest.mark.long) for case in ((80, "1"), (40, "2")))],
+)
 def test_a_ctrl_c_leaves_no_bar_and_a_line_to_continue_with(small_run: Path, width: int, procs: str) -> None:
     arguments = ("train", "run.toml", "--epochs", "100000", "--procs", procs, "--out", "a")
     screen, code = interrupted(width, *arguments, after="epoch      2/")

@@ -146,7 +146,7 @@ def test_links_are_scored_over_the_edges_of_training() -> None:
 
 
 def test_groups_of_seeds_have_all_edges() -> None:
-    """Clusters of one: all edges among all nodes, so that training takes the mean over all neighbors."""
+    """ShaDow has all edges among the nodes of a group, so exact inference takes all neighbors."""
     whole = graph()
     model, task = model_of(whole), khop.NodeRegression("node", "y")
     sampler = khop.ShadowSampler(whole, [2], layers=3, rule=TopK("w"))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import SAGEConv
 
 from khop import Graph
 from khop.batch import Adjacency, Batch
@@ -33,6 +32,7 @@ from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.uniform import Uniform
 from khop.training.link_prediction import LinkPrediction
 from khop.training.tasks import NodeClassification, Task
+from support.edge_index_layer import Convolution
 from support.host_reads import counting
 from support.padded_batches import SPARE, in_use, padded
 from support.small_graphs import one_type, shop, small_graph
@@ -157,18 +157,6 @@ def test_a_step_by_the_kernels_of_devices_is_that_of_the_cpu_and_reads_nothing(
     made = made[0].cpu(), [gradient.cpu() for gradient in made[1]]
     assert found == {}
     assert_equal(made, used, expected)
-
-
-class Convolution(nn.Module):
-    """A layer of torch_geometric, which reads the ends of edges."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.convolution = SAGEConv(inputs, outputs)
-
-    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        rows: Tensor = self.convolution((x, x[: adjacency.num_dst]), adjacency.edge_index)
-        return rows
 
 
 def test_a_layer_that_reads_the_ends_of_edges_is_refused_before_it_computes() -> None:

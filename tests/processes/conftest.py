@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.covered import announce
+from support.server_processes import Starts, servers
 from support.small_folders import write_learnable_graph
 
 EPOCHS, STEPS = 3, 9  # of the run, and of an epoch
@@ -15,6 +17,13 @@ EPOCHS, STEPS = 3, 9  # of the run, and of an epoch
 @pytest.fixture(scope="session", autouse=True)
 def _ranks_are_covered() -> None:
     announce()
+
+
+@pytest.fixture
+def start() -> Iterator[Starts]:
+    """Start servers as processes, which end with the test."""
+    with servers() as starting:
+        yield starting
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_batches_are_those_over_the_host_wherever_rows_are(loaded: list[dict[str
     assert placement.endswith("as requested; this path is unproven: it has never run on GPUs")
 
 
-def test_traffic_counts_the_rows_that_messages_of_exact_sizes_count(loaded: list[dict[str, Any]]) -> None:
+def test_traffic_counts_at_least_the_rows_of_messages_of_exact_sizes(loaded: list[dict[str, Any]]) -> None:
     for of_rank in loaded:
         found = of_rank["features device"]
         assert found["repeats"] == 0  # all batches were measured

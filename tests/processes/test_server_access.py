@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -24,19 +23,13 @@ from support.certificates import Authority
 from support.commands import free_port
 from support.resolved_names import resolve
 from support.same_samples import assert_same_epoch
-from support.server_processes import Starts, servers
+from support.server_processes import Starts
 from support.small_folders import write_learnable_graph
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_learnable_graph(tmp_path_factory.mktemp("graph") / "shop", nodes=2000)
-
-
-@pytest.fixture
-def start() -> Iterator[Starts]:
-    with servers() as starting:
-        yield starting
 
 
 def loader_of(graph: khop.Graph, sampler: khop.SamplerBase | None = None) -> khop.Loader:

@@ -26,19 +26,13 @@ from khop.servers.errors import WrongGraph
 from support.commands import free_port
 from support.resolved_names import resolve
 from support.same_samples import assert_same_epoch
-from support.server_processes import ENVIRONMENT, Server, Starts, servers
+from support.server_processes import ENVIRONMENT, Server, Starts
 from support.small_folders import write_learnable_graph
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_learnable_graph(tmp_path_factory.mktemp("graph") / "shop", nodes=2000)
-
-
-@pytest.fixture
-def start() -> Iterator[Starts]:
-    with servers() as starting:
-        yield starting
 
 
 def loader_of(graph: khop.Graph) -> khop.Loader:

@@ -8,15 +8,14 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch_geometric.nn import SAGEConv
 
 import khop
-from khop.batch import Adjacency, Batch
+from khop.batch import Batch
 from khop.loading.batch_slot import BatchSlot
 from khop.training.captured_steps import CapturedSteps
 from khop.training.observer import Unwatched
 from khop.training.steps import EagerSteps
+from support.edge_index_layer import Convolution
 from support.recorded_runs import RecordedRun, as_device
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the CPU has no kernels beside a GPU")
@@ -68,18 +67,6 @@ def test_a_step_that_waits_for_the_device_is_not_recorded(tmp_path: Path) -> Non
 
 def _waits(steps: CapturedSteps, slot: BatchSlot) -> None:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
-
-
-class Convolution(nn.Module):
-    """A layer of torch_geometric, which reads the ends of edges."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.convolution = SAGEConv(inputs, outputs)
-
-    def forward(self, x: Tensor, adjacency: Adjacency) -> Tensor:
-        rows: Tensor = self.convolution((x, x[: adjacency.num_dst]), adjacency.edge_index)
-        return rows
 
 
 def test_a_model_that_reads_the_ends_of_edges_takes_single_launches(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from khop.cli.lines import tell
 from khop.cli.run_folder import CHECKPOINTS, write_config, write_whole
 from khop.config.build import Run
-from khop.config.label_propagation import label_propagation, spreads_labels
+from khop.config.label_propagation import has_label_propagation, label_propagation
 from khop.config.own_features import own_features
 from khop.config.read import RawRun
 from khop.inference.chunks import Progress
@@ -74,12 +74,12 @@ class OwnFeatures:
             return bool(json.loads(group.share_bytes(json.dumps(is_there).encode())))
 
 
-def spread_scores(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
+def label_propagation_scores(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
     """Return the scores of label propagation; over servers there are none, and a message says so.
 
     Collective.
     """
-    if run.graph.servers is not None and spreads_labels(run) and this_group().rank == 0:
+    if run.graph.servers is not None and has_label_propagation(run) and this_group().rank == 0:
         tell(
             "--baselines: label propagation needs the edges, and servers have them; it is left out. Evaluate "
             "the folder with --baselines"

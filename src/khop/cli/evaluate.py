@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from khop.api.names_of import names_of
-from khop.cli.baselines import OwnFeatures, spread_scores
+from khop.cli.baselines import OwnFeatures, label_propagation_scores
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.next_steps import reading, say_next
@@ -65,7 +65,7 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
         if baseline is not None:
             baseline.load(request.given)
             scores |= baseline.scores(*arguments)
-            scores |= spread_scores(run, arguments[0], request.metrics)
+            scores |= label_propagation_scores(run, arguments[0], request.metrics)
     outcome: dict[str, object] = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,

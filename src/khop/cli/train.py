@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from khop.api.launch import launched_by_others
-from khop.cli.baselines import OwnFeatures, spread_scores
+from khop.cli.baselines import OwnFeatures, label_propagation_scores
 from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
 from khop.cli.curve import drawn_curve
@@ -102,7 +102,7 @@ def _compared(run: Run, folder: Path, request: Request, watcher: Observer) -> di
     baseline = OwnFeatures.of(run, request.raw, folder)
     baseline.train()
     scores = baseline.scores(run.run_task.splits, watcher.evaluating, ())
-    scores |= spread_scores(run, run.run_task.splits, ())
+    scores |= label_propagation_scores(run, run.run_task.splits, ())
     return {score_name(name, run.task.metric): score for name, score in scores.items()}
 
 

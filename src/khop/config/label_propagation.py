@@ -19,7 +19,7 @@ from khop.training.label_propagation import propagated
 from khop.training.tasks import NodeClassification
 
 
-def spreads_labels(run: Run) -> bool:
+def has_label_propagation(run: Run) -> bool:
     """Return True for a run over classes of nodes with edges among themselves."""
     task = run.run_task
     if not (isinstance(task, NodeTask) and isinstance(task.task, NodeClassification)):
@@ -31,12 +31,12 @@ def label_propagation(run: Run, splits: Sequence[str], beside: Sequence[str]) ->
     """Return the scores of label propagation, such as "val/label-propagation/accuracy".
 
     Labels of training nodes spread over the edges from the classified node type to itself, of the graph that
-    the split may use. Nodes that none reaches get the constant prediction. {} unless `spreads_labels`, and
-    where servers have the edges. Collective where ranks hold edges or columns in parts; each rank then has a
-    row of 8 bytes per class for every node of the type.
+    the split may use. Nodes that none reaches get the constant prediction. {} unless `has_label_propagation`,
+    and where servers have the edges. Collective where ranks hold edges or columns in parts; each rank then
+    has a row of 8 bytes per class for every node of the type.
     """
     task, graph = run.run_task, run.graph
-    if not (spreads_labels(run) and isinstance(task, NodeTask)) or graph.servers is not None:
+    if not (has_label_propagation(run) and isinstance(task, NodeTask)) or graph.servers is not None:
         return {}
     assert isinstance(task.task, NodeClassification)
     objective, node_type, found = task.task, task.task.node_type, dict[str, float]()

@@ -28,7 +28,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
     limit = memory_limit_bytes() if limit is None else limit
     needed = {
         "model.hidden": (weight_bytes(config, graph), "the weights and their updates take"),
-        "model.embedding": (_held_rows(config, graph) * _FLOAT, "the embeddings take"),
+        "model.embedding": (_replicated_embedding_numbers(config, graph) * _FLOAT, "the embeddings take"),
     }
     if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
         links = config.links
@@ -65,7 +65,7 @@ def embedding_bytes(config: RunConfig, graph: Folder, ranks: int) -> float:
     return _FLOAT * _ROW_TRAINED[config.model.embedding_update] * numbers
 
 
-def _held_rows(config: RunConfig, graph: Folder) -> float:
+def _replicated_embedding_numbers(config: RunConfig, graph: Folder) -> float:
     """Return the numbers in embeddings that each rank holds for certain."""
     is_sharded = config.model.embedding_update == "sharded"
     return 0.0 if is_sharded else _embedding_numbers(config, graph)

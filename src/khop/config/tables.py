@@ -249,8 +249,8 @@ class StackTable(ModelTable, _Regularization):
     """The network."""
 
     encoder: Literal["none", "linear"] = "none"
-    """Layer before the first layer: none, or linear for each node type; gin has linear, and rgcn as inputs
-    says"""
+    """Layer before the first layer: none, or linear for each node type. No effect for gin, which always has
+    it, and for rgcn, which has it unless model.inputs is columns"""
     bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
     """Basis matrices that the edge types of rgcn share"""
 

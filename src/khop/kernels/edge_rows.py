@@ -50,7 +50,7 @@ def rows_of_destinations(rows: Tensor, indptr: Tensor, num_edges: int) -> Tensor
     if engine(rows.device) is Engine.NATIVE:
         return torch.repeat_interleave(rows, indptr.diff(), 0, output_size=num_edges)
     if not has_kernels(rows, indptr):
-        return rows.index_select(0, _last_at_most(edge_rows(indptr, num_edges), rows))
+        return rows.index_select(0, _clamped(edge_rows(indptr, num_edges), rows))
     return _apply_destinations(rows, indptr.contiguous(), num_edges)
 
 
@@ -62,12 +62,12 @@ def rows_of_sources(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     if engine(x.device) is Engine.NATIVE:
         return x.index_select(0, indices)
     if not has_kernels(x, indptr):
-        return x.index_select(0, _last_at_most(indices, x))
+        return x.index_select(0, _clamped(indices, x))
     return _apply_sources(x, indptr.contiguous(), indices.int().contiguous())
 
 
-def _last_at_most(numbers: Tensor, rows: Tensor) -> Tensor:
-    """Return numbers of rows with those that there are not in place of larger ones."""
+def _clamped(numbers: Tensor, rows: Tensor) -> Tensor:
+    """Clamp row numbers to the rows of `rows`: entries behind the last edge may hold any number."""
     return numbers.clamp(0, max(rows.shape[0] - 1, 0))
 
 
@@ -84,7 +84,7 @@ class _RowsOfDestinations(torch.autograd.Function):
     def forward(ctx: _Context, rows: Tensor, indptr: Tensor, num_edges: int) -> Tensor:
         ctx.save_for_backward(indptr)
         ctx.num_edges = num_edges
-        return rows.index_select(0, _last_at_most(edge_rows(indptr, num_edges), rows))
+        return rows.index_select(0, _clamped(edge_rows(indptr, num_edges), rows))
 
     @staticmethod
     @once_differentiable
@@ -101,7 +101,7 @@ class _RowsOfSources(torch.autograd.Function):
     def forward(ctx: _Context, x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
         ctx.save_for_backward(indptr, indices)
         ctx.num_sources = x.shape[0]
-        return x.index_select(0, _last_at_most(indices, x))
+        return x.index_select(0, _clamped(indices, x))
 
     @staticmethod
     @once_differentiable

@@ -1,10 +1,8 @@
 """Streams, events and pinned memory for batches on their way to a GPU.
 
 `Streams` has the calls that they need. tests/support/delaying_streams.py implements it without a GPU, and
-delays all work as long as it may. torch.cuda is also called by `loading/captured.py` for recordings, by
-`loading/device_memory.py` for free memory and pinned stores, by `training/trainer.py` to wait in profiles,
-by `runtime/rendezvous.py`, `api/launch.py` and `kernels/triton/launch.py` to choose the current GPU, by
-`pyg/iteration.py` before it pins a batch, and by `kernels/choice.py`, `profiling/` and `cli/` for facts.
+delays all work as long as it may. Other modules call torch.cuda for memory, recordings, the current GPU and
+facts about it, and for no stream of batches.
 """
 
 from __future__ import annotations

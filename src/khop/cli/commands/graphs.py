@@ -96,7 +96,8 @@ def walks(
             "--return-parameter",
             "-p",
             metavar="P",
-            help="p of node2vec, for a path of one edge type: a step back to the node before weighs 1 / P.",
+            help="p of node2vec, for a path of one edge type: a step back to the node before weighs 1 / P. "
+            "With a large P walks rarely return.",
         ),
     ] = 1.0,
     in_out_parameter: Annotated[
@@ -105,7 +106,8 @@ def walks(
             "--in-out-parameter",
             "-q",
             metavar="Q",
-            help="q of node2vec: a step to a node that is no in-neighbor of the node before weighs 1 / Q.",
+            help="q of node2vec: a step to a node that is no in-neighbor of the node before weighs 1 / Q. "
+            "With a large Q walks stay near their start.",
         ),
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the walks.")] = 0,

@@ -13,7 +13,7 @@ khop schema{words} > {name}
 and as the first line of {file}:  #:schema ./{name}"""
 
 
-class Of(StrEnum):
+class SchemaFile(StrEnum):
     """Files that have a schema."""
 
     RUN = "run"
@@ -27,9 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def schema(
     of: Annotated[
-        Of,
+        SchemaFile,
         typer.Argument(help="File to describe: run, a run file; import, a spec of tables for khop import."),
-    ] = Of.RUN,
+    ] = SchemaFile.RUN,
 ) -> None:
     """Print the JSON Schema of a run file or of a spec of tables, with which editors complete and check it.
 
@@ -42,13 +42,13 @@ def schema(
 
     typer.echo(json.dumps(_schema(of), indent=1))
     if terminal.stdout_is_a_terminal():
-        names = ("run files", "", "run.toml") if of is Of.RUN else ("specs", " import", "SPEC.toml")
-        files, words, file = names
+        is_run = of is SchemaFile.RUN
+        files, words, file = ("run files", "", "run.toml") if is_run else ("specs", " import", "SPEC.toml")
         typer.echo(_NEXT.format(files=files, words=words, file=file, name=f"khop-{of}.schema.json"), err=True)
 
 
-def _schema(of: Of) -> dict[str, object]:
-    if of is Of.IMPORT:
+def _schema(of: SchemaFile) -> dict[str, object]:
+    if of is SchemaFile.IMPORT:
         from khop.importing.spec_schema import spec_schema
 
         return spec_schema()

@@ -1,4 +1,4 @@
-"""Counts of the kernels that Triton compiles: the first run on a machine, as its cache has them later."""
+"""Counts of the kernels that Triton compiles. Later runs on the machine read them from its cache."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import triton
 def compilations_told(tell: Callable[[int], None]) -> Iterator[None]:
     """Call `tell` with the number of kernels compiled in the block so far, after each, in any thread.
 
-    A kernel that Triton's cache on disk holds is not compiled, and not counted. Triton 3.3 tells nothing of
-    it, and neither does a process in which something else listens already: then `tell` is never called.
+    A kernel that Triton's cache on disk holds is not compiled, and not counted. `tell` is never called with
+    Triton 3.3, which has no listener, or if another listener is set.
     """
     knobs = getattr(getattr(triton, "knobs", None), "compilation", None)
     if knobs is None or getattr(knobs, "listener", knobs) is not None:

@@ -18,7 +18,7 @@ Degrees = Mapping[NodeType, Tensor]  # float64 (nodes of the graph), at least 1
 
 @dataclass(frozen=True)
 class RowFanout:
-    """The fanout of rows: of those from `first` on."""
+    """Fanout of the rows from `first` on."""
 
     first: Tensor  # int32 (1)
     fanout: int  # -1: all edges
