@@ -14,12 +14,8 @@ from khop.kernels.turns import PLACE
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+take_place = PLACE.set  # states which item this thread works on: work on lower ones goes first at a disk
 POLL_S = 0.5  # how often a waiting thread checks that there still is a thread to wake it
-
-
-def take_place(index: int) -> None:
-    """State that this thread works on item `index`: work on lower items goes first at a disk."""
-    PLACE.set(index)
 
 
 @dataclass(frozen=True)
