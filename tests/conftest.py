@@ -39,7 +39,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("khop"), max_examples=300, derandomize=False)
+settings.register_profile("long", settings.get_profile("khop"), max_examples=100, derandomize=False)
 settings.load_profile("khop")
 
 # A shell starts what it sends to the background with SIGINT ignored, which children inherit: tests of Ctrl-C
