@@ -17,6 +17,8 @@ from khop.kernels.segment_mixture import (
     segment_mixture,
     segment_mixture_reference,
 )
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 DEGREES = st.lists(st.sampled_from([0, 1, 2, 5, 33]), max_size=10)
 
@@ -38,7 +40,7 @@ def with_gradients(
     out = operation(x, weights, *edges)
     return [
         out.detach(),
-        *torch.autograd.grad(out, (x, weights), numbers(*out.shape, dtype=out.dtype, seed=3)),
+        *torch.autograd.grad(out, (x, weights), numbers(*out.shape, dtype=out.dtype, seed=3).to(x.device)),
     ]
 
 
@@ -50,6 +52,17 @@ def test_equals_the_reference_forward_and_backward(degrees: list[int], width: in
     expected = with_gradients(segment_mixture_reference, *operands, indptr, indices)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_kernels_of_a_device_give_the_numbers_of_the_core() -> None:
+    indptr, indices = some_edges([3, 0, 40, 1], 9)
+    operands = numbers(9, 7), numbers(indices.numel(), 3, seed=1)
+    expected = with_gradients(segment_mixture, *operands, indptr, indices)
+    on_device = [each.to(DEVICE) for each in (*operands, indptr, indices)]
+    with by_triton():
+        found = with_gradients(segment_mixture, *on_device)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.api.open_graph import Graph
+from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
 from khop.loading.device_columns import DeviceColumns, split_choice
@@ -21,6 +23,7 @@ from khop.loading.placed_stores import Conditions, placed_stores
 from khop.loading.source import BatchRequest, StepRequests
 from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Seeds
+from khop.schema import ColumnSpec
 from khop.testing.batch_source import (
     GRAPH,
     ORDER,
@@ -44,19 +47,33 @@ PLACEMENTS = [("device", "host"), ("device", "device"), ("pinned", "pinned")]
 OWN = (an_error_ends_the_stream_at_its_batch,)  # its sampler is not a NeighborSampler
 
 
-def device_source(host: LocalSource, topology: str, columns: str, warm_up: range = range(4)) -> DeviceSource:
+def device_source(
+    host: LocalSource, topology: str, columns: str, warm_up: range = range(4), graph: Graph = GRAPH
+) -> DeviceSource:
     """A source of the same batches, drawn by kernels."""
-    assert isinstance(GRAPH.topology, CscGraph)
+    assert isinstance(graph.topology, CscGraph)
     request = DevicePlacement.of("cuda", topology, columns)
-    stores = placed_stores(GRAPH.topology, GRAPH.columns, request, HostAsDevice(), Conditions())
+    stores = placed_stores(graph.topology, graph.columns, request, HostAsDevice(), Conditions())
     of_host, of_device = split_choice(host.columns, stores)
-    added = DeviceColumns(stores, GRAPH.schema, of_device, {})
+    added = DeviceColumns(stores, graph.schema, of_device, {})
     first = [(request.seeds(), request.key) for request in StepRequests(ORDER, 1, warm_up)]
     streams = PromptStreams()
     placed = replace(host, columns=of_host, transfer=Transfer(streams), device_columns=added)
     source = DeviceSource(placed, stores, streams, lambda: first)
     source.prepare()
     return source
+
+
+def quantized() -> Graph:
+    """The graph with a column of int8 and its scales."""
+    assert isinstance(GRAPH.topology, CscGraph)
+    specs = {**GRAPH.schema.columns["item"], "x": ColumnSpec("int8", (1,), scales=(0.125,))}
+    schema = replace(GRAPH.schema, columns={**GRAPH.schema.columns, "item": specs})
+    of_items = {**GRAPH.columns["item"], "x": torch.arange(30, dtype=torch.int8)[:, None]}
+    return Graph(
+        replace(GRAPH.topology, schema=schema),
+        FeatureTable.of(schema, {**GRAPH.columns, "item": of_items}),
+    )
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
@@ -78,22 +95,28 @@ def test_it_keeps(promise: Callable[[Make], None], placement: tuple[str, str]) -
 
 
 def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of the host are read too: seeds when they are checked, and the copy of the counts."""
+    """Numbers of the host are read too: seeds when they are checked, and the copy of the counts.
+
+    The scales of the column of int8 are on the device already.
+    """
     waits: list[Point] = []
     synchronize = Point.synchronize
     monkeypatch.setattr(Point, "synchronize", lambda point: (waits.append(point), synchronize(point))[1])
-    nodes = replace(local(), columns=replace(local().columns, of_edges={}))
-    source = device_source(nodes, "device", "device")
+    graph = quantized()
+    choice = replace(local().columns, of_edges={}, as_float32={"item": frozenset({"x"})})
+    nodes = replace(local(), features=graph.features, columns=choice)
+    source = device_source(nodes, "device", "device", graph=graph)
     first, second = (BatchRequest.of(request.seeds(), request.key) for request in requests()[:2])
     with forcing(Engine.TRITON):
         source.make(first)
         waits.clear()
         with counting() as found:
-            source.make(second)
+            made = source.make(second)
     assert len(waits) == 1
     of_host = ("_local_scalar_dense sampling/node_set.py", "Tensor.tolist sampling/on_device/cells.py")
     assert {read.removeprefix("aten::").partition(":")[0] for read in found} == set(of_host)
     assert source.overflows == 0
+    assert torch.equal(made.columns["item"]["x"], made.sample.nodes["item"][:, None] / 8)
 
 
 def test_a_batch_that_exceeds_the_slots_is_made_by_the_cpu() -> None:

@@ -18,6 +18,7 @@ from khop.draw import NegativeMode
 from khop.kernels.dropout import dropout_key
 from khop.kernels.segment import segment_max, segment_mean
 from khop.kernels.segment_softmax import segment_softmax
+from khop.models.decoders import DecoderKind
 from khop.models.gat import GAT
 from khop.models.gcn import GCN
 from khop.models.gin import GIN
@@ -26,6 +27,7 @@ from khop.models.light_gcn import LightGCN
 from khop.models.rgcn import MANY_TYPES, RGCN
 from khop.models.sage import SAGE
 from khop.models.sequential import Sequential
+from khop.models.sizes import ModelSizes
 from khop.rules.rule import Rule
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
@@ -88,8 +90,14 @@ def many_typed(make: Callable[[Graph], nn.Module]) -> Case:
     return Case(make(Graph(small.store, small.features)).double(), batch, NodeClassification("node", "y"))
 
 
-def links(mode: NegativeMode) -> Case:
-    return Case(predictor(), LinkBatches(mode).batch(), LinkPrediction())
+def links(mode: NegativeMode, decoder: DecoderKind = "mlp") -> Case:
+    """Links of two edge types: a decoder of relations scores them together."""
+    return Case(predictor(decoder), LinkBatches(mode).batch(), LinkPrediction())
+
+
+def unknown(graph: Graph) -> nn.Module:
+    """A model that drops half of the embeddings of a step."""
+    return SAGE(ModelSizes.of(graph, "item", embedding=5, unknown=0.5), 8, 2)
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -110,6 +118,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "sequential": lambda: plain(lambda _: Sequential([Attention(7, 6), Attention(6, 3)])),
     "links, binary": lambda: links(NegativeMode.BINARY),
     "links, triplet": lambda: links(NegativeMode.TRIPLET),
+    "links, distmult": lambda: links(NegativeMode.BINARY, "distmult"),
+    "links, transe": lambda: links(NegativeMode.TRIPLET, "transe"),
+    "unknown rows": lambda: typed(unknown),
 }
 every_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 

@@ -12,7 +12,10 @@ import khop
 from khop.batch import Batch
 from khop.models.related_edges import RelationColumn
 from khop.models.rgcn import RGCN
+from support.host_reads import counting
 from support.knowledge import BACK, ENTITIES, FACT, RELATIONS, Triples, as_column, as_types, relation_type
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 TRIPLES = Triples.drawn()
 COLUMN = RelationColumn("r", {FACT: RELATIONS, BACK: RELATIONS})
@@ -111,6 +114,24 @@ def test_sums_use_the_weights_of_the_rule(graphs: tuple[khop.Graph, khop.Graph])
         for model, graph in zip((by_column, by_types), graphs, strict=True)
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)  # weights of rules are float32
+
+
+@pytest.mark.parametrize(
+    ("bases", "reads"), [(3, set()), (0, {"nonzero", "bincount", "repeat_interleave"})], ids=["bases", "none"]
+)
+def test_a_device_reads_numbers_of_pairs_without_bases_and_nothing_with_them(
+    graphs: tuple[khop.Graph, khop.Graph], bases: int, reads: set[str]
+) -> None:
+    model, batch = model_of(graphs[0], bases, COLUMN), batch_of(graphs[0])
+    expected = model(batch)["entity"]
+    model.to(DEVICE)
+    with by_triton(), counting() as found:
+        rows = model(batch.to(DEVICE))["entity"]
+        rows.sum().backward()
+    torch.testing.assert_close(rows.cpu(), expected, rtol=0, atol=1e-12)
+    of_the_check = {"_local_scalar_dense"}  # of relations on the CPU, which stands for the device
+    names = {read.removeprefix("aten::").partition(" ")[0] for read in found}
+    assert names - of_the_check == reads
 
 
 def test_types_without_edges_leave_zero_gradients(graphs: tuple[khop.Graph, khop.Graph]) -> None:

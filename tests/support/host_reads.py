@@ -1,7 +1,9 @@
 """Counts of what makes the host wait for a device, on a machine without one.
 
 A host read is any call that needs a value of a tensor: numbers, sizes that depend on data, copies to the
-host. Torch's dispatch shows them on the CPU too.
+host. Torch's dispatch shows them on the CPU too. Copies from memory of the host that is not pinned wait as
+well: tensors of numbers that are made with a device, and `to` and `copy_` of tensors that the block makes of
+numbers without one.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +31,7 @@ _READS = {
     )
 }
 _METHODS = {"tolist", "numpy", "__dlpack__", "cpu"}
+_PLACED = "cuda" if torch.cuda.is_available() else "cpu"  # the kind of the device, or of its stand-in
 _PACKAGE = f"{Path(khop.__file__).parent}/"
 _INTERPRETER = "triton/runtime/interpreter.py"  # it stands for the device
 
@@ -80,6 +84,7 @@ class _Methods(TorchFunctionMode):
     def __init__(self, note: Callable[[str], None]) -> None:
         super().__init__()
         self._note = note
+        self._of_host: list[Tensor] = []  # made of numbers, without a device
 
     def __torch_function__(
         self,
@@ -88,7 +93,29 @@ class _Methods(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> object:
-        name = getattr(func, "__name__", "")
-        if name in _METHODS:
+        name, given = getattr(func, "__name__", ""), kwargs or {}
+        if name in _METHODS or (name in ("to", "copy_") and self._copies_from_host(name, args, given)):
             self._note(f"Tensor.{name}")
-        return func(*args, **(kwargs or {}))
+        elif name == "new_tensor" and args[0].device.type == _PLACED:
+            self._note(name)
+        elif name in ("tensor", "as_tensor") and not isinstance(args[0], Tensor):
+            if given.get("device") is None:
+                made = func(*args, **given)
+                self._of_host.append(made)  # type: ignore[arg-type]
+                return made
+            if torch.device(given["device"]).type == _PLACED:
+                self._note(name)
+        return func(*args, **given)
+
+    def _copies_from_host(self, name: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+        source = args[1] if name == "copy_" else args[0]
+        to = (
+            args[0].device
+            if name == "copy_"
+            else next(
+                (each for each in (*args[1:], given.get("device")) if isinstance(each, torch.device | str)),
+                None,
+            )
+        )
+        is_placed = to is not None and torch.device(to).type == _PLACED
+        return is_placed and any(source is each for each in self._of_host)

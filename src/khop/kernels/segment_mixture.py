@@ -18,7 +18,7 @@ from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
 from khop.kernels.memory import pooled
 from khop.kernels.segment import check_segment, has_kernels
-from khop.kernels.segment_weighted import turned_edges
+from khop.kernels.segment_weighted import segment_weighted_sum, turned_edges
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -36,6 +36,9 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
     if has_torch_function_unary(x):
         result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
         return result
+    if engine(x.device) is Engine.TRITON:  # each number is summed in the order of the edges there too
+        columns = weights.unbind(1)
+        return torch.cat([segment_weighted_sum(x, one, indptr, indices) for one in columns], dim=1)
     is_native = engine(x.device) is Engine.NATIVE and x.dtype in _DTYPES and x.shape[1] > 0
     if not (is_native and has_kernels(x, indptr)):
         return segment_mixture_reference(x, weights, indptr, indices)

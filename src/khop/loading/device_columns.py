@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from khop.features.store import Rows
-from khop.features.table import column_of, scales_of
+from khop.features.table import FeatureTable
 from khop.kernels.gather import Column, Copies, gather_columns
 from khop.loading.cache_counts import nodes_in_cache
 from khop.loading.columns import ColumnChoice, Names
@@ -34,6 +34,10 @@ class DeviceColumns:
         """On the host for each column with copies, bool (nodes), the rows that have one."""
         return nodes_in_cache(self.copies)
 
+    @cached_property
+    def _features(self) -> FeatureTable:
+        return FeatureTable.of(self.schema, self.stores.columns)  # scales are copied to the device once
+
     def add(self, drawn: Drawn) -> Drawn:
         """Gather the columns of a sample on the device, in the current stream. The host does not wait."""
         columns = {t: dict(of_type) for t, of_type in drawn.columns.items()}
@@ -55,9 +59,7 @@ class DeviceColumns:
         return dict(zip(names, gather_columns(columns, ids), strict=True))
 
     def _column(self, node_type: NodeType, name: str, rows: Rows) -> Column:
-        table = self.stores.columns[node_type][name]
-        scales = scales_of(self.schema.column(node_type, name), table.device)
-        column = column_of(table, node_type, name, rows, scales)
+        column = self._features.column(node_type, name, rows)
         return replace(column, copies=self.copies.get((node_type, name)))
 
 

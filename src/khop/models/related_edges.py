@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from khop.batch import Adjacency, Block
@@ -91,20 +92,21 @@ class RelatedEdges:
     ) -> RelatedEdges:
         """Return the edges with their scales; equal `keys` stand next to each other."""
         if weights is None:
-            _, numbers, counts = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
+            numbers = _first_of_runs(keys).cumsum(0) - 1
+            counts = torch.zeros_like(keys).scatter_add_(0, numbers, torch.ones_like(keys))
             weights = (1 / counts.double())[numbers]
         return cls(indptr, indices, relations, weights)
 
     def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return pairs by row, edges by pair, and the relation of each pair of a row and a relation."""
-        changes = torch.ones(self.indices.numel(), dtype=torch.bool, device=self.indices.device)
-        torch.ne(self.relations[1:], self.relations[:-1], out=changes[1:])
-        starts = self.indptr[:-1][self.indptr.diff() > 0]
-        changes[starts] = True
-        before = torch.cat([self.indptr.new_zeros(1), changes.long().cumsum(0)])
+        """Return pairs by row, edges by pair, and the relation of each pair of a row and a relation.
+
+        The host waits for a device once, for the number of pairs.
+        """
+        count = self.indices.numel()
+        changes = _first_of_runs(self.relations) | _first_of_runs(_rows(self.indptr, count))
+        before = F.pad(changes.cumsum(0), (1, 0))
         firsts = changes.nonzero().squeeze(1)
-        of_edges = torch.cat([firsts, firsts.new_tensor([self.indices.numel()])])
-        return before[self.indptr], of_edges, self.relations[firsts]
+        return before[self.indptr], F.pad(firsts, (0, 1), value=count), self.relations[firsts]
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,13 @@ class RelationSlots:
         tables = [self.first[t] for t in adjacencies]
         given = list(adjacencies.values()), tables, [firsts[t[0]] for t in adjacencies]
         return rows, RelatedEdges.of_types(*given, (count, total))
+
+
+def _first_of_runs(values: Tensor) -> Tensor:
+    """Return bool (values): the first of each run of equal values."""
+    is_first = torch.ones_like(values, dtype=torch.bool)
+    is_first[1:] = values[1:] != values[:-1]
+    return is_first
 
 
 def _rows(indptr: Tensor, count: int) -> Tensor:

@@ -105,7 +105,7 @@ def joined_scores(
     source = ends.index_select(0, _joined([of.source + first[t[0]] for t, of in of_types]))
     destination = ends.index_select(0, _joined([of.destination + first[t[2]] for t, of in of_types]))
     counts = {t: of.source.numel() for t, of in of_types}
-    relation = _relations(table, links, counts)
+    relation = _relations(table, links)
     pairs, found = decoder(source, destination, relation), []
     several = [[of.negatives for _, of in of_types], [of.source_negatives for _, of in of_types]]
     for number, of_end in enumerate(several):
@@ -120,21 +120,15 @@ def joined_scores(
     return ScoresByType(LinkScores(pairs, torch.cat(found, dim=1) if found else None), counts)
 
 
-def _relations(
-    table: RelationRows, links: Mapping[EdgeType, LinkRows], counts: Mapping[EdgeType, int]
-) -> Tensor:
+def _relations(table: RelationRows, links: Mapping[EdgeType, LinkRows]) -> Tensor:
     """Return the table's row of each pair, int64 (pairs)."""
     of_types = {t: table.row(t, of.relations) for t, of in links.items()}
-    if any(each is not None for each in of_types.values()):
-        filled = [
+    return _joined(
+        [
             torch.full_like(links[t].source, table.first[t]) if each is None else each
             for t, each in of_types.items()
         ]
-        return _joined(filled)
-    device = next(iter(links.values())).source.device
-    firsts = torch.tensor([table.first[t] for t in links], device=device)
-    lengths = torch.tensor(list(counts.values()), device=device)
-    return firsts.repeat_interleave(lengths, output_size=sum(counts.values()))
+    )
 
 
 def _one_tensor(

@@ -46,7 +46,9 @@ class UnknownRow(nn.Module):
             current_dropout_key()
         )  # of a recorded step, for which the numbers of its batch stay the same
         if of_step is None:
-            of_step = torch.tensor(signed(DrawKey.of(0, Purpose.DROPOUT, batch.epoch, batch.step).value))
+            # `full`, not `tensor`: its value needs no copy, for which the host would wait.
+            value = signed(DrawKey.of(0, Purpose.DROPOUT, batch.epoch, batch.step).value)
+            of_step = torch.full((), value, dtype=torch.int64, device=self.key.device)
         if self.numbers is not None:
             ids = self.numbers[ids]
         words = mix64_reference(ids ^ mix64_reference(self.key ^ of_step.to(self.key.device)))
