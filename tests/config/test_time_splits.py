@@ -58,14 +58,26 @@ def more_buys(item: str) -> pa.Table:
     return pa.concat_tables([events(), pa.table(buys, schema=events().schema)])
 
 
-@pytest.mark.parametrize("task", [NODES, LINKS], ids=["nodes", "links"])
+def again(table: pa.Table) -> pa.Table:
+    """All events once more at the end of validation."""
+    later = pa.array([at(24)] * len(table), table.schema.field("ts").type)
+    return pa.concat_tables([table, table.set_column(table.column_names.index("ts"), "ts", later)])
+
+
+@pytest.mark.parametrize(
+    ("task", "duplicates"),
+    [(NODES, "keep"), (LINKS, "keep"), (NODES, "last"), (LINKS, "sum")],
+    ids=["nodes", "links", "last", "sum"],
+)
 def test_training_batches_do_not_see_what_comes_after_validation_begins(
-    tmp_path: Path, task: dict[str, Any]
+    tmp_path: Path, task: dict[str, Any], duplicates: str
 ) -> None:
-    first = roomy()
-    more = {
+    first = roomy() | {f"{EDGES}.duplicates": duplicates}
+    more = first | {
         "nodes.item.rows": with_parts(pa.concat_tables([first["nodes.item.rows"], new_item()])),
-        f"{EDGES}.rows": pa.concat_tables([first[f"{EDGES}.rows"], more_buys("z").slice(len(events()))]),
+        f"{EDGES}.rows": again(
+            pa.concat_tables([first[f"{EDGES}.rows"], more_buys("z").slice(len(events()))])
+        ),
     }
     first["nodes.item.rows"] = with_parts(first["nodes.item.rows"])
     runs = [

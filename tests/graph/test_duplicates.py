@@ -15,11 +15,18 @@ from khop.graph.edge_runs import EdgeChunk, EdgePlan
 
 
 @settings(max_examples=10)
-@given(st.sampled_from(["first", "last", "sum"]), st.sampled_from(["", "time"]), st.integers(0, 2**32))
-def test_one_edge_of_each_pair_remains(duplicates: str, sort_by: str, seed: int) -> None:
+@given(
+    st.sampled_from(["first", "last", "sum"]),
+    st.sampled_from(["", "time"]),
+    st.sampled_from([(), (6, 1 << 39)]),
+    st.integers(0, 2**32),
+)
+def test_one_edge_of_each_pair_and_part_remains(
+    duplicates: str, sort_by: str, bounds: tuple[int, ...], seed: int
+) -> None:
     chunk = edges_with_hubs(9000, 40, seed)
-    plan = plan_of(chunk, 40, sort_by=sort_by, duplicates=duplicates)
-    kept = one_of_each(chunk, duplicates, sort_by)
+    plan = plan_of(chunk, 40, sort_by=sort_by, duplicates=duplicates, parts={"time": bounds})
+    kept = one_of_each(chunk, duplicates, sort_by, bounds)
     right = expected(kept, plan)
     right.pop("edge_id", None)
     for memory, threads, step in ((SMALL, 2, 4000), (LARGE, 1, 100_000)):
@@ -30,18 +37,19 @@ def test_one_edge_of_each_pair_remains(duplicates: str, sort_by: str, seed: int)
             assert np.array_equal(arrays[name], values), name
 
 
-def one_of_each(chunk: EdgeChunk, duplicates: str, sort_by: str) -> EdgeChunk:
+def one_of_each(chunk: EdgeChunk, duplicates: str, sort_by: str, bounds: tuple[int, ...]) -> EdgeChunk:
     """Reduce duplicates with a dict of Python."""
-    pairs: dict[tuple[int, int], list[int]] = {}
+    pairs: dict[tuple[int, int, int], list[int]] = {}
+    times = chunk.columns["time"].tolist()
     for at, pair in enumerate(zip(chunk.sources.tolist(), chunk.destinations.tolist(), strict=True)):
-        pairs.setdefault(pair, []).append(at)
+        pairs.setdefault((*pair, sum(times[at] >= bound for bound in bounds)), []).append(at)
     for edges in pairs.values():
         edges.sort(key=lambda at: (chunk.columns["time"][at] if sort_by else 0, at))
     kept = sorted(edges[0 if duplicates == "first" else -1] for edges in pairs.values())
     columns = {name: values[kept].copy() for name, values in chunk.columns.items()}
     if duplicates == "sum":
         of_kept = {edges[-1]: edges for edges in pairs.values()}
-        for name in set(columns) - {sort_by}:
+        for name in set(columns) - {"time"}:
             wide = np.float64 if name == "price" else np.int64
             for row, at in enumerate(kept):
                 total = np.zeros(chunk.columns[name].shape[1:], wide)

@@ -161,6 +161,37 @@ def test_duplicates_follow_their_times(tmp_path: Path, rule: str, kept: float) -
     assert by_pair == {(0, 0): kept, (1, 0): 3}
 
 
+@pytest.mark.parametrize(("rule", "amounts"), [("first", [1]), ("last", [40, 8, 32]), ("sum", [41, 24, 32])])
+def test_duplicates_stay_apart_in_training_validation_and_test(
+    tmp_path: Path, rule: str, amounts: list[float]
+) -> None:
+    times = pa.array([at(26), at(22), at(5), at(1), at(21)], pa.timestamp("us", "UTC"))
+    table = pa.table({"user_id": ["u1"] * 5, "item_id": ["a"] * 5, "n": [32.0, 8, 40, 1, 16], "ts": times})
+    graph = imported(
+        tmp_path,
+        **{
+            f"{EDGES}.rows": table, f"{EDGES}.where": None, f"{EDGES}.duplicates": rule,
+            f"{EDGES}.columns": {"n": "raw"}
+        },
+    )  # fmt: skip
+    for edge_type in (BUYS, BACK):
+        assert graph.columns[edge_type]["n"].tolist() == amounts
+        assert graph.columns[edge_type]["time"].tolist()[-1] == times[3 if rule == "first" else 0].value
+
+
+def test_duplicates_stay_apart_in_the_parts_of_a_column(tmp_path: Path) -> None:
+    parts = pa.array(["val", "train", "val"])
+    table = pa.table({"user_id": ["u1"] * 3, "item_id": ["a"] * 3, "n": [1.0, 2.0, 4.0], "part": parts})
+    changes = {"rows": table, "where": None, "time": None, "duplicates": "sum", "split": {"column": "part"}}
+    graph = imported(
+        tmp_path,
+        splits=None,
+        **{f"{EDGES}.{name}": of for name, of in (*changes.items(), ("columns", {"n": "raw"}))},
+    )
+    columns = graph.columns[BUYS]
+    assert dict(zip(columns["split"].tolist(), columns["n"].tolist(), strict=True)) == {0: 2, 1: 5}
+
+
 def test_nodes_with_times_split_by_them(tmp_path: Path) -> None:
     table = pa.table(
         {

@@ -18,10 +18,10 @@ Int64s = npt.NDArray[np.int64]
 
 
 def without_duplicates(runs: EdgeRuns, opened: ExitStack) -> EdgeRuns:
-    """Return the edges with one of each (source, destination), in a file that `opened` closes.
+    """Return the edges with one of each (source, destination, parts), in a file that `opened` closes.
 
     "first" and "last" follow the time, then the input. "sum" keeps the last, with the sums of all columns
-    but the time. "refuse" raises ValueError for the first pair.
+    but the time and the plan's `parts`. "refuse" raises ValueError for the first pair.
     """
     kept = EdgeRuns(runs.path.with_name(f"{runs.path.name}.single"), runs.plan, runs.memory, runs.threads)
     opened.callback(kept.close)
@@ -75,12 +75,13 @@ def _read(spill: Spill, first: int, end: int) -> Arrays:
 
 
 def reduced(rows: Rows, plan: EdgePlan) -> Arrays:
-    """Return one edge of each pair, in the order of the input."""
+    """Return one edge of each pair and part, in the order of the input."""
     times = [rows[plan.time_field]] if plan.time_field else []
-    order = np.lexsort((rows[POSITION], *times, rows[SOURCE], rows[DESTINATION]))
-    sources, destinations = rows[SOURCE][order], rows[DESTINATION][order]
+    parts = [np.searchsorted(bounds, rows[name], "right") for name, bounds in plan.parts.items() if bounds]
+    keys = (*parts, rows[SOURCE], rows[DESTINATION])
+    order = np.lexsort((rows[POSITION], *times, *keys))
     begins = np.ones(len(order), bool)
-    begins[1:] = (sources[1:] != sources[:-1]) | (destinations[1:] != destinations[:-1])
+    begins[1:] = np.logical_or.reduce([key[order[1:]] != key[order[:-1]] for key in keys])
     firsts = np.flatnonzero(begins)
     kept = _REDUCE[plan.duplicates](rows, order, firsts, plan)
     return _taken(kept, np.argsort(kept[POSITION]))
@@ -98,7 +99,7 @@ def _sum(rows: Rows, order: Int64s, firsts: Int64s, plan: EdgePlan) -> Arrays:
     kept = _last(rows, order, firsts, plan)
     pair = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
     for name in plan.columns:
-        if name == plan.time_field:
+        if name == plan.time_field or name in plan.parts:
             continue
         values = rows[name][order]
         wide = np.float64 if np.issubdtype(values.dtype, np.floating) else np.int64

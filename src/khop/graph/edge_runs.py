@@ -43,6 +43,8 @@ class EdgePlan:
 
     The edges of one destination are sorted by the column `sort_by`, or by the times of the chunks if no
     column has that name or `times` is "given"; "" keeps the order of the input. Equal times keep it, too.
+    Edges are duplicates only if the values of each column in `parts` lie between the same bounds, the lower
+    one included. These columns are not added.
     """
 
     edge_type: EdgeType
@@ -52,6 +54,7 @@ class EdgePlan:
     sort_by: str = ""
     duplicates: Duplicates = "keep"
     times: Times = "column"  # "given": by the chunks, also beside a column of the name
+    parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by integer column: its bounds
 
     @property
     def time_field(self) -> str:

@@ -20,7 +20,7 @@ from khop.importing.given_encoders import GivenEncoders
 from khop.importing.id_column import key_texts, keys_of
 from khop.importing.node_columns import TIME, raw_dtype, raw_values
 from khop.importing.packages import pc
-from khop.importing.row_splits import TRAIN, CutOffs, Parts, parts_by_column, parts_by_hash
+from khop.importing.row_splits import TEST, TRAIN, VAL, CutOffs, Parts, parts_by_column, parts_by_hash
 from khop.importing.rows import Piece, Rows
 from khop.importing.source import OpenSource
 from khop.importing.spec import EdgeRules, Unit
@@ -227,7 +227,7 @@ class EdgeImport:
         is_sorted = self.reader.source.spec.time is not None or source in self.node_times
         if self.reader.given is not None:  # they are sorted with the graph's, whose nodes have the times
             has_own = self.reader.source.spec.time is not None
-            is_sorted = has_own and self.reader.rules.duplicates in ("first", "last")
+            is_sorted = has_own and self.reader.rules.duplicates in ("first", "last", "sum")
         is_later_of_both = self.reader.source.spec.time is not None and source in self.node_times
         return EdgePlan(
             edge_type,
@@ -237,7 +237,24 @@ class EdgeImport:
             TIME if is_sorted else "",
             self.reader.rules.duplicates,
             "given" if is_later_of_both else "column",
+            self._parts(),
         )
+
+    def _parts(self) -> dict[str, tuple[int, ...]]:
+        """Return the bounds between which edges are duplicates.
+
+        An edge of training outlives a later one with the same ends. Times of nodes are equal for all edges of
+        a pair, so the own time is enough. "first" keeps the edge of training.
+        """
+        cut_offs, rules, parts = self.reader.cut_offs, self.reader.rules, dict[str, tuple[int, ...]]()
+        if rules.duplicates not in ("first", "last", "sum"):
+            return parts
+        if self.reader.source.spec.time is not None:
+            is_whole = rules.duplicates == "first"
+            parts[TIME] = () if cut_offs is None or is_whole else (cut_offs.val, cut_offs.test)
+        if rules.split is not None:
+            parts[SPLIT] = (TRAIN, VAL, TEST)
+        return parts
 
     def tasks(self) -> Iterator[Callable[[], tuple[EdgeChunk, ...]]]:
         """Yield readers of consecutive edges: a chunk of the type, and one of its reverse if it has one."""

@@ -207,7 +207,8 @@ class EdgeRules(SpecTable):
     reverse: Name | None = None
     """Relation of the reverse edge type to add."""
     duplicates: Duplicates = "keep"
-    """Edges with the same ends: keep all, the first, the last, one with summed columns, or an error."""
+    """Edges with the same ends: keep all, the first, the last, one with summed columns, or an error. With a
+    split by time, the last or the sum of each part."""
     orphans: Orphans = "refuse"
     """Edges with an id that no node has: an error, left out, or nodes to add."""
     nulls: Literal["refuse", "drop"] = "refuse"
