@@ -53,8 +53,9 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     console = Console(stderr=request.as_json, quiet=rank > 0)
     if request.predictions is not None and rank == 0:
         check_parquet(request.predictions, "--predictions")
-    run = run_of_rank(request.raw, device, request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
+    checkpoint = request.folder / CHECKPOINTS / request.checkpoint
+    run = run_of_rank(request.raw, device, request.given, checkpoint)
+    run.restore(checkpoint, tell, request.raw.options)
     baseline = OwnFeatures.of(run, request.raw, request.folder) if request.baselines else None
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         arguments = (request.splits or run.run_task.splits, watcher.evaluating, request.metrics)

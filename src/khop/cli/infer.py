@@ -61,8 +61,9 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     """Compute outputs as one rank, often the only one. Rank 0 prints, and moves the result to its path."""
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
-    run = run_of_rank(request.raw, device, request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
+    checkpoint = request.folder / CHECKPOINTS / request.checkpoint
+    run = run_of_rank(request.raw, device, request.given, checkpoint)
+    run.restore(checkpoint, tell, request.raw.options)
     with bytes_bar("dividing the nodes into chunks") if rank == 0 else nullcontext():
         inference = _inference(run, request)
     if request.split is None and time_cut_offs(run.graph) is not None:

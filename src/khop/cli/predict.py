@@ -48,8 +48,9 @@ def predict(request: Request) -> None:
     console = Console(stderr=request.as_json)
     if request.out is not None:
         check_parquet(request.out, "--out")
-    run = run_of_rank(request.raw, torch.device("cpu"), request.given)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
+    checkpoint = request.folder / CHECKPOINTS / request.checkpoint
+    run = run_of_rank(request.raw, torch.device("cpu"), request.given, checkpoint)
+    run.restore(checkpoint, tell, request.raw.options)
     outcome: dict[str, object] = {"run": str(request.folder), "checkpoint": request.checkpoint}
     named = {"graph": request.later, "pairs": request.pairs}
     outcome |= {name: str(path) for name, path in named.items() if path is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -63,10 +64,15 @@ def _permissions(config: RunConfig, ranks: RankOptions) -> list[Permission]:
     return [permission for permission, is_allowed in allowed.items() if is_allowed]
 
 
-def run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> Run:
-    """Prepare the run for this rank (see `set_rank_up`): open its data and set torch's threads."""
+def run_of_rank(
+    raw: RawRun, device: torch.device, kept: Container[str], checkpoint: Path | None = None
+) -> Run:
+    """Prepare the run for this rank (see `set_rank_up`): open its data and set torch's threads.
+
+    `checkpoint` will be restored; see `prepare`.
+    """
     with bytes_bar() as notice:
-        run = prepare(set_rank_up(raw, this_group(), device, kept), cache_folder(), notice)
+        run = prepare(set_rank_up(raw, this_group(), device, kept), cache_folder(), notice, checkpoint)
     torch.set_num_threads(run.config.compute_threads)
     fix_linear(os.environ.get("KHOP_LINEAR"))
     return run

@@ -66,10 +66,11 @@ def recommend_rank(rank: int, device: torch.device, request: Request) -> None:
     console = Console(stderr=request.report.as_json)
     if request.out is not None:
         check_parquet(request.out, "--out")
-    run = run_of_rank(request.raw, device, frozenset())
+    checkpoint = request.folder / CHECKPOINTS / request.checkpoint
+    run = run_of_rank(request.raw, device, frozenset(), checkpoint)
     recommender = recommender_of(run, request.split, request.k, request.candidates)
     sources = _sources(run, recommender, request.users)
-    run.restore(request.folder / CHECKPOINTS / request.checkpoint, tell, request.raw.options)
+    run.restore(checkpoint, tell, request.raw.options)
     work = request.folder if request.out is None else request.out.absolute().parent
     with (
         terminations_raised(),

@@ -103,7 +103,7 @@ def _split(summary: RunSummary, raw: RawRun, request: Request, console: Console)
 def _examined(raw: RawRun, checkpoint: Path, request: Request, console: Console) -> Examined | str:
     given = {} if request.device is None else {"device": request.device}
     chosen = with_options(raw, given)
-    run: Run = run_of_rank(chosen, torch.device(checked(chosen).device), frozenset())
+    run: Run = run_of_rank(chosen, torch.device(checked(chosen).device), frozenset(), checkpoint)
     run.restore(checkpoint, tell, tuple(given))
     if "test" not in run.run_task.splits:
         return "The task of the run has no test split."

@@ -16,12 +16,14 @@ from khop.config.contexts import TaskContext, exact_draws_of
 from khop.config.gpu import check_gpu_is_there, check_is_placed, is_placed, placed_graph
 from khop.config.on_servers import GraphOnServers
 from khop.config.parts import device_cache_bytes
-from khop.config.read import RawRun, checked
+from khop.config.read import RawRun, checked, with_options
 from khop.config.resolve import graph_folder, resolve
 from khop.config.resolve_task import SPLIT_FIELDS
 from khop.config.run_fingerprint import facts_of
 from khop.config.run_task import Evaluation, PredictingTask, PreparingTask, RunTask
 from khop.config.run_type import built
+from khop.config.saved_run import CONFIG
+from khop.config.trained_snapshot import has_node_tables, newer_snapshot, trained_snapshot
 from khop.config.values import RunConfig, Training
 from khop.graph.progress import ProgressCallback
 from khop.inference.chunk_bounds import ChunkLimits
@@ -111,7 +113,8 @@ class Run:
         """Load the weights of a checkpoint folder, which rank 0 reads. Collective.
 
         Raises ValueError if the settings of the run, apart from the fields in `given`, differ from the
-        checkpoint. Then config.toml was changed or damaged.
+        checkpoint. Then config.toml was changed or damaged. The graph may differ, but not for a model with
+        embeddings by node.
         """
         group = this_group()
         with group.exchanging("reading the checkpoint"):
@@ -121,7 +124,26 @@ class Run:
             case {"facts": Mapping() as saved}:
                 before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
                 check_facts(before, now, folder)
+                self._check_nodes(saved.get("graph"), folder, notice)
         restore_model(self.model, checkpoint)
+
+    def _check_nodes(self, trained_on: str | None, folder: Path, notice: Callable[[str], None]) -> None:
+        """Raise ValueError if the model has embeddings of the nodes of another graph."""
+        if not has_node_tables(self.model, self.run_task.whole):
+            return
+        if trained_on not in (None, self.fingerprint):
+            again = folder.parent.parent / CONFIG
+            raise ValueError(
+                f"{folder}: has embeddings of nodes as they were in training, and {self.config.graph} has "
+                "other content, with no snapshot of that time; give back the graph of training, or train "
+                f"again: khop train {again}"
+            )
+        newer = newer_snapshot(self.graph)
+        if newer is not None and this_group().rank == 0:
+            notice(
+                f"{folder}: has embeddings of nodes as they were in training, so {self.config.graph} is "
+                f"used, without the rows of {newer}"
+            )
 
     def inference(
         self,
@@ -203,12 +225,23 @@ def _optimizer(config: RunConfig) -> OptimizerSettings:
     return replace(made, clip_norm=config.optimizer.clip_norm or made.clip_norm)
 
 
-def prepare(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> Run:
+def prepare(
+    raw: RawRun, cache: Path, notice: ProgressCallback | None = None, checkpoint: Path | None = None
+) -> Run:
     """Check a run and build it. Raises ValueError before any long work starts.
 
     A built-in graph is unpacked into `cache` on first use; `notice` receives the progress. Equal runs start
-    from equal weights.
+    from equal weights. A model with embeddings by node, to be restored from `checkpoint`, gets the snapshot
+    of the graph that the checkpoint was trained on; collective.
     """
+    run = _built(raw, cache, notice)
+    if checkpoint is None or not has_node_tables(run.model, run.run_task.whole):
+        return run
+    snapshot = trained_snapshot(run.graph, checkpoint)
+    return run if snapshot is None else _built(with_options(raw, {"graph": str(snapshot)}), cache, notice)
+
+
+def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None) -> Run:
     written = checked(raw)
     folder = graph_folder(written, raw, cache, notice)
     config = resolve(written, folder, raw)

@@ -96,8 +96,9 @@ def load_run(
     raw = saved_run(folder, allow_code, _warn)
     if device is not None:
         raw = with_options(raw, {"device": device})
-    made = prepare(raw, cache_folder())
-    made.restore(folder / CHECKPOINTS / checkpoint, _warn, () if device is None else ("device",))
+    weights = folder / CHECKPOINTS / checkpoint
+    made = prepare(raw, cache_folder(), checkpoint=weights)
+    made.restore(weights, _warn, () if device is None else ("device",))
     return LoadedRun(folder, made)
 
 

@@ -41,6 +41,11 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {name: _read(there / name) for name in FILES}
 
 
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read state.json of a checkpoint alone; ValueError if it is missing or damaged."""
+    return _state(folder / STATE, _read(existing_folder(folder) / STATE))
+
+
 def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Check every byte of the files and return the content of state.json.
 
