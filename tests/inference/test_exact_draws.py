@@ -18,6 +18,7 @@ from khop.features.store import Rows
 from khop.inference.exact_draws import ExactDraws
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
 from khop.loading.columns import ColumnChoice
+from khop.models.edge_predictor import EdgePredictor
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE
 from khop.rules.rule import Rule
@@ -143,6 +144,29 @@ def test_links_are_scored_over_the_edges_of_training() -> None:
     assert found == pytest.approx(sampled)
     with pytest.raises(ValueError, match=r"TopK.*the fanouts of training are not known: give fanouts="):
         khop.evaluate_links(model, whole, links, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rule", "fanouts"), [(TopK("w"), FANOUTS), (Sum(), [-1, -1, -1])], ids=str)
+def test_links_and_edges_take_the_rule_of_the_loader(rule: Rule, fanouts: Sequence[Fanout]) -> None:
+    whole, ends = graph(), torch.arange(COUNT).view(2, -1)
+    torch.manual_seed(7)
+    encoder = SAGE.for_graph(whole, hidden=8, embedding=0, layers=3, target=["node"], outputs=8)
+    ranked = LinkPredictor.of(encoder, [RANKED], "dot", 8).double()
+    labeled = EdgePredictor.of(encoder, [RANKED], 8, outputs=1).double()
+    links = khop.Links({RANKED: ends}, labels={RANKED: torch.rand(COUNT // 2, dtype=torch.float64)})
+    task = khop.EdgeRegression(RANKED, "w")
+    among = khop.with_negatives(whole, khop.Links({RANKED: ends}), khop.UniformNegatives(9))
+    loader = khop.Loader(khop.LinkSampler(whole, fanouts, rule=rule), links, 8, columns=["x"])
+
+    def found(**given: object) -> list[float]:
+        mrr = khop.evaluate_links(ranked, whole, among, metrics=["mrr"], **given)["mrr"]  # type: ignore[arg-type]
+        return [mrr, khop.evaluate_edges(labeled, whole, links, task, **given)]  # type: ignore[arg-type]
+
+    trained_on = found(rule=rule, fanouts=fanouts)
+    assert found(loader=loader) == pytest.approx(trained_on)
+    assert found(loader=loader, fanouts=fanouts) == pytest.approx(trained_on)
+    means = found(loader=loader, rule=khop.Uniform())
+    assert all(other != pytest.approx(score) for other, score in zip(means, trained_on, strict=True))
 
 
 def test_groups_of_seeds_have_all_edges() -> None:

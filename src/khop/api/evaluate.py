@@ -89,7 +89,7 @@ def evaluate(
 
     def outputs_of(nodes: Tensor) -> Tensor:
         if hops is None:
-            rule = Uniform() if loader is None else loader.graph_sampler.rule
+            rule = _rule_of(loader)
             draws = _draws(rule, graph, model, loader, fanouts)
             place = (model, graph, graph.features, node_type)
             compute = partial(layerwise_inference, *place, rule=rule, fanouts=draws.fanouts)
@@ -117,7 +117,7 @@ def evaluate_links(
     *,
     metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
     fanouts: Sequence[Fanout] | None = None,
-    rule: Rule = Uniform(),
+    rule: Rule | None = None,
     columns: Sequence[str] | NamesByType | None = None,
     loader: Loader | None = None,
     progress: Progress = unwatched,
@@ -127,7 +127,7 @@ def evaluate_links(
     Negatives come with the links (see `khop.with_negatives`). Without `fanouts` the result is exact: the rows
     of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
     encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
-    so. Give the `rule` of training: it is not taken from `loader`.
+    so. Neighbors are weighed by `rule`: by default that of the sampler of `loader`, else `khop.Uniform()`.
 
     With `fanouts`, every link is scored from a sampled batch, as in training. This works for any encoder, and
     for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every
@@ -151,6 +151,7 @@ def evaluate_links(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
+    rule = _rule_of(loader) if rule is None else rule
     draws = _draws(rule, graph, encoder, loader, fanouts)
     hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
@@ -179,7 +180,7 @@ def evaluate_edges(
     task: EdgeObjective,
     *,
     fanouts: Sequence[Fanout] | None = None,
-    rule: Rule = Uniform(),
+    rule: Rule | None = None,
     columns: Sequence[str] | NamesByType | None = None,
     loader: Loader | None = None,
     progress: Progress = unwatched,
@@ -204,6 +205,7 @@ def evaluate_edges(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
+    rule = _rule_of(loader) if rule is None else rule
     draws = _draws(rule, graph, encoder, loader, fanouts)
     hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
@@ -218,6 +220,11 @@ def evaluate_edges(
             found = sampled_edge_outputs(predictor, sampler, graph.features, links, chosen, work)
         outputs = labeled_outputs(links, task.edge_type, found[task.edge_type])
         return task.score(outputs.outputs, outputs.labels, outputs.edges)
+
+
+def _rule_of(loader: Loader | None) -> Rule:
+    """Return the rule of training: that of the loader's sampler, if there is a loader."""
+    return Uniform() if loader is None else loader.graph_sampler.rule
 
 
 def _link_sampler(
