@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from khop import Expansion, LinkSampler, NeighborSampler, UniformNegatives
-from khop.config.build_sampler import neighbor, summing, uniform, weighted
+from khop.config.build_sampler import neighbor, summing, symmetric_sum, uniform, weighted
 from khop.config.builtin import SumOptions, UniformOptions, WeightedOptions
 from khop.config.contexts import LinkSettings, RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
+from khop.rules.labor import Labor
 from khop.rules.sum import Sum
+from khop.rules.symmetric_sum import SymmetricSum
+from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
 from khop.rules.weighted import Weighted
 from khop.sampling.exclusion import Exclude
@@ -37,3 +40,5 @@ def test_rules_have_the_values_of_their_options() -> None:
     assert weighted(WeightedOptions(column="price"), context) == Weighted("price")
     assert summing(SumOptions(), context) == Sum()
     assert summing(SumOptions("price", replacement=True), context) == Sum(Weighted("price", replacement=True))
+    assert symmetric_sum(SumOptions(inner="labor", kappa=4), context) == SymmetricSum(Labor(kappa=4))
+    assert summing(SumOptions("price", inner="top-k"), context) == Sum(TopK("price"))

@@ -68,6 +68,20 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
             "model": {"kind": "gcn", "hidden": 8},
         },
     ),
+    "nodes, by GCN over normalized sums of LABOR": (
+        write_learnable_graph,
+        {
+            "sampler": {"fanouts": [5, 3], "rule": {"kind": "symmetric-sum", "inner": "labor", "kappa": 3}},
+            "model": {"kind": "gcn", "hidden": 8},
+        },
+    ),
+    "nodes, by GIN over sums of the largest values": (
+        write_diary,
+        {
+            "sampler": {"fanouts": [3, 2], "rule": {"kind": "sum", "inner": "top-k", "column": "price"}},
+            "model": {"kind": "gin", "hidden": 8},
+        },
+    ),
     "nodes, by GATv2 over a column of edges": (
         write_diary,
         {

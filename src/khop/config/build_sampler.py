@@ -6,6 +6,7 @@ from khop.config.builtin import LaborOptions, SumOptions, TopKOptions, UniformOp
 from khop.config.contexts import RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
 from khop.rules.labor import Labor
+from khop.rules.rule import Rule
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.top_k import TopK
@@ -65,5 +66,10 @@ def top_k(options: TopKOptions, context: RuleContext) -> TopK:
     return TopK(options.column)
 
 
-def _inner(options: SumOptions) -> Weighted | Uniform:
+def _inner(options: SumOptions) -> Rule:
+    match options.inner:
+        case "labor":
+            return Labor(options.layer_dependent, options.kappa)
+        case "top-k":
+            return TopK(options.column)
     return Weighted(options.column, options.replacement) if options.column else Uniform(options.replacement)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from khop.components import ImportedLater
+from khop.config.section import Default
 from khop.config.tables import (
     BuiltinTask,
     ClassificationTable,
@@ -188,7 +189,8 @@ class WeightedOptions:
     column: Annotated[str, Field(min_length=1)]
     """Edge column of weights"""
     replacement: bool = False
-    """Draw neighbors with replacement"""
+    """Draw neighbors with replacement; without it, means are biased unless all weights of a row are equal or
+    0"""
 
 
 @dataclass(frozen=True)
@@ -196,9 +198,34 @@ class SumOptions:
     """Options of draws that estimate sums."""
 
     column: str = ""
-    """Edge column of weights to draw by (default: uniform draws)"""
+    """Edge column to draw by: weights, or values for top-k (default: uniform draws)"""
     replacement: bool = False
-    """Draw neighbors with replacement"""
+    """Draw neighbors with replacement; draws by weight without it are biased"""
+    inner: Annotated[
+        Literal["uniform", "weighted", "labor", "top-k"] | None,
+        Default("uniform, or weighted if column is set"),
+    ] = None
+    """Rule that draws the neighbors of a sum: uniform, weighted, labor or top-k"""
+    layer_dependent: bool = False
+    """Use the same numbers of labor in all hops: fewer nodes, but biased over several layers"""
+    kappa: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] = 1
+    """Steps for which a node keeps its number of labor"""
+
+    def __post_init__(self) -> None:
+        by_column = self.inner in ("weighted", "top-k")
+        if by_column and not self.column:
+            raise ValueError(f"inner is {self.inner!r} and column is not set: give the column to draw by")
+        given = {
+            "column": bool(self.column) and not (by_column or self.inner is None),
+            "replacement": self.replacement and self.inner in ("labor", "top-k"),
+            "layer_dependent": self.layer_dependent and self.inner != "labor",
+            "kappa": self.kappa > 1 and self.inner != "labor",
+        }
+        for name in (name for name, is_unread in given.items() if is_unread):
+            inner = self.inner or "not set"
+            raise ValueError(
+                f"{name} is {getattr(self, name)!r} and inner is {inner}: it does not read {name}"
+            )
 
 
 class Sum:

@@ -69,6 +69,13 @@ ADDED: Mapping[str, object] = {
     "task.label_smoothing": 0.0,
     "evaluation.batch_edges": 1 << 20,
 }
+# The same for sums alone: other rules had options of these names before.
+_SUMS = ("sum", "symmetric-sum")
+_ADDED_TO_SUMS: Mapping[str, object] = {
+    "sampler.rule.inner": None,
+    "sampler.rule.layer_dependent": False,
+    "sampler.rule.kappa": 1,
+}
 
 
 def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
@@ -84,7 +91,9 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
     if config.links.split == "auto":  # like runs from before; the graph, which is compared, decides
         free |= {"links.split"}
     paths = {entry.path for entry in run_fields(type(config))}
-    free |= {name for name, value in ADDED.items() if name in paths and value_at(config, name) == value}
+    is_sum = value_at(config, "sampler.rule.kind") in _SUMS
+    added = {**ADDED, **_ADDED_TO_SUMS} if is_sum else ADDED
+    free |= {name for name, value in added.items() if name in paths and value_at(config, name) == value}
     for name in ("sampler.kind", "sampler.rule.kind"):  # the same for components
         free |= {name} if value_at(config, name) is None else set()
     deciding = [entry.path for entry in run_fields(type(config)) if entry.path not in free]
