@@ -14,6 +14,7 @@ from matplotlib.image import imread
 
 from khop.training.trainer import Trainer
 from khop.user_cache import cache_folder
+from support.small_link_folders import write_diary
 
 from .conftest import Ran
 
@@ -216,6 +217,19 @@ def test_a_graph_and_options_are_a_run_without_a_file(
 ) -> None:
     ran = khop_command("train", "--graph", str(learnable), "--epochs", "1", "--hidden", "8", "--json")
     assert json.loads(ran.stdout)["epochs"] == 1
+
+
+def test_biased_draws_are_named_at_the_start(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = write_diary(tmp_path / "diary")
+    monkeypatch.chdir(tmp_path)
+    small = ["--fanouts", "3", "--hidden", "4", "--epochs", "1", "--compute-threads", "1"]
+    options = [*small, "--graph", str(graph), "--weight", "price"]
+    for more, count in (((), 1), (("--replacement",), 0)):
+        ran = khop_command("train", *options, *more)
+        assert ran.code == 0, ran.stderr
+        assert " ".join(ran.stdout.split()).count("draws by price without replacement are biased") == count
 
 
 def test_debian_is_a_run_that_comes_with_khop(

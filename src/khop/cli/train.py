@@ -35,6 +35,7 @@ from khop.cli.run_folder import (
     write_whole,
 )
 from khop.cli.terminal import say
+from khop.config.biased_draws import biased_draws
 from khop.config.build import Run
 from khop.config.fields import run_fields, value_at
 from khop.config.gpu import check_gpu_is_there
@@ -89,6 +90,9 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         say(console, f"{_title(run)}; results in {folder}")
         if run.graph.stores is not None:
             say(console, run.graph.placement)
+        biased = biased_draws(run.config, run.graph)
+        if biased is not None:
+            say(console, biased)
         result = trainer.fit()
         memory = memory_of_ranks(group, device)
         compared = _compared(run, folder, request, watcher) if request.baselines else {}

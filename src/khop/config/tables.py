@@ -134,7 +134,8 @@ class SamplerTable(Section):
     expansion: Literal["layered", "subgraph"] = "layered"
     """Nodes that a hop expands: all nodes so far (layered, as DGL), or only new nodes (subgraph, as PyG)"""
     weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
-    """Edge column of weights; neighbors are drawn in proportion to them"""
+    """Edge column of weights; neighbors are drawn in proportion to them; without replacement, means are
+    biased unless all weights of a row are equal or 0"""
     time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
     """Column of times of seeds and of edges or nodes; neighbors later than the seed are not drawn"""
     temporal_strategy: Literal["sample", "latest"] = "sample"

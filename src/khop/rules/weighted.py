@@ -12,7 +12,7 @@ from khop.draw import DrawKey, Frontier, Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_uniform import sample_uniform_reference
 from khop.kernels.sample_weighted import row_shares, sample_weighted_reference, shares_of_edges
-from khop.rules.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
+from khop.rules.rule import DrawArrays, Hop, Need, NeedKind, Rule, RuleBase
 from khop.schema import EdgeType
 
 
@@ -68,6 +68,14 @@ class Weighted(RuleBase):
             )
         sums = arrays.weight_sums(edge_type, self.column)
         return None if sums is None else row_shares(arrays.edges[edge_type], sums.values)
+
+
+def weighted_in(rule: Rule) -> Weighted | None:
+    """Return the draws by weight of a rule: it, or the inner rule of a sum or a time limit; else None."""
+    inner: Rule | None = rule
+    while inner is not None and not isinstance(inner, Weighted):
+        inner = getattr(inner, "inner", None)
+    return inner
 
 
 def _shares(request: DrawRequest, drawn: Neighbors) -> Tensor:

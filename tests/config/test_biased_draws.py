@@ -1,0 +1,70 @@
+"""A run says that draws by weight without replacement are biased, where this changes its evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.config.biased_draws import biased_draws
+from khop.config.build import prepare
+from khop.config.read import RawRun
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nodes of two classes, with edges that have a weight, a mask and a time."""
+    generator = torch.Generator().manual_seed(2)
+    label = torch.arange(60) % 2
+    nodes = NodeTable(
+        columns={"x": torch.rand(60, 3), "label": label, "time": torch.full((60,), 600)},
+        splits={"train": torch.arange(40), "val": torch.arange(40, 50), "test": torch.arange(50, 60)},
+        num_classes={"label": 2},
+    )
+    columns = {"w": torch.rand(600), "mask": torch.rand(600) < 0.5, "time": torch.arange(600)}
+    edges = EdgeTable(*torch.randint(60, (2, 600), generator=generator), columns)
+    path = tmp_path_factory.mktemp("graphs") / "weighed"
+    return write_graph(path, {"node": nodes}, {("node", "to", "node"): edges}, sort_by="time")
+
+
+def said(graph: Path, sampler: dict[str, object], **tables: object) -> str | None:
+    values = {"graph": str(graph), "sampler": {"fanouts": [3, 2], **sampler}, **tables}
+    run = prepare(RawRun(values, "run.toml"), graph.parent)
+    return biased_draws(run.config, run.graph)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "remedy"),
+    [
+        ({"weight": "w"}, "with sampler.replacement = true"),
+        ({"rule": {"kind": "weighted", "column": "w"}}, "with sampler.rule.replacement = true"),
+        ({"rule": {"kind": "sum", "column": "w"}}, "with sampler.rule.replacement = true"),
+    ],
+    ids=str,
+)
+def test_biased_draws_are_named_with_the_remedy(graph: Path, sampler: dict[str, object], remedy: str) -> None:
+    sentence = said(graph, sampler)
+    assert sentence is not None
+    assert remedy in sentence
+
+
+@pytest.mark.parametrize(
+    ("sampler", "tables"),
+    [
+        ({}, {}),
+        ({"weight": "w", "replacement": True}, {}),
+        ({"weight": "mask"}, {}),
+        ({"weight": "w", "fanouts": [-1, -1]}, {}),
+        ({"weight": "w"}, {"evaluation": {"fanouts": [3, 2]}}),
+        ({"weight": "w"}, {"model": {"kind": "gat", "hidden": 8}}),
+        ({"weight": "w", "time": "time"}, {"evaluation": {"fanouts": [3, 2]}}),
+    ],
+    ids=str,
+)
+def test_other_runs_say_nothing(
+    graph: Path, sampler: dict[str, object], tables: dict[str, dict[str, object]]
+) -> None:
+    assert said(graph, sampler, **tables) is None
