@@ -17,6 +17,7 @@ from khop.inference.triple_ranking import TripleRanking, triple_ranking
 from khop.models.link_predictor import LinkPredictor
 from khop.runtime.group import this_group
 from khop.sampling.link_seeds import LinkList
+from khop.schema import NodeType
 
 _AT = (1, 3, 10)
 
@@ -34,10 +35,29 @@ def filtered_ranking(
     Embeddings are computed over all neighbors in `graph`. `known` are the links of all splits, which do not
     count against a link of the same relation and other end.
     """
+    rows = rows_of_ends(context, model, graph, links, progress)
+    found: list[TripleRanking] = []
+    with evaluating(model):
+        move = next(model.parameters(), torch.empty(0)).device
+        for edge_type in links.counts:
+            sources, destinations = (rows[end].to(move) for end in (edge_type[0], edge_type[2]))
+            triples, *others = (triples_of_links(each, edge_type) for each in (links, *known))
+            every: Tensor = torch.cat(others, dim=1)
+            decoder = model.decoder(edge_type)
+            found.append(triple_ranking(decoder, sources, destinations, triples, every, _AT))
+    mrr = sum(ranking.mrr for ranking in found) / len(found)
+    hits = {f"filtered-hits@{k}": sum(ranking.hits[k] for ranking in found) / len(found) for k in _AT}
+    return {"filtered-mrr": mrr, **hits}
+
+
+def rows_of_ends(
+    context: TaskContext, model: LinkPredictor, graph: Graph, links: LinkList, progress: Progress
+) -> dict[NodeType, Tensor]:
+    """Return the embeddings of all nodes at the ends of links, over all neighbors in `graph`. Collective."""
     config = context.config
     ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
     draws = exact_draws_of(config, graph)
-    rows = node_rows(
+    return node_rows(
         model.encoder,
         graph,
         graph.features,
@@ -51,15 +71,3 @@ def filtered_ranking(
         group=this_group(),
         lanes=graph.lanes,
     )
-    found: list[TripleRanking] = []
-    with evaluating(model):
-        move = next(model.parameters(), torch.empty(0)).device
-        for edge_type in links.counts:
-            sources, destinations = (rows[end].to(move) for end in (edge_type[0], edge_type[2]))
-            triples, *others = (triples_of_links(each, edge_type) for each in (links, *known))
-            every: Tensor = torch.cat(others, dim=1)
-            decoder = model.decoder(edge_type)
-            found.append(triple_ranking(decoder, sources, destinations, triples, every, _AT))
-    mrr = sum(ranking.mrr for ranking in found) / len(found)
-    hits = {f"filtered-hits@{k}": sum(ranking.hits[k] for ranking in found) / len(found) for k in _AT}
-    return {"filtered-mrr": mrr, **hits}

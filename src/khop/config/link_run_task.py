@@ -11,7 +11,8 @@ from khop.api.in_degrees import in_degrees
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.relation_count import relation_count
-from khop.api.split_links import LinkSplit
+from khop.api.split_links import AnyLinks, LinkSplit
+from khop.config.candidate_ranking import candidate_ranking
 from khop.config.contexts import LinkSettings, TaskContext, exact_draws_of
 from khop.config.filtered_ranking import filtered_ranking
 from khop.config.link_negatives import HardTables, negatives_of
@@ -138,6 +139,8 @@ class LinkTask:
             found |= _by_type(name, scored, tuple(metrics))
             if self.context.config.links.filtered:
                 found |= self._filtered(name, progress)
+            if self.context.config.links.ranking:
+                found |= self._ranked(name, progress)
             baselines |= self._popularity(name, tuple(metrics))
         return Evaluation(found, LinkPredictions(self.edge_types, kept), baselines)
 
@@ -148,12 +151,22 @@ class LinkTask:
         scores = filtered_ranking(self.context, self.model, graph, links, known, progress)
         return {f"{split}/{name}": score for name, score in scores.items()}
 
+    def _ranked(self, split: str, progress: Progress) -> dict[str, float]:
+        """Rank all destinations for each source of a split, without its links of the splits before."""
+        graph, links = self._held_out[split]
+        scores = candidate_ranking(self.context, self.model, graph, links, self._before(split), progress)
+        return {f"{split}/{name}": score for name, score in scores.items()}
+
+    def _before(self, split: str) -> list[AnyLinks]:
+        """Return the links of the splits before a split: training, and for test also validation."""
+        return [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
+
     def _popularity(self, split: str, metrics: Sequence[LinkMetric]) -> dict[str, float]:
         """Compute the metrics of in-degrees as scores, over the edges that carry messages in this split."""
         names: dict[str, str] = {metric: f"{split}/{POPULARITY}/{metric}" for metric in metrics}
         if any(name not in self.popularity for name in names.values()):
             graph, links = self._held_out[split]
-            before = [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
+            before = self._before(split)
             sharing = work_of(self.context, graph, unwatched).sharing(graph, graph.features)
             counts = {node_type: graph.num_nodes(node_type) for node_type in self.node_types}
             degrees = {t: in_degrees(graph, t, before) for t in self.edge_types}

@@ -56,6 +56,7 @@ ADDED: Mapping[str, object] = {
     "links.hard_negatives": 0,
     "links.hard_every": 1,
     "links.filtered": False,
+    "links.ranking": False,
     "links.relation": None,
     "links.relations": 0,
     "links.corrupt": "destination",

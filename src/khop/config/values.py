@@ -83,13 +83,25 @@ class Links(Section):
     filtered: bool = False
     """Also rank both ends of held-out links among all nodes, without known links: filtered MRR and hits, of
     decoders of relations (distmult, transe, complex, rotate)"""
+    ranking: bool = False
+    """Also rank all destinations for each source of held-out links, without its links of the splits before:
+    ndcg and recall at 10 and 20"""
+
+    @model_validator(mode="after")
+    def _ranks_one_relation(self) -> Links:
+        if self.ranking and self.relation is not None:
+            raise ValueError(
+                f"links.ranking is true and links.relation is {self.relation!r}: it ranks the destinations "
+                "of a source, not of a source and a relation; give links.filtered in its place"
+            )
+        return self
 
     @model_validator(mode="after")
     def _filters_by_relation(self) -> Links:
         if self.filtered and self.decoder in ("dot", "mlp"):
             raise ValueError(
                 f"links.filtered is true and links.decoder is {self.decoder!r}: filtered ranking takes a "
-                "decoder of relations, distmult, transe, complex or rotate; name one, or leave it out"
+                "decoder of relations, distmult, transe, complex or rotate; name one, or give links.ranking"
             )
         return self
 
@@ -322,7 +334,7 @@ class RunConfig(Section):
                 f"sampler.time is {sampler.time!r}: evaluation over all neighbors would use "
                 "later edges; set evaluation.fanouts"
             )
-        everywhere = {"hard_negatives": self.links.hard_negatives, "filtered": self.links.filtered}
+        everywhere = {name: getattr(self.links, name) for name in ("hard_negatives", "filtered", "ranking")}
         for name, value in everywhere.items():
             if sampler.time is not None and value:
                 raise ValueError(

@@ -56,6 +56,7 @@ _MEASURED_BY = (
         "evaluation.batch_edges",
         "links.eval_negatives",
         "links.filtered",
+        "links.ranking",
     }
 )
 
