@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import Tensor
 
 from khop import (
     DrawKey,
@@ -15,6 +16,9 @@ from khop import (
     Sample,
 )
 from khop.graph.csc_graph import csc_graph_from_edges
+from khop.rules.rule import Rule
+from khop.rules.sum import Sum
+from khop.rules.weighted import Weighted
 from support.random_graphs import EDGE, ring
 from support.shop_links import BOUGHT_BY, BUYS, VIEWS, link_seeds, shop
 
@@ -111,3 +115,46 @@ def test_a_reverse_that_the_schema_does_not_name_cannot_be_excluded() -> None:
 def test_an_unknown_exclusion_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"exclude 'everything': must be 'edge', 'edge\+reverse' or None"):
         LinkSampler(shop(), [2], exclude="everything")
+
+
+MEAN = Weighted("w", replacement=True)
+
+
+@pytest.mark.parametrize(("rule", "expected"), [(MEAN, [1 / 3, 2 / 3]), (Sum(MEAN), [3 / 8, 6 / 8])], ids=str)
+def test_all_neighbors_weigh_what_draws_estimate(rule: Rule, expected: list[float]) -> None:
+    """Without an edge, shares of a mean add up to 1 again; terms of a sum stay as they are."""
+    ends = torch.tensor([1, 2, 3, 0, 3]), torch.tensor([0, 0, 0, 4, 4])
+    weights = {EDGE: {"w": torch.tensor([1.0, 2.0, 5.0, 3.0, 1.0])}}
+    graph = csc_graph_from_edges({"node": 5}, {EDGE: ends}, columns=weights)
+
+    def coefficients(fanout: int, key: DrawKey) -> Tensor:
+        sampler = LinkSampler(graph, [fanout], rule=rule, exclude="edge")
+        sample = sampler.sample(link_seeds({EDGE: [(3, 0)]}), key)
+        edges = sample.blocks[0].adjacencies[EDGE]
+        sources = sample.nodes["node"][edges.edge_index[0]]
+        weight = torch.full((sources.numel(),), 1 / sources.numel()) if edges.weight is None else edges.weight
+        return torch.zeros(5).index_add_(0, sources, weight)[1:4]
+
+    wanted = torch.tensor([*expected, 0.0])
+    torch.testing.assert_close(coefficients(-1, KEY), wanted)
+    mean = torch.stack([coefficients(40, DrawKey(number)) for number in range(400)]).mean(0)
+    torch.testing.assert_close(mean, wanted, rtol=0, atol=0.02)
+
+
+def test_rows_without_excluded_edges_keep_their_bits() -> None:
+    graph = csc_graph_from_edges(
+        {"node": 6},
+        {EDGE: (torch.tensor([1, 2, 3, 1, 2, 3]), torch.tensor([0, 0, 0, 4, 4, 4]))},
+        columns={EDGE: {"w": torch.tensor([0.1, 0.7, 0.3, 0.1, 0.7, 0.3])}},
+    )
+    weights = []
+    for pairs in ([(3, 0), (5, 4)], [(5, 0), (5, 4)]):
+        sampler = LinkSampler(graph, [-1], rule=MEAN, exclude="edge")
+        sample = sampler.sample(link_seeds({EDGE: pairs}), KEY)
+        edges = sample.blocks[0].adjacencies[EDGE]
+        assert edges.weight is not None
+        sources, destinations = sample.nodes["node"][edges.edge_index]
+        there = destinations == 4
+        weights.append(sorted(zip(sources[there].tolist(), edges.weight[there].tolist(), strict=True)))
+    assert weights[0] == weights[1]
+    assert len(weights[0]) == 3

@@ -110,6 +110,13 @@ class Rule(Protocol):
         """
         ...
 
+    def has_shares(self, fanout: int) -> bool:
+        """Return True if these weights are those of a mean: a row's weights add up to 1.
+
+        A row that loses edges, such as the links of a batch, then divides the others by their sum.
+        """
+        ...
+
     @property
     def is_uniform(self) -> bool:
         """True if every edge of a row is equally likely, so that degrees tell which nodes a batch visits."""
@@ -190,6 +197,10 @@ class RuleBase(ABC):
 
     def has_weights(self, fanout: int) -> bool:
         """Return True if neighbors drawn with this fanout have weights; by default they have none."""
+        return False
+
+    def has_shares(self, fanout: int) -> bool:
+        """Return True if a row's weights add up to 1; by default they are a sum's, so False."""
         return False
 
     @property

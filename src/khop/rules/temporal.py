@@ -74,6 +74,10 @@ class Temporal(RuleBase):
         """Return True if neighbors drawn by the inner rule have weights."""
         return self.inner.has_weights(fanout)
 
+    def has_shares(self, fanout: int) -> bool:
+        """Return True if the weights of the inner rule are those of a mean."""
+        return self.inner.has_shares(fanout)
+
     @property
     def degrees(self) -> Rule | None:
         """Rule that counts the edges that the time limit allows, if the inner rule needs degrees."""

@@ -41,6 +41,10 @@ class Weighted(RuleBase):
         """Return True for all neighbors of draws with replacement: each has its share of the row's weight."""
         return self.replacement and fanout < 0
 
+    def has_shares(self, fanout: int) -> bool:
+        """Return True where there are weights: the shares of a row add up to 1."""
+        return self.has_weights(fanout)
+
     def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
         """Return the running sums of the weights."""
         return (Need(NeedKind.WEIGHT_SUMS, edge_type, self.column),)

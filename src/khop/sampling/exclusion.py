@@ -38,8 +38,8 @@ class WithoutEdges(GraphStoreBase):
     """A graph store without some edges. They are drawn as usual and then left out, hop by hop.
 
     Excluded edges are not replaced by further draws, so a row may give fewer edges than the fanout although
-    it has more. With uniform draws, all remaining edges of a row are equally likely. No node is reached
-    through an excluded edge.
+    it has more. With uniform draws, all remaining edges of a row are equally likely. Weights of a mean are
+    divided by the sum of those that remain in the row. No node is reached through an excluded edge.
     """
 
     graph: GraphStore
@@ -77,8 +77,10 @@ class WithoutEdges(GraphStoreBase):
         drawn = dict(self.graph.sample_hop(frontier, asked, key))
         for edge_type in self.excluded:
             if edge_type in drawn:
-                rows = frontier[edge_type[2]].nodes
-                drawn[edge_type] = self._without(edge_type, drawn[edge_type], rows)
+                rows, found = frontier[edge_type[2]].nodes, drawn[edge_type]
+                kept = self._without(edge_type, found, rows)
+                is_mean = hop.rule.has_shares(hop.fanouts[edge_type])
+                drawn[edge_type] = _shared_anew(found, kept) if is_mean else kept
         if hop.edge_ids:
             return drawn
         return {edge_type: replace(found, edges=None) for edge_type, found in drawn.items()}
@@ -94,6 +96,17 @@ class WithoutEdges(GraphStoreBase):
         both = replace(found, nodes=found.nodes.long() * count + relations)
         kept = exclude_edges(both, rows, torch.stack([excluded[0] * count + excluded[2], excluded[1]]))
         return replace(kept, nodes=(kept.nodes // count).to(found.nodes.dtype))
+
+
+def _shared_anew(drawn: Neighbors, kept: Neighbors) -> Neighbors:
+    """Return the kept neighbors with shares that add up to 1; rows without excluded edges keep their bits."""
+    if kept.weights is None or kept.nodes.numel() == drawn.nodes.numel():
+        return kept
+    is_cut = kept.by_row(kept.offsets.diff() < drawn.offsets.diff())
+    rows = kept.by_row(torch.arange(kept.offsets.numel() - 1, device=kept.offsets.device))
+    shares = kept.weights.double()
+    totals = torch.bincount(rows, shares, minlength=kept.offsets.numel() - 1)
+    return replace(kept, weights=torch.where(is_cut, (shares / totals[rows]).float(), kept.weights))
 
 
 def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, EdgeType]:
