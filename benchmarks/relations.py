@@ -3,8 +3,8 @@
 A knowledge graph as large as FB15k-237 with inverses, with random triples. Steps of link prediction (1,024
 triples, 16 negatives, width 64, Adam) on ready batches of all neighbors: a decoder (DistMult) over
 embeddings, and R-GCN with 8 bases below it. "One by one" computes edge types one after another:
-a decoder of its own for each type, and for R-GCN a product for each type. Every round takes one step of each
-way in turn.
+a decoder of its own for each type, and for R-GCN a product for each type. SAGE and the decoder MLP always do
+so; one edge type without relations stands beside them. Every round takes one step of each way in turn.
 
 usage: OMP_WAIT_POLICY=passive python benchmarks/relations.py [--rounds 5] [--layers 1] [--threads 2]
 """
@@ -27,6 +27,7 @@ from khop.models.layer import Layer
 from khop.models.link_predictor import LinkPredictor
 from khop.models.related_edges import RelationColumn
 from khop.models.rgcn import RGCN, RgcnLayer
+from khop.models.sage import SAGE
 from khop.schema import EdgeType
 from khop.training.link_prediction import LinkPrediction
 
@@ -149,20 +150,28 @@ def main() -> None:
             "types": (RGCN.for_graph(many, *shape, **sizes), of_many),
             "one by one": (OneByOne.for_graph(many, *shape, **sizes), of_many),
         }
+        sage = {
+            "one type": (SAGE.for_graph(one, *shape, outputs=WIDTH), of_one),
+            "types": (SAGE.for_graph(many, *shape, outputs=WIDTH), of_many),
+        }
+        mlp = {
+            "one type": (LinkPredictor.of(Rows(), [ONE], "mlp", WIDTH), of_one),
+            "types": (LinkPredictor.of(Rows(), asked, "mlp", WIDTH), of_many),
+        }
         figures = []
-        for what, models in (("decoder", rows), ("R-GCN", layers)):
+        for what, models in (("decoder", rows), ("R-GCN", layers), ("SAGE", sage), ("MLP decoder", mlp)):
             steps = {}
             for name, (model, batch) in models.items():
-                if what == "R-GCN":
-                    of_types = ([ONE], decoders) if name == "column" else (types, {})
+                if not isinstance(model, LinkPredictor):
+                    of_types = (types, {}) if batch is of_many else ([ONE], decoders)
                     model = LinkPredictor.of(model, of_types[0], "distmult", WIDTH, of_types[1])
                 steps[name] = step_of(model, batch)
             found = seconds(steps, given.rounds)
             for name, times in found.items():
                 milliseconds = round(1e3 * median(times), 1)
                 figures.append(Figure(f"{what}, {name}: processor time of a step", milliseconds, "ms"))
-            for over, name in (("column", "types"), ("one by one", "types")):
-                ratios = sorted(a / b for a, b in zip(found[name], found[over], strict=True))
+            for over in (name for name in found if name != "types"):
+                ratios = sorted(a / b for a, b in zip(found["types"], found[over], strict=True))
                 spread = (round(ratios[0], 2), round(ratios[-1], 2))
                 ratio = round(median(ratios), 2)
                 figures.append(Figure(f"{what}: 474 edge types over {over}", ratio, "x", spread=spread))

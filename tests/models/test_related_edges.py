@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import khop
+from khop.api.memory_graph import MemoryEdges, memory_graph
 from khop.batch import Batch
+from khop.models.layer import Layer
 from khop.models.related_edges import RelationColumn
 from khop.models.rgcn import RGCN
 from support.host_reads import counting
@@ -132,6 +134,28 @@ def test_a_device_reads_numbers_of_pairs_without_bases_and_nothing_with_them(
     of_the_check = {"_local_scalar_dense"}  # of relations on the CPU, which stands for the device
     names = {read.removeprefix("aten::").partition(" ")[0] for read in found}
     assert names - of_the_check == reads
+
+
+@pytest.mark.parametrize("bases", [0, 3])
+@pytest.mark.parametrize(
+    ("rule", "count"), [(khop.Sum(), 1), (khop.Weighted("w", replacement=True), 2)], ids=str
+)
+def test_edge_types_with_weights_are_joined(
+    rule: khop.Rule, count: int, bases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a sum all edge types have weights; by weight only those of which all neighbors are drawn."""
+    monkeypatch.setattr("khop.models.rgcn.MANY_TYPES", 1)
+    ends = {relation_type(number): TRIPLES.of(number) for number in range(RELATIONS)}
+    edges = {t: MemoryEdges(*of, {"w": torch.rand(of.shape[1]) + 0.1}) for t, of in ends.items()}
+    graph = memory_graph({"entity": ENTITIES}, edges, {"entity": {"x": torch.randn(ENTITIES, 6)}})
+    model = model_of(graph, bases, None)
+    sampler = khop.NeighborSampler(graph, [{"* r0 *": 3, "*": -1}] * 2, rule=rule)
+    batch = khop.Loader(sampler, torch.arange(0, ENTITIES, 2), ENTITIES, columns=["x"]).batch(0, 0)
+    h, layer, block = model.encode(batch), model.layers[0], batch.blocks[0]
+    assert len(layer.weights.slots.groups("entity", h, block)) == count  # type: ignore[union-attr, operator]
+    together = layer(h, block)["entity"]
+    one_by_one = Layer.totals(layer, h, block)("entity", "relu")  # type: ignore[arg-type]
+    torch.testing.assert_close(together, one_by_one, rtol=0, atol=1e-6)  # weights of rules are float32
 
 
 def test_types_without_edges_leave_zero_gradients(graphs: tuple[khop.Graph, khop.Graph]) -> None:

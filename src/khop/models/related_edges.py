@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -76,15 +77,17 @@ class RelatedEdges:
         firsts: Sequence[int],
         shape: tuple[int, int],
     ) -> RelatedEdges:
-        """Return the edges of several types without weights; type i has row `tables[i]` of the table.
+        """Return the edges of several types, all with weights or none.
 
-        `firsts[i]` is the first row of its sources; `shape` are the numbers of rows and of joined sources.
+        Type i has row `tables[i]` of the table, and `firsts[i]` is the first row of its sources. `shape` are
+        the numbers of rows and of joined sources.
         """
         edges = [Csc(each.indptr, each.indices) for each in adjacencies]
         joined, numbers = merge_edges(edges, firsts, *shape)
         relations = torch.tensor(tables, dtype=torch.int64)[numbers.long()]
         keys = _rows(joined.indptr, joined.num_edges) * len(tables) + numbers
-        return cls._scaled(joined.indptr, joined.indices, relations, keys, None)
+        weights = _joined_weights(adjacencies, shape[0])
+        return cls._scaled(joined.indptr, joined.indices, relations, keys, weights)
 
     @classmethod
     def _scaled(
@@ -135,7 +138,7 @@ class RelationSlots:
     ) -> list[tuple[Tensor, RelatedEdges]]:
         """Return the edges into a node type with the rows of their sources, in a few groups.
 
-        Edge types without a column are one group, if the rows are means on the CPU.
+        On the CPU, edge types without a column are one group, or two if some of them have weights.
         """
         there = {t: block.adjacencies[t] for t in self.first if t[2] == node_type and t in block.adjacencies}
         alone = {t: a for t, a in there.items() if self.has_column(t)}
@@ -146,9 +149,11 @@ class RelationSlots:
             assert self.given is not None
             edges = RelatedEdges.of_column(edge_type, adjacency, self.given, self.first[edge_type])
             found.append((h[edge_type[0]], edges))
-        if others and is_native and all(a.weight is None for a in others.values()):
-            found.append(self._merged(others, h, block.dst_counts[node_type]))
-            others = {}
+        if is_native:
+            weighed = {t: a for t, a in others.items() if a.weight is not None}
+            averaged = {t: a for t, a in others.items() if a.weight is None}
+            count, others = block.dst_counts[node_type], {}
+            found += [self._merged(each, h, count) for each in (weighed, averaged) if each]
         for edge_type, adjacency in others.items():
             relations = torch.full_like(adjacency.indices, self.first[edge_type], dtype=torch.int64)
             keys = _rows(adjacency.indptr, adjacency.indices.numel())
@@ -170,6 +175,17 @@ class RelationSlots:
         tables = [self.first[t] for t in adjacencies]
         given = list(adjacencies.values()), tables, [firsts[t[0]] for t in adjacencies]
         return rows, RelatedEdges.of_types(*given, (count, total))
+
+
+def _joined_weights(adjacencies: Sequence[Adjacency], num_rows: int) -> Tensor | None:
+    """Return the weights of joined edges, in the order of `merge_edges`."""
+    weights = [each.weight for each in adjacencies if each.weight is not None]
+    if not weights:
+        return None
+    every = torch.cat(weights)
+    firsts = [0, *accumulate(each.numel() for each in weights)][:-1]
+    places = [Csc(each.indptr, torch.arange(each.indices.numel())) for each in adjacencies]
+    return every[merge_edges(places, firsts, num_rows, every.numel())[0].indices.long()]
 
 
 def _first_of_runs(values: Tensor) -> Tensor:
