@@ -17,6 +17,8 @@ from khop.kernels.csc import Csc
 from khop.kernels.pitch import empty_rows
 from khop.kernels.triton import gather as device_gather
 from khop.kernels.triton import segment
+from khop.loading.device_memory import memory_of
+from khop.loading.device_placement import StorePlace
 
 EQUAL_BATCHES = 5
 TESTS = (  # on the device instead of the interpreter
@@ -121,16 +123,15 @@ def gather(bench: Bench) -> None:
             near.copy_(column)
             row_bytes = near.stride(0) * near.element_size()
             moved = (2 * row_bytes + 8) * ids.numel()
-            ms = kernel_ms(lambda near=near, out=out: device_gather.gather(near, ids, out=out))
+            ms = kernel_ms(lambda near=near, out=out: device_gather.gather(near, ids, out))
             assert torch.equal(out, near[ids])
             name = f"gather {dtype} {width}".replace("torch.", "")
             bench.add_moved(f"{name}, device", ms, moved, rows=ids.numel())
             ms = kernel_ms(lambda near=near: near.index_select(0, ids))
             bench.add(f"{name}, device, torch.index_select", ms, "ms")
-            far = torch.zeros(near.shape[0], near.stride(0), dtype=dtype, pin_memory=True)[:, :width]
-            far.copy_(column)
+            far = memory_of("cuda").stored_rows(column, StorePlace.PINNED)
             out.zero_()
-            ms = kernel_ms(lambda far=far, out=out: device_gather.gather(far, ids, out=out), 4)
+            ms = kernel_ms(lambda far=far, out=out: device_gather.gather(far, ids, out, is_pinned=True), 4)
             assert torch.equal(out, near[ids])
             of_link = row_bytes * ids.numel() / ms / 1e6 / bench.link_gbs if bench.link_gbs else 0.0
             bench.add(f"{name}, pinned", ms, "ms", ("bandwidth of a copy", of_link), rows=ids.numel())

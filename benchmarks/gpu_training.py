@@ -28,28 +28,28 @@ from khop.kernels.gather import Copies
 from khop.kernels.pitch import empty_rows
 from khop.loading.batch_slot import BatchSlot, StepInput
 from khop.loading.columns import ColumnChoice
+from khop.loading.device_memory import memory_of
+from khop.loading.device_placement import StorePlace
 from khop.loading.streams import CudaStreams
 from khop.sampling.on_device.capacities import SLACK
 from khop.training.captured_steps import CapturedSteps
 from khop.training.tasks import NodeClassification
 
 CACHED = 0.2
+PINNED = frozenset({"x"})
 
 
 def training(bench: Bench) -> None:
     """Captured steps: batches made on the device ahead of the step, topology in device memory."""
     for dtype in (torch.bfloat16, torch.float32):
-        near = device_column(bench, dtype)
-        width = near.shape[1]
-        far = torch.zeros(near.shape[0], near.stride(0), dtype=dtype, pin_memory=True)[:, :width].copy_(near)
-        cached = cached_rows(bench, near, CACHED)
+        near, far = device_column(bench, dtype), pinned_column(bench, dtype)
         places = {
-            "device": (near, None),
-            "pinned": (far, None),
-            f"pinned, {CACHED:.0%} cached": (far, cached),
+            "device": Features(near),
+            "pinned": Features(far, PINNED),
+            f"pinned, {CACHED:.0%} cached": Features(far, PINNED, cached_rows(bench, near, CACHED)),
         }
-        for place, (column, copies) in places.items():
-            captured_training(bench, column, copies, f"{dtype}, features {place}".replace("torch.", ""))
+        for place, features in places.items():
+            captured_training(bench, features, f"{dtype}, features {place}".replace("torch.", ""))
 
 
 def cached_rows(bench: Bench, x: Tensor, share: float) -> Copies:
@@ -65,6 +65,15 @@ def cached_rows(bench: Bench, x: Tensor, share: float) -> Copies:
     cache = empty_rows(rows.numel(), (x.shape[1],), x.dtype, x.device)
     bench.add(f"rows of batches in a cache of {share:.0%}", float(counts[rows].sum() / counts.sum()), "share")
     return Copies(slots, cache.copy_(x[rows]))
+
+
+@dataclass(frozen=True)
+class Features:
+    """The input column, if it is pinned its name, and copies of some of its rows on the device."""
+
+    x: Tensor
+    pinned: frozenset[str] = frozenset()
+    copies: Copies | None = None
 
 
 @dataclass(frozen=True)
@@ -85,20 +94,20 @@ class EpochTime:
     losses: list[float]
 
 
-def prepared(bench: Bench, x: Tensor, copies: Copies | None = None) -> Prepared:
+def prepared(bench: Bench, given: Features) -> Prepared:
     """SAGE of 3 x 256, recorded, with the features in some memory."""
     torch.manual_seed(0)
     products, plan = bench.products, bench.new_sampler().plan
     choice = ColumnChoice({"node": ("x",)}, {}, {"node": ("y",)})
-    features = FeatureTable({"node": {"x": x, "y": products.y.cuda()}})
+    features = FeatureTable({"node": {"x": given.x, "y": products.y.cuda()}}, pinned=given.pinned)
     streams = CudaStreams(torch.device("cuda"))
     ahead = streams.recorder(streams.side())
-    caches = {} if copies is None else {"node": {"x": copies}}
+    caches = {} if given.copies is None else {"node": {"x": given.copies}}
     slots = [BatchSlot(plan, features, choice, ahead, caches) for _ in range(2)]
     model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     task = NodeClassification("node", "y")
-    return Prepared(CapturedSteps(model, task, slots, streams, x.dtype), slots, optimizer)
+    return Prepared(CapturedSteps(model, task, slots, streams, given.x.dtype), slots, optimizer)
 
 
 def epoch(bench: Bench, made: Prepared) -> EpochTime:
@@ -130,9 +139,9 @@ def ready_ms(made: Prepared) -> float:
     return (time.perf_counter() - begun) / EPOCH_STEPS * 1e3
 
 
-def captured_training(bench: Bench, x: Tensor, copies: Copies | None, name: str) -> None:
+def captured_training(bench: Bench, features: Features, name: str) -> None:
     """Time of a step, and its parts."""
-    made = prepared(bench, x, copies)
+    made = prepared(bench, features)
     steps, slots, optimizer = made.steps, made.slots, made.optimizer
     found = epoch(bench, made)
     overflows, ready = steps.overflows, ready_ms(made)
@@ -171,7 +180,7 @@ def waits(bench: Bench) -> None:
         batch.launch()
 
     add_refusal(bench, "a batch with static shapes", one_batch)
-    made = prepared(bench, device_column(bench, torch.float32))
+    made = prepared(bench, Features(device_column(bench, torch.float32)))
     inputs = [StepInput(*bench.seeds(step), 1 / BATCH) for step in range(10, 10 + 2 * WARM_UP)]
     losses = made.steps.losses(iter(inputs))
 
@@ -199,3 +208,8 @@ def device_column(bench: Bench, dtype: torch.dtype) -> Tensor:
     """The features on the device, with rows at padded pitch."""
     x = bench.products.x
     return empty_rows(x.shape[0], (x.shape[1],), dtype, torch.device("cuda")).copy_(x)
+
+
+def pinned_column(bench: Bench, dtype: torch.dtype) -> Tensor:
+    """The features in pinned memory, as a placed graph has them."""
+    return memory_of("cuda").stored_rows(bench.products.x.to(dtype), StorePlace.PINNED)

@@ -36,6 +36,7 @@ def test_rows_are_those_of_this_rank(typed_parts: Path) -> None:
     request = DevicePlacement.of("cuda", columns={"x": "device", "price": "pinned"})
     rows, stores = placed_rank_rows(features, request, memory, WorkSizes())
     assert list(rows.columns) == ["user", "item"]
+    assert rows.pinned == {"price"}
     held = features.local_rows("user")
     assert rows.spans("user")[1] == (held.start, held.stop)
     own = features.pieces["user"]["x"]

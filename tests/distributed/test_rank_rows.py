@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
 
 from khop.distributed.partition_owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
@@ -12,6 +15,7 @@ from khop.exchange.fixed_wire import FixedWire, RowGroup
 from khop.exchange.lanes import Lanes
 from khop.exchange.row_wire import Wire
 from khop.features.store import Rows
+from khop.kernels.gather import Column, gather_columns
 from khop.runtime.group import ALONE
 from khop.schema import ColumnSpec
 
@@ -38,6 +42,20 @@ def test_rows_are_rounded_as_if_they_were_sent(wire: Wire, ids: list[int]) -> No
     expected = rows.features.gather({"n": Rows(wanted, ("x", "y"))})["n"]
     assert all(torch.equal(found.rows[0][name], expected[name]) for name in COLUMNS)
     assert Status.of(peers, marks, found.status) == Status(overflowed=False, requested=(0,))
+
+
+def test_few_programs_read_rows_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+
+    def gathered(columns: list[Column], ids: Tensor) -> list[Tensor]:
+        read.extend(column.is_pinned for column in columns)
+        return gather_columns(columns, ids)
+
+    monkeypatch.setattr("khop.distributed.rank_rows.gather_columns", gathered)
+    rows = replace(rows_of(), pinned=frozenset({"x"}))
+    for name in COLUMNS:
+        rows.stored("n", name, torch.tensor([1]))
+    assert read == [True, False]
 
 
 def test_a_status_is_checked_before_it_is_used() -> None:

@@ -7,10 +7,12 @@ from types import MappingProxyType
 
 import pytest
 import torch
+from torch import Tensor
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, SymmetricSum
 from khop.features.table import FeatureTable
 from khop.kernels.gather import Copies
+from khop.kernels.triton.gather import gather
 from khop.loading.batch_slot import BatchSlot, StepInput
 from khop.loading.columns import ColumnChoice
 from khop.rules.rule import Rule
@@ -35,12 +37,13 @@ def slot(
     copies: Mapping[str, Mapping[str, Copies]] = MappingProxyType({}),
     expansion: Expansion = Expansion.LAYERED,
     rule: Rule = Uniform(),
+    pinned: frozenset[str] = frozenset(),
 ) -> BatchSlot:
     sampler = NeighborSampler(SMALL.store, [3, 2], expansion=expansion, rule=rule)
     warm_up = [(step(n, 6).seeds, step(n, 6).key) for n in range(3)]
     plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
     columns = {t: {name: c.to(DEVICE) for name, c in of.items()} for t, of in SMALL.features.columns.items()}
-    return BatchSlot(plan, FeatureTable(columns), CHOICE, recorder(), copies)
+    return BatchSlot(plan, FeatureTable(columns, pinned=pinned), CHOICE, recorder(), copies)
 
 
 def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> None:
@@ -62,6 +65,19 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
             assert torch.equal(batch.seed_columns["node"]["y"][:size], exact.seed_columns["node"]["y"])
             assert made.weights[:size].tolist() == [1 / size] * size
             assert (made.weights[size:] == 0).all()
+
+
+def test_few_programs_read_columns_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+
+    def gathered(*operands: Tensor, is_pinned: bool, **more: Tensor | None) -> None:
+        read.append(is_pinned)
+        gather(*operands, is_pinned=is_pinned, **more)  # type: ignore[misc]
+
+    monkeypatch.setattr("khop.kernels.triton.gather.gather", gathered)
+    with by_triton():
+        slot(pinned=frozenset({"x"})).make(step(1, 6))
+    assert read[:2] == [True, False]  # x, then the labels
 
 
 @pytest.mark.parametrize("expansion", list(Expansion))

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.features.store import Rows
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.choice import Engine, forcing
+from khop.loading.deferred_columns import Gather, split_deferred
 from khop.loading.device_columns import DeviceColumns, split_choice
 from khop.loading.device_placement import DevicePlacement
 from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores
@@ -21,6 +23,23 @@ def stores_of(columns: object) -> PlacedStores:
     assert isinstance(GRAPH.topology, CscGraph)
     request = DevicePlacement.of("cuda", "device", columns)  # type: ignore[arg-type]
     return placed_stores(GRAPH.topology, GRAPH.columns, request, HostAsDevice(), Conditions())
+
+
+@pytest.mark.parametrize("place", ["device", "pinned"])
+def test_columns_say_if_they_are_in_memory_of_the_host(place: str) -> None:
+    """So that few programs of the GPU read them."""
+    stores, choice = stores_of({"x": place, "age": "device", "price": "device"}), local().columns
+    table = stores.features(GRAPH.schema)
+    found = {
+        name: table.column(node_type, name, Rows(torch.empty(0), names)).is_pinned
+        for node_type, names in choice.of_nodes.items()
+        for name in names
+    }
+    assert found == {"x": place == "pinned", "price": False}
+    for deferred in (True, False):
+        gather = Gather.DEFERRED if deferred else Gather.AHEAD
+        ahead, later = split_deferred(choice, gather, GRAPH.features, stores, torch.device("cpu"))
+        assert ("x" in ahead.of_nodes.get("user", ())) == (place == "pinned" or not deferred), later
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels cannot run on the CPU beside a GPU")

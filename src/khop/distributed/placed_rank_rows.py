@@ -38,7 +38,7 @@ def placed_rank_rows(
             'columns a smaller placement: "pinned", "host", or "mapped"'
         ) from error
     none = PlacedStores.none(request, work, memory.device)
-    rows = RankRows(columns, features, memory.device)
+    rows = RankRows(columns, features, memory.device, plan.pinned_columns)
     return rows, replace(none, plan=plan, line=f"rows of this rank on {plan.line(free, _WHY)}")
 
 

@@ -43,6 +43,7 @@ class RankRows:
     columns: Mapping[NodeType, Mapping[str, Tensor]]  # (rows of this rank, *shape), at any pitch
     features: PartitionedFeatures  # the same and all other columns, on the host
     device: torch.device
+    pinned: frozenset[str] = frozenset()  # the columns that are in memory of the host
 
     @property
     def rank(self) -> int:
@@ -107,7 +108,8 @@ class RankRows:
         table = self.columns[node_type][name]
         if not table.shape[0]:
             return rows.new_zeros((rows.numel(), *table.shape[1:]), dtype=table.dtype)
-        return gather_columns([Column(table, f"column {name!r} of {node_type!r}: row")], rows)[0]
+        what = f"column {name!r} of {node_type!r}: row"
+        return gather_columns([Column(table, what, is_pinned=name in self.pinned)], rows)[0]
 
 
 @dataclass(frozen=True, eq=False)

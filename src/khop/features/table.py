@@ -27,6 +27,7 @@ class FeatureTable(FeatureStoreBase):
     columns: Tensors
     threads: int = 1  # per gather
     scales: Tensors = field(default_factory=dict)  # of quantized columns: float32, with the shape of a row
+    pinned: frozenset[str] = frozenset()  # columns of the GPU that are in memory of the host
 
     @classmethod
     def of(cls, schema: Schema, columns: Tensors, threads: int = 1) -> FeatureTable:
@@ -92,7 +93,8 @@ class FeatureTable(FeatureStoreBase):
         columns = self.columns[type_]
         if name not in columns:
             raise ValueError(f"no column {name!r} of {type_!r}; there are {sorted(columns)}")
-        return column_of(columns[name], type_, name, rows, self.scales.get(type_, {}).get(name))
+        column = column_of(columns[name], type_, name, rows, self.scales.get(type_, {}).get(name))
+        return replace(column, is_pinned=True) if name in self.pinned else column
 
 
 NO_COLUMNS = FeatureTable({})  # of a graph without columns

@@ -49,6 +49,7 @@ class Column:
     scales: Tensor | None = None  # float32, shape of a row: each number times its column's, as float32
     out: Tensor | None = None  # write the rows here instead of into new memory
     copies: Copies | None = None  # read these rows instead, where there is a copy
+    is_pinned: bool = False  # memory of the host that a GPU reads, also if torch calls it memory of the GPU
 
     @property
     def pieces(self) -> Sequence[Tensor]:
@@ -141,7 +142,14 @@ def _column_by_triton(column: Column, ids: Tensor, live: Tensor | None) -> Tenso
     if out is None:
         dtype = torch.float32 if column.as_float32 else table.dtype
         out = empty_rows(ids.numel(), tuple(table.shape[1:]), dtype, ids.device)
-    by_triton(table, ids.contiguous(), out, scales=column.scales, count=live, slots=slots, cache=copies)
+    by_triton(
+        *(table, ids.contiguous(), out),
+        scales=column.scales,
+        count=live,
+        slots=slots,
+        cache=copies,
+        is_pinned=column.is_pinned,
+    )
     return out
 
 

@@ -66,9 +66,10 @@ class RowsById(LazyRows):
 def is_readable(column: Column, device: torch.device) -> bool:
     """Return True if sums over edges can read a column for a batch on a device, as it is stored."""
     table = column.pieces[0]
-    is_one = len(column.pieces) == 1 and table.dim() == _TABLE_DIMS and table.device == device
+    is_one = len(column.pieces) == 1 and table.dim() == _TABLE_DIMS
+    is_near = table.device == device and not column.is_pinned
     as_stored = table.dtype in DTYPES and not column.as_float32 and column.copies is None
-    return is_one and as_stored and index_dtype(table.shape[0]) == torch.int32
+    return is_one and is_near and as_stored and index_dtype(table.shape[0]) == torch.int32
 
 
 def _of_table(operation: Callable[..., Tensor]) -> Callable[..., Any]:

@@ -95,5 +95,6 @@ def _table(
             return None  # on disk
     widened = choice.as_float32.get(node_type, frozenset())
     rows = Rows(torch.empty(0, dtype=torch.int64), (name,), as_float32=widened)
-    column = column_of(table, node_type, name, rows, None)
+    is_pinned = stores is not None and name in stores.plan.pinned_columns
+    column = replace(column_of(table, node_type, name, rows, None), is_pinned=is_pinned)
     return table if is_readable(column, device) else None

@@ -36,7 +36,7 @@ class DeviceColumns:
 
     @cached_property
     def _features(self) -> FeatureTable:
-        return FeatureTable.of(self.schema, self.stores.columns)  # scales are copied to the device once
+        return self.stores.features(self.schema)  # scales are copied to the device once
 
     def add(self, drawn: Drawn) -> Drawn:
         """Gather the columns of a sample on the device, in the current stream. The host does not wait."""

@@ -15,7 +15,6 @@ from torch import Tensor
 from khop.batch import Sample, Span, num_bytes
 from khop.draw import DrawKey
 from khop.errors import Outcome, Unsupported
-from khop.features.table import FeatureTable
 from khop.kernels.gather import Copies
 from khop.loading.batch_slot import BatchSlot
 from khop.loading.cache_counts import SlotCounts
@@ -123,7 +122,7 @@ class DeviceSource:
             assert plan is not None
             chosen = ColumnChoice() if columns is None else columns.choice
             schema = self._host.sampler.graph.schema
-            features = FeatureTable.of(schema, self._stores.columns)
+            features = self._stores.features(schema)
             copies: dict[str, dict[str, Copies]] = {}
             for (node_type, name), of_column in ({} if columns is None else columns.copies).items():
                 copies.setdefault(node_type, {})[name] = of_column

@@ -86,6 +86,11 @@ class MemoryPlan:
         return found
 
     @property
+    def pinned_columns(self) -> frozenset[str]:
+        """Columns in host memory that kernels read."""
+        return frozenset(name for name, place in self.columns.items() if place is StorePlace.PINNED)
+
+    @property
     def bytes_on_device(self) -> int:
         """Bytes that the plan takes on the card."""
         stores = self._bytes_in(StorePlace.DEVICE)

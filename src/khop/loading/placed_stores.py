@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from khop.features.table import FeatureTable
 from khop.graph.csc_graph import CscGraph, stored_graph
 from khop.kernels.pitch import padded_pitch
 from khop.loading.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
 from khop.loading.device_placement import DevicePlacement, StorePlace
 from khop.loading.machine_segment import Machine, SharedPins, shared_pins
 from khop.loading.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Schema
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
@@ -69,6 +70,10 @@ class PlacedStores:
         plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, places)
         named = ", ".join(f"{name} {place}" for name, place in places.items())
         return cls(plan, torch.device("cpu"), None, {}, f"cpu: columns {named}; as requested")
+
+    def features(self, schema: Schema) -> FeatureTable:
+        """Return the columns of nodes that kernels read, with their scales on the device."""
+        return replace(FeatureTable.of(schema, self.columns), pinned=self.plan.pinned_columns)
 
     def reads(self, column: str) -> bool:
         """Return True if kernels of the device read a column of nodes."""

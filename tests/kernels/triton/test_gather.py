@@ -15,6 +15,7 @@ from khop.kernels.gather import (
     gather_columns,
 )
 from khop.kernels.pitch import empty_rows
+from khop.kernels.triton.gather import PINNED_PROGRAMS
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
 
@@ -110,6 +111,20 @@ def test_ids_outside_the_table_give_zeros() -> None:
     with by_triton():
         found = gather(a_table(torch.float32, 3).to(DEVICE), torch.tensor([-1, ROWS, 2], device=DEVICE))
     assert (found != 0).any(dim=1).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("is_pinned", [False, True], ids=["device", "pinned"])
+def test_few_programs_read_memory_of_the_host(is_pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placed graphs have it as a tensor of the GPU."""
+    launches: list[int] = []
+    monkeypatch.setattr(
+        "khop.kernels.triton.gather.launch", lambda _, programs, *rest, **more: launches.append(programs)
+    )
+    column = Column(a_table(torch.float32, 100).to(DEVICE), is_pinned=is_pinned)
+    with by_triton():
+        for count in (16, 4000):  # programs of 16 rows
+            gather_columns([column], torch.zeros(count, dtype=torch.int64, device=DEVICE))
+    assert launches == [1, PINNED_PROGRAMS if is_pinned else 250]
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="where there is a GPU")

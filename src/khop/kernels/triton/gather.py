@@ -1,7 +1,8 @@
 """Rows of a table by id, in device memory or in pinned host memory, some of them cached on the device.
 
-One kernel reads cached rows and the others: there is no list of misses. Pinned tensors are passed as they
-are: Triton asks the driver for the address on the device.
+One kernel reads cached rows and the others: there is no list of misses. Placed graphs have pinned columns as
+tensors of the GPU over memory of the host, so callers say which columns these are. Tensors of the CPU that
+torch has pinned are passed as they are: Triton asks the driver for the address on the device.
 """
 
 from __future__ import annotations
@@ -73,13 +74,15 @@ def gather(
     count: Tensor | None = None,
     slots: Tensor | None = None,
     cache: Tensor | None = None,
+    is_pinned: bool = False,
 ) -> None:
     """Write the rows of a table (N, ...) of any dtype into `out` (ids, ...), bit by bit or as float32.
 
     They become float32 if the table is of float16, bfloat16, int8 or uint8 and `out` of float32; `scales` are
     float32 with the shape of a row. `ids` are int32 or int64; only the first `count` (an int on the device)
     are used, and the rows behind them and rows of ids outside the table are 0. `slots`, int32 (N), give the
-    row of `cache` with a row's copy, or -1. Rows of table, cache and out may be at any pitch.
+    row of `cache` with a row's copy, or -1. Rows of table, cache and out may be at any pitch. With
+    `is_pinned`, the table is in memory of the host, and PINNED_PROGRAMS at most read it.
     """
     if not out.numel():
         return
@@ -95,7 +98,8 @@ def gather(
     )
     readable = min(accessible_width(rows), accessible_width(copies))
     constants = _constants(tiles, rows.stride(0), copies.stride(0), into.stride(0), readable)
-    programs = num_tiles if rows.is_cuda else min(num_tiles, PINNED_PROGRAMS)
+    over_link = is_pinned or table.device != out.device
+    programs = min(num_tiles, PINNED_PROGRAMS) if over_link else num_tiles
     launch(copy_rows, programs, into, *operands, **constants)
 
 

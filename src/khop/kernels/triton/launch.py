@@ -54,8 +54,9 @@ def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **co
 def _operand(operand: object) -> tuple[tuple[object, ...], object]:
     """Return all that Triton compiles for, and the value to pass.
 
-    It compiles for type and alignment; for numbers also for 1 and for multiples of 16. A tensor in pinned
-    host memory is passed as it is: the driver knows its address on the device.
+    It compiles for type and alignment; for numbers also for 1 and for multiples of 16. A tensor of the GPU is
+    passed by its address, also if it lies in pinned memory of the host. A tensor of the CPU that torch has
+    pinned is passed as it is: the driver knows its address on the device.
     """
     if isinstance(operand, Tensor):
         address = operand.data_ptr()
