@@ -26,6 +26,7 @@ TESTS = (  # on the device instead of the interpreter
     "tests/kernels/triton",
     "tests/kernels/test_edge_rows.py",
     "tests/kernels/test_linear_device.py",
+    "tests/kernels/test_segment_mixture.py",
     "tests/sampling/on_device",
     "tests/sampling/test_engines.py",
     "tests/loading/test_batch_slot.py",
@@ -35,6 +36,7 @@ TESTS = (  # on the device instead of the interpreter
     "tests/loading/test_transfer.py",
     "tests/training/test_captured_steps.py",
     "tests/models/test_padded_batches.py",
+    "tests/models/test_related_edges.py",
 )
 LEFT_OUT = ("--ignore=tests/kernels/triton/test_compilation.py",)  # needs no GPU, and takes minutes
 
