@@ -24,8 +24,7 @@ from khop.servers.access import ServerSecurity, Token
 from khop.servers.addresses import Address
 from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.flight_server import served
-from khop.servers.request_handler import RequestHandler, ResponseStream
-from khop.servers.transport import Buffer
+from khop.servers.request_handler import Incoming, RequestHandler, ResponseStream
 from support.commands import infer_here, records, train_here
 from support.dated_shop import write_dated_shop
 from support.named_shop import CLASSES, write_named_shop
@@ -113,7 +112,7 @@ class LeavesEarly(RequestHandler):
     """Makes two batches, and then leaves the rest to other servers."""
 
     def answer(
-        self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
+        self, request: Incoming, token: Token, client: Client, stream: ResponseStream, beat_s: float
     ) -> None:
         if int(str(self.status().get("service_batches", 0))) >= 2:
             self.drain(0)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,13 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.errors import PeerLost
+from khop.features.store import Rows
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.servers.errors import WrongGraph
+from khop.servers.access import Access, Limits
+from khop.servers.errors import Cancelled, WrongGraph
+from khop.servers.flight_client import connected
+from khop.servers.transport import CallContext
 from support.commands import free_port
 from support.resolved_names import resolve
 from support.same_samples import assert_same_epoch
@@ -124,6 +128,40 @@ def test_a_stopped_server_is_only_probed_until_it_goes_on(
     # No request goes to the stopped server: none waits for an attempt.
     assert (retries(while_probed), {batch.traffic["server"] for batch in while_probed}) == (0, {1})
     assert max(batch.traffic["seconds"] for batch in while_probed) < max(1.0, took)
+
+
+def test_a_stopped_server_does_not_hold_a_large_request(folder: Path, start: Starts) -> None:
+    """A request of 8 MiB does not fit into the buffers of a connection: sending it waits for the server."""
+    running = [start(folder), start(folder)]
+    graph = khop.connect([each.address for each in running], attempt=0.5, deadline=2.0)
+    rows = {"item": Rows(torch.arange(1 << 20) % 2000, ("category",))}
+    (expected,) = khop.open_graph(folder).features.gather(rows)["item"].values()
+    pool = connected([running[0].address], Access(), Limits(600, 600))
+    pool.describe()
+    running[0].send(signal.SIGSTOP)
+    for _ in range(2):
+        (found,) = graph.features.gather(rows)["item"].values()
+        assert torch.equal(found, expected)
+    assert graph.features.view.exchange.counts["retries"] > 0
+    stop, ended = threading.Event(), list[type[Exception]]()
+
+    def fails(ask: Callable[[], object]) -> None:
+        with pytest.raises((PeerLost, Cancelled)) as raised:
+            ask()
+        ended.append(raised.type)
+
+    request = CallContext("rows", stop=stop)
+    unwanted = threading.Thread(
+        target=fails, args=(lambda: pool.ask(request, bytes(8 << 20), list),), daemon=True
+    )
+    unwanted.start()
+    running[1].send(signal.SIGSTOP)
+    lost = threading.Thread(target=fails, args=(lambda: graph.features.gather(rows),), daemon=True)
+    lost.start()
+    stop.set()
+    for thread in (unwanted, lost):
+        thread.join(30)
+    assert sorted(each.__name__ for each in ended) == ["Cancelled", "PeerLost"]
 
 
 def _until_lost(batches: Iterator[khop.Batch], lost: list[PeerLost]) -> Iterator[khop.Batch]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from khop.errors import PeerLost
+from khop.servers import request_handler
 from khop.servers.access import Access, Limits, ServerSecurity, Tokens, write_token
 from khop.servers.addresses import Address
 from khop.servers.call_timeouts import Call
@@ -27,13 +31,14 @@ from khop.servers.errors import (
     InvalidAnswer,
     InvalidRequest,
     ServerError,
+    TimedOut,
     TooLarge,
     Unauthenticated,
     Unavailable,
     WrongVersion,
 )
 from khop.servers.fair_queue import Client, QueueLimits
-from khop.servers.flight_client import FlightDial, connected
+from khop.servers.flight_client import ERROR, HEARTBEAT, REQUEST_SIZE, FlightDial, connected
 from khop.servers.flight_server import FlightServer, served
 from khop.servers.pool import Pool
 from khop.servers.request_handler import RequestHandler
@@ -274,6 +279,71 @@ def test_a_client_that_stops_reading_is_dropped_and_others_are_answered() -> Non
         stopped.close()
 
 
+@pytest.mark.parametrize("size", [1 << 15, 1 << 18, (8 << 20) + 7])
+def test_a_request_in_several_pieces_arrives_as_it_was_sent(size: int) -> None:
+    with running() as server, pool_to(server) as pool:
+        assert ask(pool, request(5, more="m" * size)) == expected(5)
+
+
+def test_a_large_request_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_handler, "MOST_REQUEST", 1000)
+    with running() as server, pool_to(server) as pool:
+        with pytest.raises(InvalidRequest, match="the most are 1000"):
+            ask(pool, request(5, more="m" * (64 << 20)))
+        assert ask(pool, request(9)) == expected(9)
+
+
+def _begun(server: Running, command: bytes) -> tuple[Any, Any]:
+    """Begin a call of Flight by hand; return its writer and its reader."""
+    client = flight.FlightClient(f"grpc+tcp://127.0.0.1:{server.server.port}")
+    return client.do_exchange(flight.FlightDescriptor.for_command(command))
+
+
+def test_a_client_that_stops_sending_is_dropped_and_others_are_answered() -> None:
+    with running(unread_s=0.5) as server, pool_to(server) as pool:
+        writer, reader = _begun(server, REQUEST_SIZE.pack(1000))
+        writer.write_metadata(b"m" * 400)
+        assert reader.read_chunk().app_metadata.to_pybytes() == HEARTBEAT
+        with pytest.raises(flight.FlightUnavailableError):
+            reader.read_chunk()
+        _until(lambda: server.handler.status().get("failed_cancelled") == 1)
+        assert ask(pool, request(9)) == expected(9)
+
+
+@pytest.mark.parametrize(
+    ("command", "piece", "words"),
+    [
+        (b"", None, "does not begin with its size"),
+        (REQUEST_SIZE.pack(1) + b"12", None, "does not begin with its size"),
+        (REQUEST_SIZE.pack(1 << 63), None, "the most are"),
+        (REQUEST_SIZE.pack(4) + b"1", b"2345", "5 bytes came of 4 that it has"),
+    ],
+)
+def test_a_request_of_another_size_than_it_says_is_refused(
+    command: bytes, piece: bytes | None, words: str
+) -> None:
+    with running() as server:
+        writer, reader = _begun(server, command)
+        message = reader.read_chunk().app_metadata.to_pybytes()
+        if piece is not None:
+            assert message == HEARTBEAT
+            writer.write_metadata(piece)
+            message = reader.read_chunk().app_metadata.to_pybytes()
+        assert message[:1] == ERROR
+        assert words in json.loads(message[1:])["text"]
+
+
+def test_a_call_to_a_server_that_accepts_and_says_nothing_ends_after_an_attempt() -> None:
+    """gRPC itself waits here, and has no stream yet that could be cancelled."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dial = FlightDial(Access())
+        address = Address("127.0.0.1", silent.getsockname()[1])
+        connection = dial.connect(dial.resolve(address)[0], 5)
+        with pytest.raises(TimedOut, match=r"no heartbeat for 0\.3 s"):
+            next(connection.batch(b"request", 0.3, 5, None))
+        connection.close()
+
+
 def _until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not holds():
@@ -316,7 +386,7 @@ def test_every_error_of_pyarrow_is_an_error_of_the_server(fault: Exception) -> N
         with pytest.raises(Unavailable):
             next(connection.batch(b"", 1, 1, None))
         with pytest.raises(Unavailable):
-            next(connection._pieces(_Failing(fault), None, Call(lambda: None, 1, None, 0)))
+            next(connection._pieces(_Failing(fault), None, memoryview(b""), Call(lambda: None, 1, None, 0)))
         connection._readers.add(_Failing(fault))
         connection.close()
 

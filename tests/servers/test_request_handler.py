@@ -16,7 +16,7 @@ from khop.servers.errors import Busy, Cancelled, GoingAway, InvalidRequest, NotA
 from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
 from khop.servers.transport import Buffer
-from support.byte_service import ByteService, expected, request
+from support.byte_service import ByteService, arrived, expected, request
 
 ANYONE = Tokens([]).holder("")
 ONE, OTHER = Client("a", "a"), Client("b", "b")
@@ -41,7 +41,7 @@ class _Stream:
 
 def test_an_answer_has_heartbeats_while_it_is_made_and_then_its_pieces() -> None:
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
-    handler.answer(request(3 << 20, takes=0.5), ANYONE, ONE, stream, 0.05)
+    handler.answer(arrived(request(3 << 20, takes=0.5)), ANYONE, ONE, stream, 0.05)
     assert stream.beats > 0
     assert b"".join(stream.sent) == b"header" + expected(3 << 20)
     status = handler.status()
@@ -55,7 +55,7 @@ def test_a_request_of_a_client_that_is_gone_is_dropped_while_it_is_made() -> Non
     stream.gone_after = 2
     handler = RequestHandler(service, QueueLimits())
     with pytest.raises(Cancelled):
-        handler.answer(request(1, takes=60), ANYONE, ONE, stream, 0.02)
+        handler.answer(arrived(request(1, takes=60)), ANYONE, ONE, stream, 0.02)
     assert (service.cancelled, service.made) == (1, 0)
     assert handler.drain(0)
 
@@ -64,12 +64,14 @@ def test_a_request_that_waits_for_its_turn_is_dropped_too() -> None:
     service, first, second = ByteService(), _Stream(), _Stream()
     second.gone_after = 2
     handler = RequestHandler(service, QueueLimits(at_once=1))
-    thread = threading.Thread(target=handler.answer, args=(request(1, takes=0.5), ANYONE, ONE, first, 0.05))
+    thread = threading.Thread(
+        target=handler.answer, args=(arrived(request(1, takes=0.5)), ANYONE, ONE, first, 0.05)
+    )
     thread.start()
     while service.at_once == 0:
         pass
     with pytest.raises(Cancelled):
-        handler.answer(request(1), ANYONE, OTHER, second, 0.02)
+        handler.answer(arrived(request(1)), ANYONE, OTHER, second, 0.02)
     thread.join()
     assert service.made == 1
 
@@ -78,14 +80,14 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
     stranger = type(ANYONE)("alice", b"", ("other",))
     with pytest.raises(NotAllowed):
-        handler.answer(request(1), stranger, ONE, stream, 1)
+        handler.answer(arrived(request(1)), stranger, ONE, stream, 1)
     monkeypatch.setattr(module, "MOST_REQUEST", 5)
     with pytest.raises(InvalidRequest, match="the most are 5"):
-        handler.answer(request(1), ANYONE, ONE, stream, 1)
+        handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
     assert handler.status()["failed_not_allowed"] == handler.status()["failed_invalid"] == 1
     handler.drain(0)
     with pytest.raises(GoingAway):
-        handler.answer(b"", ANYONE, ONE, stream, 1)
+        handler.answer(arrived(b""), ANYONE, ONE, stream, 1)
 
 
 def test_a_desk_is_idle_between_requests() -> None:
@@ -97,11 +99,11 @@ def test_a_desk_is_idle_between_requests() -> None:
 
 def test_requests_of_a_token_are_bounded_in_rate() -> None:
     handler, stream = RequestHandler(ByteService(), QueueLimits(), max_rate=2), _Stream()
-    handler.answer(request(1), ANYONE, ONE, stream, 1)
-    handler.answer(request(1), ANYONE, Client("a", "another connection"), stream, 1)
+    handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
+    handler.answer(arrived(request(1)), ANYONE, Client("a", "another connection"), stream, 1)
     with pytest.raises(Busy, match="more than 2 requests per second"):
-        handler.answer(request(1), ANYONE, ONE, stream, 1)
-    handler.answer(request(1), ANYONE, OTHER, stream, 1)
+        handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
+    handler.answer(arrived(request(1)), ANYONE, OTHER, stream, 1)
     assert handler.status()["failed_busy"] == 1
 
 
@@ -109,7 +111,7 @@ def test_questions_have_a_rate_of_their_own_for_each_client() -> None:
     """A token at its rate of batches still sees the counters, and no client asks for them without end."""
     handler, stream = RequestHandler(ByteService(), QueueLimits(), max_rate=2), _Stream()
     for _ in range(2):
-        handler.answer(request(1), ANYONE, ONE, stream, 1)
+        handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
     assert json.loads(handler.counters(ANYONE, ONE))["answers"] == 2
     assert handler.describe(ANYONE, Client("a", "another connection")) == ByteService().description()
     for ask in (handler.describe, handler.counters):
@@ -138,7 +140,7 @@ class _LateMakers(ThreadPoolExecutor):
 def test_an_answer_that_comes_just_after_a_heartbeat_is_due_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ThreadPoolExecutor", _LateMakers)
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
-    handler.answer(request(1), ANYONE, ONE, stream, 1)
+    handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
     assert stream.sent == [b"header"]
 
 
@@ -148,6 +150,6 @@ def test_the_traceback_of_a_mistake_is_in_the_log_and_other_errors_are_not(
     handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
     for fault, shown in (("bug", True), ("disk", False)):
         with pytest.raises(ServerError):
-            handler.answer(request(1, **{fault: "of a test"}), ANYONE, ONE, stream, 1)
+            handler.answer(arrived(request(1, **{fault: "of a test"})), ANYONE, ONE, stream, 1)
         log = capfd.readouterr().err
         assert ("Traceback" in log, "KeyError: 'of a test'" in log) == (shown, shown)

@@ -12,7 +12,7 @@ from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler
 from khop.servers.serving import Life, log_line, serve_until, supervise
 from servers.test_request_handler import _Stream
-from support.byte_service import ByteService, request
+from support.byte_service import ByteService, arrived, request
 
 
 def test_a_server_without_requests_ends_after_the_idle_time() -> None:
@@ -31,7 +31,7 @@ def test_a_server_that_is_stopped_finishes_what_it_has_begun() -> None:
     handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
     anyone = Tokens([]).holder("")
     thread = threading.Thread(
-        target=handler.answer, args=(request(5, takes=0.6), anyone, Client("a", "a"), line, 0.1)
+        target=handler.answer, args=(arrived(request(5, takes=0.6)), anyone, Client("a", "a"), line, 0.1)
     )
     thread.start()
     while handler.status()["making"] == 0:
@@ -49,7 +49,7 @@ def test_a_request_that_does_not_end_is_dropped_after_the_drain() -> None:
 
     def ask() -> None:
         try:
-            handler.answer(request(5, takes=60), anyone, Client("a", "a"), line, 0.05)
+            handler.answer(arrived(request(5, takes=60)), anyone, Client("a", "a"), line, 0.05)
         except Exception:
             return
 

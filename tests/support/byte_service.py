@@ -11,6 +11,7 @@ import numpy as np
 
 from khop.servers.access import Role
 from khop.servers.errors import Cancelled, InvalidRequest, TooLarge
+from khop.servers.request_handler import Incoming
 from khop.servers.transport import Buffer
 
 PIECE = 1 << 20
@@ -19,6 +20,11 @@ PIECE = 1 << 20
 def request(size: int = 0, *, takes: float = 0.0, **fault: str) -> bytes:
     """Return a request for `size` bytes that takes some seconds to make."""
     return json.dumps({"size": size, "takes": takes, **fault}).encode()
+
+
+def arrived(message: bytes) -> Incoming:
+    """Return a request that is here as a whole."""
+    return Incoming(len(message), lambda: message)
 
 
 def expected(size: int) -> bytes:

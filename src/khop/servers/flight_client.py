@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,17 @@ from khop.servers.errors import (
     WrongVersion,
     of_code,
 )
+from khop.servers.peer_sockets import shut_down
 from khop.servers.pool import Pool
 from khop.servers.transport import BEATS, Buffer
 
 BEAT_HEADER = b"khop-beat"
 HEARTBEAT, ERROR, LAST = b"h", b"e", b"."
+# The descriptor of a call has the size of the request and its first bytes: so few that gRPC takes them at
+# once. The rest follows in pieces, after a message of the server, which may refuse the request instead.
+REQUEST_SIZE = struct.Struct("<Q")
+_REQUEST_HEAD = 1 << 15
+_REQUEST_PIECE = 1 << 18  # one has to leave within an attempt
 FAULTS = (flight.FlightError, pa.ArrowException, OSError)  # of a connection, in any state
 _TIMEOUTS = CallTimeouts()
 _OPTIONS = (
@@ -141,23 +149,42 @@ class FlightConnection:
         beat = f"{attempt_s / BEATS:.3f}".encode()
         timeout = None if deadline_s == float("inf") else deadline_s
         options = flight.FlightCallOptions(timeout=timeout, headers=[*self._headers, (BEAT_HEADER, beat)])
-        try:
-            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(request), options)
-        except FAULTS as error:
-            raise self._failure(error) from None
-        with self._lock:
-            self._readers.add(reader)
-        try:
-            with _TIMEOUTS.watching(reader.cancel, attempt_s, stop) as call:
-                yield from self._pieces(writer, reader, call)
-        finally:
+        # Until there is a stream to cancel, only the end of the connection ends a call.
+        cut = partial(shut_down, f"ip:{self._endpoint.target}")
+        with _TIMEOUTS.watching(cut, attempt_s, stop) as call:
+            try:
+                head = REQUEST_SIZE.pack(len(request)) + request[:_REQUEST_HEAD]
+                writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(head), options)
+            except FAULTS as error:
+                raise self._failure(error, call) from None
+            call.cancel = reader.cancel
             with self._lock:
-                self._readers.discard(reader)
-            _end(reader.cancel)
-            _end(writer.close)
+                self._readers.add(reader)
+            try:
+                if call.ended is not None:  # just before there was a stream
+                    reader.cancel()
+                yield from self._pieces(writer, reader, memoryview(request)[_REQUEST_HEAD:], call)
+            finally:
+                with self._lock:
+                    self._readers.discard(reader)
+                _end(reader.cancel)
+                _end(writer.close)
 
-    def _pieces(self, writer: Any, reader: Any, call: Call) -> Generator[Buffer]:  # noqa: ANN401
+    def _pieces(
+        self,
+        writer: Any,  # noqa: ANN401
+        reader: Any,  # noqa: ANN401
+        rest: memoryview,
+        call: Call,
+    ) -> Generator[Buffer]:
+        """Send the rest of the request, and yield the header and the pieces of the answer."""
         try:
+            if rest:
+                _is_last(reader.read_chunk().app_metadata.to_pybytes())
+                call.heard()
+            for start in range(0, len(rest), _REQUEST_PIECE):
+                writer.write_metadata(pa.py_buffer(rest[start : start + _REQUEST_PIECE]))
+                call.heard()  # the server takes the pieces as they come
             writer.done_writing()
             while True:
                 chunk = reader.read_chunk()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -12,17 +15,17 @@ import pyarrow.flight as flight
 
 from khop.servers.access import ServerSecurity, Token, Tokens, token_of
 from khop.servers.addresses import Address, resolved
-from khop.servers.call_timeouts import CallTimeouts
+from khop.servers.call_timeouts import Call, CallTimeouts
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated
 from khop.servers.fair_queue import Client
-from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST
+from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST, REQUEST_SIZE
 from khop.servers.peer_sockets import shut_down
-from khop.servers.request_handler import RequestHandler, error_message
+from khop.servers.request_handler import Incoming, RequestHandler, error_message
 from khop.servers.transport import Buffer
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])
 _BEATS_S = (0.05, 5.0)  # of heartbeats, shortest and longest
-_UNREAD_S = 60.0  # longest wait for a client to read a piece
+_UNREAD_S = 60.0  # longest wait for a client to send or read a piece
 _UNREAD = CallTimeouts()
 _ACCESS = "access"
 _NAMES = {"describe": "the graph: schema, splits, counts", "status": "counters of the server"}
@@ -33,7 +36,8 @@ def served(
 ) -> FlightServer:
     """Return a server that listens on the address; ValueError if its security does not allow that.
 
-    The connection of a client is ended once the client has read nothing for `unread_s`.
+    The connection of a client is ended once it has sent nothing of a request, or read nothing of an answer,
+    for `unread_s`.
     """
     endpoints = resolved(address)
     security.check([endpoint.number for endpoint in endpoints])
@@ -94,11 +98,37 @@ def _beat(headers: dict[str, Sequence[str | bytes]]) -> float:
         return most
 
 
-class _ResponseStream:
-    """The way back to a client (a ResponseStream)."""
+class _Exchange:
+    """One call: a request in pieces, and the way back to its client (a ResponseStream)."""
 
-    def __init__(self, context: Any, writer: Any, unread_s: float) -> None:  # noqa: ANN401
-        self._context, self._writer, self._unread_s = context, writer, unread_s
+    def __init__(self, context: Any, reader: Any, writer: Any, unread_s: float) -> None:  # noqa: ANN401
+        self._context, self._reader, self._writer, self._unread_s = context, reader, writer, unread_s
+
+    def receive(self, head: bytes, num_bytes: int, beat_s: float) -> Buffer:
+        """Return the request that begins with `head`, and send heartbeats while its other pieces come.
+
+        Cancelled if the client is gone, or sends nothing for a while.
+        """
+        if len(head) == num_bytes:
+            return head
+        self.heartbeat()  # the client sends the rest after a first message
+        request, filled, last = bytearray(num_bytes), len(head), time.monotonic()
+        request[:filled] = head
+        with self._watched() as call:
+            while filled < num_bytes:
+                try:
+                    piece = self._reader.read_chunk().app_metadata
+                except (StopIteration, *FAULTS):
+                    raise Cancelled(f"the client {self._reason(call, 'sent')}") from None
+                call.heard()
+                end = filled + (0 if piece is None else len(piece))
+                if not filled < end <= num_bytes:
+                    raise InvalidRequest(f"request: {end:,} bytes came of {num_bytes:,} that it has")
+                request[filled:end], filled = memoryview(piece), end
+                if time.monotonic() - last >= beat_s:
+                    self.heartbeat()
+                    last = time.monotonic()
+        return memoryview(request)
 
     def heartbeat(self) -> None:
         """Send a heartbeat."""
@@ -117,13 +147,18 @@ class _ResponseStream:
         """Write to the client, which may be gone, or stop reading."""
         if self._context.is_cancelled():
             raise Cancelled("the client is gone")
-        # gRPC waits for a client that does not read for ever; only the end of its connection ends that.
-        with _UNREAD.watching(partial(shut_down, self._context.peer()), self._unread_s, None) as call:
+        with self._watched() as call:
             try:
                 write(value)
             except FAULTS:
-                reason = "is gone" if call.ended is None else f"has read nothing for {self._unread_s:g} s"
-                raise Cancelled(f"the client {reason}") from None
+                raise Cancelled(f"the client {self._reason(call, 'read')}") from None
+
+    def _watched(self) -> AbstractContextManager[Call]:
+        """Bound the wait for a client. gRPC waits for ever; only the end of the connection ends that."""
+        return _UNREAD.watching(partial(shut_down, self._context.peer()), self._unread_s, None)
+
+    def _reason(self, call: Call, done: str) -> str:
+        return "is gone" if call.ended is None else f"has {done} nothing for {self._unread_s:g} s"
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -143,11 +178,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ANN401
         """Answer a request for a batch: pieces and heartbeats, then an error or the end."""
         access: _Access = context.get_middleware(_ACCESS)
-        stream = _ResponseStream(context, writer, self._unread_s)
+        stream = _Exchange(context, reader, writer, self._unread_s)
         client = _client(access.token, context.peer())
         try:
             writer.begin(_SCHEMA)
-            self._handler.answer(descriptor.command or b"", access.token, client, stream, access.beat_s)
+            size, head = _begun(descriptor.command or b"")
+            request = Incoming(size, lambda: stream.receive(head, size, access.beat_s))
+            self._handler.answer(request, access.token, client, stream, access.beat_s)
             stream.message(LAST)
         except Cancelled:
             return
@@ -174,12 +211,24 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return list(_NAMES.items())
 
 
+def _begun(command: bytes) -> tuple[int, bytes]:
+    """Return the size of a request, and its first bytes."""
+    head = command[REQUEST_SIZE.size :]
+    try:
+        (size,) = REQUEST_SIZE.unpack(command[: REQUEST_SIZE.size])
+    except struct.error:
+        size = -1
+    if len(head) > size:
+        raise InvalidRequest("request: it does not begin with its size; install the same khop on both sides")
+    return size, head
+
+
 def _client(token: Token, peer: str) -> Client:
     """Return who gets the turns of a call: the holders of its token; without tokens, the machine."""
     return Client(token.name if token.digest else peer.rpartition(":")[0], peer)
 
 
-def _stated(stream: _ResponseStream, error: ServerError) -> None:
+def _stated(stream: _Exchange, error: ServerError) -> None:
     try:
         stream.message(ERROR + error_message(error))
     except Cancelled:

@@ -22,7 +22,7 @@ from khop.servers.errors import WrongVersion
 from khop.servers.json_fields import Document, Plain, written
 from khop.servers.transport import Buffer
 
-VERSION = 6
+VERSION = 7
 PIECE = 1 << 20  # bytes: larger pieces gain nothing, and one per tensor takes twice the time
 LEAST_PIECE = 1 << 19  # smaller tensors are joined
 MOST_HEADER = 8 << 20

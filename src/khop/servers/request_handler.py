@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
 from typing import Protocol
 
 from khop.servers.access import Role, Token
@@ -62,6 +63,14 @@ class Serves(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Incoming:
+    """A request on its way."""
+
+    num_bytes: int
+    receive: Callable[[], Buffer]  # the request, once it is here; Cancelled if its client is gone
+
+
 class ResponseStream(Protocol):
     """The way back to a client. Each method raises Cancelled once the client is gone."""
 
@@ -92,7 +101,7 @@ class RequestHandler:
         self._started = self._active = time.monotonic()
 
     def answer(
-        self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
+        self, request: Incoming, token: Token, client: Client, stream: ResponseStream, beat_s: float
     ) -> None:
         """Answer one request for a batch; ServerError if it is refused or fails."""
         self._count("requests", 1)
@@ -107,13 +116,13 @@ class RequestHandler:
             raise failed from error
 
     def _answer(
-        self, request: Buffer, token: Token, client: Client, stream: ResponseStream, beat_s: float
+        self, request: Incoming, token: Token, client: Client, stream: ResponseStream, beat_s: float
     ) -> None:
         self.check(token)
         _take(self._rate, token, client)
-        if len(request) > MOST_REQUEST:
-            raise InvalidRequest(f"a request of {len(request)} bytes: the most are {MOST_REQUEST}")
-        job = self._service.accept(request)
+        if request.num_bytes > MOST_REQUEST:
+            raise InvalidRequest(f"a request of {request.num_bytes} bytes: the most are {MOST_REQUEST}")
+        job = self._service.accept(request.receive())
         token.check_role(job.role)
         if job.role is Role.SERVER:
             self._send(_made(self._answerers, job, stream, beat_s), stream)

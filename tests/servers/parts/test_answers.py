@@ -23,6 +23,7 @@ from khop.servers.parts.wire import DEGREES, EDGES, HOP, LINK_COUNTS, NEGATIVES,
 from khop.servers.request_handler import RequestHandler
 from khop.servers.service import Service
 from khop.servers.transport import Buffer
+from support.byte_service import arrived
 from support.parts_in_process import part_services
 from support.small_typed_folders import BUYS
 
@@ -76,9 +77,9 @@ def test_only_tokens_of_servers_may_ask_for_hops(services: list[Service]) -> Non
     request = hop_request(services[0])
     for token in (Token("alice", b""), Token("none", b"")):
         with pytest.raises(NotAllowed, match='only tokens with `role = "server"`'):
-            handler.answer(request, token, Client("a", "a"), stream, 1.0)
+            handler.answer(arrived(request), token, Client("a", "a"), stream, 1.0)
     assert not stream.sent
-    handler.answer(request, Token("between", b"", role=Role.SERVER), Client("a", "a"), stream, 1.0)
+    handler.answer(arrived(request), Token("between", b"", role=Role.SERVER), Client("a", "a"), stream, 1.0)
     answer = received(stream.sent, 1 << 20, "answer")
     assert answer.tensors[0].numel() > 100
     assert answer.document["request"].whole() == 7

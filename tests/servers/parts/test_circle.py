@@ -17,6 +17,7 @@ from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.parts.exchange import PartExchange
 from khop.servers.request_handler import RequestHandler
 from khop.servers.transport import Answer, Buffer, CallContext
+from support.byte_service import arrived
 from support.parts_in_process import part_services
 from support.same_samples import assert_same
 
@@ -41,7 +42,7 @@ class Handled:
         self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
         stream = _Stream()
-        self._handler.answer(request, BETWEEN, Client("a", "client"), stream, 0.5)
+        self._handler.answer(arrived(request), BETWEEN, Client("a", "client"), stream, 0.5)
         return Answer(receive(iter(stream.sent)), "server", 0, 0, 0, 0.0)
 
 
