@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -12,13 +13,22 @@ import pytest
 
 from khop.servers import request_handler as module
 from khop.servers.access import Role, Token, Tokens
-from khop.servers.errors import Busy, Cancelled, GoingAway, InvalidRequest, NotAllowed, ServerError
+from khop.servers.errors import (
+    Busy,
+    Cancelled,
+    GoingAway,
+    InvalidRequest,
+    MachineFailed,
+    NotAllowed,
+    ServerError,
+)
 from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
 from khop.servers.transport import Buffer
-from support.byte_service import ByteService, arrived, expected, request
+from support.byte_service import ByteJob, ByteService, arrived, expected, request
 
 ANYONE = Tokens([]).holder("")
+BETWEEN = Token("between", b"", role=Role.SERVER)
 ONE, OTHER = Client("a", "a"), Client("b", "b")
 
 
@@ -90,6 +100,54 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
         handler.answer(arrived(b""), ANYONE, ONE, stream, 1)
 
 
+class _DrainedMeanwhile(ByteService):
+    """Reads a request while another thread begins to end the server."""
+
+    def __init__(self, drain: Callable[[], bool]) -> None:
+        super().__init__()
+        self.drain = drain
+
+    def accept(self, given: Buffer) -> ByteJob:
+        job = super().accept(given)
+        self.drain()
+        return job
+
+
+def test_a_request_between_servers_that_has_arrived_is_answered_by_a_server_that_ends() -> None:
+    drained: list[bool] = []
+    ending = threading.Thread(target=lambda: drained.append(handler.drain(60)))
+
+    def drain() -> bool:
+        ending.start()
+        while not handler.status()["draining"]:
+            time.sleep(0.001)
+        return True
+
+    handler, stream = RequestHandler(_DrainedMeanwhile(drain), QueueLimits()), _Stream()
+    handler.answer(arrived(request(9, role="server")), BETWEEN, ONE, stream, 1)
+    ending.join(60)
+    assert (drained, b"".join(stream.sent)) == ([True], b"header" + expected(9))
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_request_that_a_server_no_longer_waits_for_may_go_to_another_server(role: Role) -> None:
+    handler = RequestHandler(_DrainedMeanwhile(lambda: handler.drain(0)), QueueLimits())
+    with pytest.raises(GoingAway):
+        handler.answer(arrived(request(9, role=role.value)), BETWEEN, ONE, _Stream(), 1)
+
+
+def test_a_machine_without_room_for_a_thread_is_no_fault_of_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    handler = RequestHandler(ByteService(), QueueLimits())
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", full)
+    with pytest.raises(MachineFailed, match="can't start new thread"):
+        handler.answer(arrived(request(9)), ANYONE, ONE, _Stream(), 1)
+
+
 def test_a_desk_is_idle_between_requests() -> None:
     handler = RequestHandler(ByteService(), QueueLimits())
     assert handler.idle_s() < 5
@@ -118,8 +176,7 @@ def test_questions_have_a_rate_of_their_own_for_each_client() -> None:
         with pytest.raises(Busy, match="more than 2 requests per second"):
             ask(ANYONE, ONE)
         assert ask(ANYONE, Client(f"of {ask.__name__}", "b"))
-    between = Token("between", b"", role=Role.SERVER)
-    assert all(handler.describe(between, ONE) for _ in range(5))
+    assert all(handler.describe(BETWEEN, ONE) for _ in range(5))
 
 
 class _LateFuture(Future[Iterator[memoryview]]):

@@ -71,7 +71,29 @@ class FairQueue:
         self._changed = threading.Condition()
         self._queues: Queues = {}
         self._begun: set[QueuedRequest] = set()  # being made or sent
+        self._admitted = 0  # requests under way, also those that need no turn
         self._draining = False
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count a request from its arrival to its end, so that a server that ends waits for it.
+
+        GoingAway if the server takes nothing new.
+        """
+        with self._changed:
+            self.check_open()
+            self._admitted += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._admitted -= 1
+                self._changed.notify_all()
+
+    def check_open(self) -> None:
+        """Raise GoingAway if the server takes nothing new."""
+        if self._draining:
+            raise GoingAway("the server is going away: it finishes what it began; ask another server")
 
     @contextmanager
     def queued(self, client: Client) -> Iterator[QueuedRequest]:
@@ -111,9 +133,11 @@ class FairQueue:
         return self._draining
 
     def empty(self, seconds: float) -> bool:
-        """Return True once no request is waiting, made or sent, or False after these seconds."""
+        """Return True once no request is under way, or False after these seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._begun and not self._queues, seconds)
+            return self._changed.wait_for(
+                lambda: not (self._admitted or self._begun or self._queues), seconds
+            )
 
     def counts(self) -> dict[str, int]:
         """Return the number of requests at each stage."""
@@ -127,8 +151,7 @@ class FairQueue:
     def _join(self, client: Client) -> QueuedRequest:
         queued, limits = QueuedRequest(client), self._limits
         with self._changed:
-            if self._draining:
-                raise GoingAway("the server is going away: it finishes what it began; ask another server")
+            self.check_open()
             of_owner = self._queues.get(client.owner, {})
             waiting = (sum(map(_length, self._queues.values())), _length(of_owner))
             of_client = len(of_owner.get(client.connection, ()))

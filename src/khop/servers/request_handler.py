@@ -19,7 +19,7 @@ from typing import Protocol
 
 from khop.servers.access import Role, Token
 from khop.servers.caller import Caller, working_for
-from khop.servers.errors import Cancelled, GoingAway, InvalidRequest, ServerError, as_server_error
+from khop.servers.errors import Cancelled, InvalidRequest, MachineFailed, ServerError, as_server_error
 from khop.servers.fair_queue import Client, FairQueue, QueueLimits
 from khop.servers.rate import RequestRate
 from khop.servers.transport import BEATS, Buffer
@@ -122,17 +122,44 @@ class RequestHandler:
         _take(self._rate, token, client)
         if request.num_bytes > MOST_REQUEST:
             raise InvalidRequest(f"a request of {request.num_bytes} bytes: the most are {MOST_REQUEST}")
-        job = self._service.accept(request.receive())
-        token.check_role(job.role)
-        if job.role is Role.SERVER:
-            self._send(_made(self._answerers, job, stream, beat_s), stream)
-            return
-        with self._queue.queued(client) as queued:
-            while not self._queue.wait(queued, beat_s):
+        with self._queue.admitted():
+            job = self._service.accept(request.receive())
+            token.check_role(job.role)
+            if job.role is Role.SERVER:
+                self._send(self._made(self._answerers, job, stream, beat_s), stream)
+                return
+            with self._queue.queued(client) as queued:
+                while not self._queue.wait(queued, beat_s):
+                    stream.heartbeat()
+                pieces = self._made(self._makers, job, stream, beat_s)
+                self._queue.made(queued)
+                self._send(pieces, stream)
+
+    def _made(
+        self, makers: ThreadPoolExecutor, job: Job, stream: ResponseStream, beat_s: float
+    ) -> Iterator[memoryview]:
+        """Do a job in another thread, and send heartbeats meanwhile."""
+        gone = threading.Event()
+        caller = Caller(gone, BEATS * beat_s)
+        try:
+            future: Future[Iterator[memoryview]] = makers.submit(
+                working_for, caller, lambda: job.run(gone.is_set)
+            )
+        except RuntimeError as error:
+            self._queue.check_open()  # the wait for this request took longer than a server has to end
+            raise MachineFailed(f"no thread for a request: {error}") from error
+        while True:
+            try:
+                return future.result(beat_s)
+            except NotYet:
+                if future.done():  # also if it ended just after the wait for it
+                    return future.result()
+            try:
                 stream.heartbeat()
-            pieces = _made(self._makers, job, stream, beat_s)
-            self._queue.made(queued)
-            self._send(pieces, stream)
+            except Cancelled:
+                gone.set()
+                future.exception()  # until then, its memory counts
+                raise
 
     def _send(self, pieces: Iterator[memoryview], stream: ResponseStream) -> None:
         for piece in pieces:
@@ -143,8 +170,7 @@ class RequestHandler:
     def check(self, token: Token) -> None:
         """Raise NotAllowed if the token may not read the graph, GoingAway if the server ends."""
         token.check_graph(self.graph)
-        if self._queue.is_draining:
-            raise GoingAway("the server is going away: it finishes what it began; ask another server")
+        self._queue.check_open()
 
     def describe(self, token: Token, client: Client) -> bytes:
         """Return the description of the graph; ServerError if it is refused."""
@@ -200,27 +226,6 @@ def _take(rate: RequestRate, token: Token, client: Client) -> None:
     """Count a request of a client. Servers are not bounded: a batch asks the others for many hops."""
     if token.role is not Role.SERVER:
         rate.take(client.owner)
-
-
-def _made(
-    makers: ThreadPoolExecutor, job: Job, stream: ResponseStream, beat_s: float
-) -> Iterator[memoryview]:
-    """Do a job in another thread, and send heartbeats meanwhile."""
-    gone = threading.Event()
-    caller = Caller(gone, BEATS * beat_s)
-    future: Future[Iterator[memoryview]] = makers.submit(working_for, caller, lambda: job.run(gone.is_set))
-    while True:
-        try:
-            return future.result(beat_s)
-        except NotYet:
-            if future.done():  # also if it ended just after the wait for it
-                return future.result()
-        try:
-            stream.heartbeat()
-        except Cancelled:
-            gone.set()
-            future.exception()  # until then, its memory counts
-            raise
 
 
 def _log_mistake(error: Exception) -> None:
