@@ -104,6 +104,22 @@ def test_full_queues_answer_busy() -> None:
     assert queue.empty(0)
 
 
+def test_bytes_of_requests_are_bounded_for_each_owner_and_in_all() -> None:
+    queue = FairQueue(QueueLimits(request_bytes=10, request_bytes_per_owner=6))
+    with ExitStack() as stack:
+        stack.enter_context(queue.admitted("a", 4))
+        with pytest.raises(Busy, match="4 of a, and no room for 3 more"), queue.admitted("a", 3):
+            pass
+        stack.enter_context(queue.admitted("b", 6))
+        with pytest.raises(Busy, match="10 bytes of requests, 0 of c"), queue.admitted("c", 1):
+            pass
+        stack.enter_context(queue.admitted("server", 0))
+        assert not queue.empty(0)
+    assert queue.empty(0)
+    with queue.admitted("a", 6):
+        pass
+
+
 def test_draining_finishes_what_waits_and_takes_nothing_new() -> None:
     queue = FairQueue(QueueLimits(at_once=1))
     with ExitStack() as stack:

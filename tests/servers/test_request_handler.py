@@ -23,7 +23,7 @@ from khop.servers.errors import (
     ServerError,
 )
 from khop.servers.fair_queue import Client, QueueLimits
-from khop.servers.request_handler import RequestHandler, error_message, resident_bytes
+from khop.servers.request_handler import Incoming, RequestHandler, error_message, resident_bytes
 from khop.servers.transport import Buffer
 from support.byte_service import ByteJob, ByteService, arrived, expected, request
 
@@ -98,6 +98,24 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
     handler.drain(0)
     with pytest.raises(GoingAway):
         handler.answer(arrived(b""), ANYONE, ONE, stream, 1)
+
+
+def test_a_request_without_room_for_its_bytes_is_refused_before_they_come() -> None:
+    """Servers ask each other without a bound: batches wait for these answers."""
+    handler = RequestHandler(ByteService(), QueueLimits(request_bytes_per_owner=50))
+    body, received = request(9), list[str]()
+
+    def answer(token: Token, client: Client) -> None:
+        def receive() -> bytes:
+            received.append(client.owner)
+            return body
+
+        handler.answer(Incoming(60, receive), token, client, _Stream(), 1)
+
+    with pytest.raises(Busy, match="0 of a, and no room for 60 more"):
+        answer(ANYONE, ONE)
+    answer(BETWEEN, OTHER)
+    assert received == ["b"]
 
 
 class _DrainedMeanwhile(ByteService):

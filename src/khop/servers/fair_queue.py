@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class QueueLimits:
     """Bounds of a server's work.
 
     Its memory holds at most `at_once` batches, and of each owner `unsent_per_owner` or its connections x
-    `unsent`, if they are fewer.
+    `unsent`, if they are fewer. Requests take `request_bytes` at most.
     """
 
     at_once: int = 2  # batches that are made at the same time
@@ -26,6 +26,8 @@ class QueueLimits:
     waiting: int = 512  # requests of all clients that wait
     waiting_per_client: int = 32  # of one connection
     waiting_per_owner: int = 256
+    request_bytes: int = 1 << 30  # of all requests, from their arrival until they are answered
+    request_bytes_per_owner: int = 1 << 29
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -72,23 +74,37 @@ class FairQueue:
         self._queues: Queues = {}
         self._begun: set[QueuedRequest] = set()  # being made or sent
         self._admitted = 0  # requests under way, also those that need no turn
+        self._bytes: Counter[str] = Counter()  # of these, by owner
         self._draining = False
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Count a request from its arrival to its end, so that a server that ends waits for it.
+    def admitted(self, owner: str, num_bytes: int) -> Iterator[None]:
+        """Count a request and its bytes from its arrival to its end. A server that ends waits for it.
 
-        GoingAway if the server takes nothing new.
+        Busy if there is no room for the bytes, GoingAway if the server takes nothing new.
         """
         with self._changed:
             self.check_open()
+            self._check_bytes(owner, num_bytes)
             self._admitted += 1
+            self._bytes[owner] += num_bytes
         try:
             yield
         finally:
             with self._changed:
                 self._admitted -= 1
+                self._bytes[owner] -= num_bytes
+                self._bytes = +self._bytes  # without owners of nothing
                 self._changed.notify_all()
+
+    def _check_bytes(self, owner: str, num_bytes: int) -> None:
+        held, of_owner = self._bytes.total(), self._bytes[owner]
+        limits = self._limits
+        if held + num_bytes > limits.request_bytes or of_owner + num_bytes > limits.request_bytes_per_owner:
+            raise Busy(
+                f"the server has {held:,} bytes of requests, {of_owner:,} of {owner}, and no room for "
+                f"{num_bytes:,} more; ask later"
+            )
 
     def check_open(self) -> None:
         """Raise GoingAway if the server takes nothing new."""

@@ -122,7 +122,9 @@ class RequestHandler:
         _take(self._rate, token, client)
         if request.num_bytes > MOST_REQUEST:
             raise InvalidRequest(f"a request of {request.num_bytes} bytes: the most are {MOST_REQUEST}")
-        with self._queue.admitted():
+        # Requests of servers have no bound: batches of others wait for them.
+        counted = 0 if token.role is Role.SERVER else request.num_bytes
+        with self._queue.admitted(client.owner, counted):
             job = self._service.accept(request.receive())
             token.check_role(job.role)
             if job.role is Role.SERVER:
