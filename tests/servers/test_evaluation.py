@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -15,11 +17,14 @@ from khop.models import SAGE, EdgePredictor, LinkPredictor
 from khop.sampling.listed import ids_here
 from khop.servers.errors import TooLarge
 from khop.servers.service import Service
+from khop.servers.transport import Answer, Buffer, CallContext
 from support.in_process import InProcess, connected, exchange_with
 from support.small_folders import write_hub_graph
 from support.small_labeled import LIKE as LABELED
 from support.small_labeled import write_labeled_graph
 from support.small_typed_folders import BUYS, LIKE
+
+Received = TypeVar("Received")
 
 
 def test_the_exact_score_is_the_local_one(plain_graph: khop.Graph) -> None:
@@ -31,6 +36,39 @@ def test_the_exact_score_is_the_local_one(plain_graph: khop.Graph) -> None:
     expected = khop.layerwise_inference(model, plain_graph, plain_graph.features, "item", chunk_size=100)
     assert torch.equal(found, expected)
     assert {stage for stage, _ in exchange.asked} == {"batch", "ids", "rows", "in-degrees"}
+
+
+def test_errors_of_servers_name_the_chunk_and_its_layer(plain_graph: khop.Graph) -> None:
+    exchange = exchange_with(plain_graph)
+    model = SAGE.for_graph(plain_graph, hidden=8, layers=2)
+    remote = graph_on(exchange)
+    khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=200)
+    of_chunks = {each for each in exchange.subjects if "layer" in each}
+    assert of_chunks == {
+        f"computing layer {layer} of item, from row {row}" for layer in (1, 2) for row in (0, 200, 400)
+    }
+    assert not any("epoch" in each for each in exchange.subjects)
+
+
+class _Repeats(InProcess):
+    """Gives the answer to the first chunk of the first layer again and again."""
+
+    kept: Sequence[Buffer] = ()
+
+    def ask(
+        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
+    ) -> Answer[Received]:
+        if "layer 1" not in context.words:
+            return super().ask(context, request, receive)
+        self.kept = self.kept or [bytes(each) for each in self.services[0].accept(request).run()]
+        return Answer(receive(iter(self.kept)), "server", 0, 0, 0, 0.0)
+
+
+def test_the_rows_of_another_chunk_are_refused(plain_graph: khop.Graph) -> None:
+    remote = graph_on(_Repeats([Service(ServedGraph.of(plain_graph))]))
+    model = SAGE.for_graph(plain_graph, hidden=8, layers=2)
+    with pytest.raises(ValueError, match="asked was another batch"):
+        khop.layerwise_inference(model, remote, remote.features, "item", chunk_size=200)
 
 
 def test_rows_of_layers_stay_with_the_client(plain_graph: khop.Graph) -> None:

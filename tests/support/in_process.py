@@ -12,6 +12,7 @@ import khop
 from khop.api.connect import graph_on
 from khop.api.serve import ServedGraph
 from khop.servers.errors import Retry, ServerError
+from khop.servers.pool import subject
 from khop.servers.registry import BUILTIN, Registry
 from khop.servers.service import Service
 from khop.servers.transport import Answer, Buffer, CallContext
@@ -25,6 +26,7 @@ class InProcess:
 
     services: Sequence[Service]
     asked: list[tuple[str, int]] = field(default_factory=list)  # stage, size of the request
+    subjects: list[str] = field(default_factory=list)  # as errors name them
     _turn: Iterator[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,6 +42,7 @@ class InProcess:
     ) -> Answer[Received]:
         with self._lock:
             self.asked.append((context.stage, len(request)))
+            self.subjects.append(subject(context))
             turn = next(self._turn) % len(self.services)
         for retries in range(len(self.services)):
             place = (turn + retries) % len(self.services)

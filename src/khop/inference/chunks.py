@@ -30,6 +30,18 @@ def unwatched(done: int, total: int) -> None:
     """Ignore the progress."""
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """The place of a chunk in a computation, for servers that make its batch and for errors."""
+
+    layer: int
+    first_row: int
+    words: str
+
+
+ONE_CHUNK = Chunk(0, 0, "computing rows of some nodes")
+
+
 class ChunkSource(Protocol):
     """Source of the batches of a stage's chunks."""
 
@@ -42,7 +54,9 @@ class ChunkSource(Protocol):
         """Return a source that draws the same batches with up to `threads` threads each."""
         ...
 
-    def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
+    def made(
+        self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None, chunk: Chunk = ONE_CHUNK
+    ) -> Batch:
         """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         ...
 
@@ -61,14 +75,18 @@ class Chunks:
         """Return a source that draws the same batches with up to `threads` threads each."""
         return replace(self, sampler=self.sampler.with_threads(threads))
 
-    def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
+    def made(
+        self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None, chunk: Chunk = ONE_CHUNK
+    ) -> Batch:
         """Make the batch of some nodes on the sampler's device, e.g. in a thread that works ahead."""
         limits = None if times is None else {node_type: times}
         # A disjoint tree is keyed by its node's original id, independent of order and numbering.
         originals = None if self._draws_by_ids else self.sampler.graph.original_ids(node_type)
         positions = nodes if originals is None else originals[nodes]
         seeds = Seeds({node_type: nodes}, {node_type: positions}, limits)
-        sample, columns, seed_columns = drawn(self.sampler, self.features, self.columns, seeds, self.key)
+        sample, columns, seed_columns = drawn(
+            self.sampler, self.features, self.columns, seeds, self.key, chunk
+        )
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
 
     @property
@@ -82,7 +100,12 @@ class Chunks:
 
 
 def drawn(
-    sampler: Sampler, features: FeatureStore, columns: ColumnChoice, seeds: Seeds, key: DrawKey
+    sampler: Sampler,
+    features: FeatureStore,
+    columns: ColumnChoice,
+    seeds: Seeds,
+    key: DrawKey,
+    chunk: Chunk,
 ) -> tuple[Sample, Columns, Columns]:
     """Return the sample of some seeds, the nodes' columns and the seeds' columns.
 
@@ -92,7 +115,7 @@ def drawn(
     if sampler.graph.servers is None:
         return gather_columns(features, columns, sampler.sample(seeds, key))
     source = source_of(LocalSource(sampler, features, columns, torch.device("cpu")))
-    made = source.make(BatchRequest.of(seeds, key))
+    made = source.make(BatchRequest.of(seeds, key, chunk.layer, chunk.first_row, chunk.words))
     return made.sample, made.columns, made.seed_columns
 
 
@@ -112,10 +135,11 @@ class Meter:
         together = chunks.with_threads(self._sharing.threads_each)
 
         def made(rows: slice) -> Batch:
-            return together.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows))
+            chunk = Chunk(stage.layer, rows.start, f"{words}, from row {rows.start:,}")
+            return together.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows), chunk)
 
-        what = f"computing layer {stage.layer + 1} of {stage.node_type}"
-        with self._sharing.group.exchanging(what), closing(layer_store.open(stage)) as place:
+        words = f"computing layer {stage.layer + 1} of {stage.node_type}"
+        with self._sharing.group.exchanging(words), closing(layer_store.open(stage)) as place:
             before = stage.count - sum(stage.size(chunk) for chunk in place.missing)
             with closing(self._sharing.taken(stage, place.missing, made, num_bytes)) as taken:
                 for each in taken:

@@ -10,7 +10,7 @@ from torch import Tensor
 from khop.batch import Batch, Change
 from khop.draw import DrawKey, Purpose
 from khop.features.store import FeatureStore
-from khop.inference.chunks import Meter, drawn, evaluating
+from khop.inference.chunks import ONE_CHUNK, Chunk, Meter, drawn, evaluating
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.layer_stores import Memory
 from khop.inference.link_evaluation import Scores, check_has_negatives
@@ -79,11 +79,15 @@ class LinkChunks:
         """Return a source that draws the same batches with several threads each."""
         return replace(self, sampler=self.sampler.with_threads(threads)) if threads > 1 else self
 
-    def made(self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None) -> Batch:
+    def made(
+        self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None, chunk: Chunk = ONE_CHUNK
+    ) -> Batch:
         """Make the batch of the links with these numbers."""
         found = self.links.rows(self.edge_type, nodes)
         asked = replace(found, positions=self.first + nodes, labels=None)
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: asked}, self.key))
-        sample, columns, seed_columns = drawn(self.sampler, self.features, self.columns, seeds, self.key)
+        sample, columns, seed_columns = drawn(
+            self.sampler, self.features, self.columns, seeds, self.key, chunk
+        )
         planted = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
         return Batch(sample, planted, columns, seed_columns, 0, 0, nodes.numel())

@@ -33,7 +33,7 @@ SERVER_BYTES = "server_bytes"  # of the answer
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """The batch of some seeds under a key. Epoch and step name it in messages and errors."""
+    """The batch of some seeds under a key. Epoch and step name it in messages, `words` or both in errors."""
 
     # Computes this rank's seeds. A source calls it once, on the thread that makes the batch: it takes time,
     # and if the seed list is partitioned across ranks, it is collective.
@@ -41,11 +41,12 @@ class BatchRequest:
     key: DrawKey
     epoch: int
     step: int
+    words: str = ""
 
     @classmethod
-    def of(cls, seeds: Seeds, key: DrawKey, epoch: int = 0, step: int = 0) -> BatchRequest:
+    def of(cls, seeds: Seeds, key: DrawKey, epoch: int = 0, step: int = 0, words: str = "") -> BatchRequest:
         """Return the request for seeds that are known."""
-        return cls(lambda: seeds, key, epoch, step)
+        return cls(lambda: seeds, key, epoch, step, words)
 
 
 def request_of(order: SeedOrder, epoch: int, step: int, micro_batch: int = 0) -> BatchRequest:

@@ -178,6 +178,8 @@ class Pool:
 
 def subject(context: CallContext) -> str:
     """Return the words for a request in messages."""
+    if context.words:
+        return context.words
     if context.stage == "batch":
         return f"batch of epoch {context.epoch}, step {context.step}"
     return context.stage

@@ -79,7 +79,7 @@ class RemoteSource:
             return replace(sent, arrival=arrival)
 
     def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
-        context = CallContext(BATCH, request.epoch, request.step, stop)
+        context = CallContext(BATCH, request.epoch, request.step, stop, words=request.words)
 
         def read(frame: Frame) -> Drawn:
             given = frame.document

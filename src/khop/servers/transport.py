@@ -23,6 +23,7 @@ class CallContext:
     step: int = 0
     stop: threading.Event | None = None  # once set, the request is dropped, with Cancelled
     limits: Limits | None = None  # None: those of the exchange
+    words: str = ""  # for messages, where epoch and step do not name the request
 
 
 @dataclass(frozen=True)
