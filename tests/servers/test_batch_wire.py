@@ -104,6 +104,18 @@ def wide_column(drawn: Drawn) -> Drawn:
     return replace(drawn, columns={"item": columns})
 
 
+def with_sample(drawn: Drawn, **fields: object) -> Drawn:
+    return replace(drawn, sample=replace(drawn.sample, **fields))  # type: ignore[arg-type]
+
+
+def trees(drawn: Drawn) -> torch.Tensor:
+    return torch.zeros(drawn.sample.nodes["item"].numel(), dtype=torch.int64)
+
+
+def weighted(drawn: Drawn, weights: torch.Tensor, type_: khop.Type = "item") -> Drawn:
+    return with_sample(drawn, loss_weights=khop.LossWeights({type_: weights}, 1.0))
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -117,6 +129,14 @@ def wide_column(drawn: Drawn) -> Drawn:
         (lambda d: with_edges(d, num_src=first(d).num_src - 1), "rows in a block of"),
         (lambda d: replace(d, seed_nodes={"item": d.seed_nodes["item"][1:]}), "have another number of rows"),
         (lambda d: replace(d, seed_nodes={}), "seeds of [], rows of ['item']"),
+        (lambda d: with_sample(d, trees={"item": trees(d)[1:]}), "trees of {'item': "),
+        (lambda d: with_sample(d, trees={}), "trees of {} nodes"),
+        (lambda d: with_sample(d, trees={"item": trees(d).int()}), "must be torch.int64"),
+        (lambda d: with_sample(d, trees={"item": trees(d) + 32}), "tree of 'item' id 32"),
+        (lambda d: with_sample(d, trees={"item": trees(d) - 1}), "tree of 'item' id -1"),
+        (lambda d: weighted(d, torch.ones(31)), "weights of 'item' are torch.float32 (31,), and must be"),
+        (lambda d: weighted(d, torch.ones(32, dtype=torch.int64)), "are torch.int64 (32,)"),
+        (lambda d: weighted(d, torch.ones(32), "other"), "weights of 'other' are"),
     ],
 )
 def test_contents_that_do_not_fit_the_graph_are_refused(
@@ -185,13 +205,19 @@ def fuzz(graph: khop.Graph, kind: Kind, numbers: range) -> int:
         except ValueError:
             refused += 1
             continue
-        for block in found.sample.blocks:
+        sample = found.sample
+        if sample.trees is not None:
+            seeds = sum(rows.numel() for rows in sample.seed_index.values())
+            for node_type, numbers in sample.trees.items():
+                assert numbers.shape == sample.nodes[node_type].shape
+                assert ((numbers >= 0) & (numbers < seeds)).all()
+        for block in sample.blocks:
             for edges in block.adjacencies.values():
                 assert edges.edge_index.shape[1] == edges.indices.numel()
     return refused
 
 
-@pytest.mark.parametrize("kind", [PLAIN[1], TYPED[0], TYPED[6]], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [PLAIN[1], TYPED[0], TYPED[2], TYPED[6]], ids=lambda kind: kind.__name__)
 def test_a_damaged_message_is_refused_or_gives_a_sound_batch(
     plain_graph: khop.Graph, typed_graph: khop.Graph, kind: Kind
 ) -> None:

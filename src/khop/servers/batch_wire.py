@@ -166,15 +166,41 @@ class _Reader:
             blocks = tuple(self.block(block) for block in given["blocks"].each())
         else:
             blocks = subgraph.blocks()
-        trees = None if given.given("trees") is None else self.tensors(given["trees"], torch.int64)
+        trees = None if given.given("trees") is None else self.trees(given["trees"], nodes, seed_index)
         links = {
             _edge_type(t): self.links(of, seed_index, _edge_type(t)) for t, of in given["links"].entries()
         }
         weights = None
         if given.given("loss_weights") is not None:
-            weights = _weights(self.frame, given["loss_weights"])
+            counts: dict[Type, int] = {t: rows.numel() for t, rows in seed_index.items()}
+            counts.update({t: rows.positions.numel() for t, rows in links.items()})
+            weights = self.weights(given["loss_weights"], counts)
         _check_rows(given.where, blocks, subgraph, nodes)
         return Sample(nodes, blocks, seed_index, subgraph, trees, links, weights)
+
+    def trees(
+        self, given: Document, nodes: Mapping[NodeType, Tensor], seeds: Mapping[NodeType, Tensor]
+    ) -> dict[NodeType, Tensor]:
+        """Read the number of the seed of each node."""
+        trees = self.tensors(given, torch.int64)
+        found, rows = ({t: ids.numel() for t, ids in of.items()} for of in (trees, nodes))
+        if found != rows:
+            raise ValueError(f"{given.where}: trees of {found} nodes, the batch has {rows}")
+        count = sum(ids.numel() for ids in seeds.values())
+        for node_type, numbers in trees.items():
+            check_ids(numbers, count, f"{given.where}: tree of {node_type!r}")
+        return trees
+
+    def weights(self, given: Document, counts: Mapping[Type, int]) -> LossWeights:
+        """Read the weights of losses: one for each seed of a node type, or link of an edge type."""
+        values = {t: self.frame.tensor(number) for t, number in given["by_type"].entries()}
+        for type_, weights in values.items():
+            if not weights.is_floating_point() or weights.shape != (counts.get(type_),):
+                raise ValueError(
+                    f"{given.where}: weights of {type_!r} are {weights.dtype} {tuple(weights.shape)}, and "
+                    f"must be of a float type, ({counts.get(type_, 0)})"
+                )
+        return LossWeights(values, given["total"].real())
 
     def block(self, given: Document) -> Block:
         src, dst = ({_node_type(t): n.whole() for t, n in given[end].entries()} for end in ("src", "dst"))
@@ -323,11 +349,6 @@ def _check_rows(
                 check_segments(edges.indptr, edges.indices, edges.num_src)
             except ValueError as error:
                 raise ValueError(f"{where}: edges of {edge_type}: {error}") from error
-
-
-def _weights(frame: Frame, given: Document) -> LossWeights:
-    values = {t: frame.tensor(number) for t, number in given["by_type"].entries()}
-    return LossWeights(values, given["total"].real())
 
 
 def _span(given: Document, origin: float) -> Span:
