@@ -29,4 +29,4 @@ def test_the_schema_of_a_spec(khop_command: Callable[..., Ran]) -> None:
 def test_other_files_have_none(khop_command: Callable[..., Ran]) -> None:
     ran = khop_command("schema", "graph")
     assert ran.code != 0
-    assert "import" in ran.stderr
+    assert "Invalid value for 'of': 'graph' is not one of 'run', 'import'." in ran.stderr

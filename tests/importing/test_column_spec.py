@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from khop.importing.column_spec import AnyColumn, Category, Number
+from khop.importing.column_spec import AnyColumn, Category, Kind, Number
 
 ADAPTER: TypeAdapter[object] = TypeAdapter(AnyColumn)
 
@@ -13,7 +15,7 @@ def test_a_kind_alone_has_the_defaults() -> None:
     assert ADAPTER.validate_python({"kind": "category", "limit": 3}) == Category(kind="category", limit=3)
 
 
-@pytest.mark.parametrize("kind", ["number", "category", "multi", "text", "date", "vector", "bool", "raw"])
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_kind_takes_the_name_of_its_column(kind: str) -> None:
     column = ADAPTER.validate_python({"kind": kind, "column": "Unit Price"})
     assert column.column == "Unit Price"  # type: ignore[attr-defined]

@@ -58,6 +58,11 @@ def read(tmp_path: Path, text: str) -> object:
             'words = "many"',
             "nodes.item.columns.title.words is 'many': should be a valid integer",
         ),
+        (
+            'kind = "text", words',
+            'kind = "words", wordz',
+            "nodes.item.columns.title.wordz: no such field; did you mean words?",
+        ),
         ("words = 50000", "words = 1", "words is 1: should be greater than or equal to 2"),
         ('label = "category"', 'label = { colum = "x" }', "nodes.item.label.column is missing; add it"),
         ("0.1, 0.1]", "0.1, 0.2]", "nodes.item.split: ratio [0.8, 0.1, 0.2]: must be three shares"),

@@ -54,6 +54,9 @@ class _Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own class is private
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:  # typer 0.29 puts a word of pydantic before its sentence
+            error.message = error.message.removeprefix("Value error, ")
+            raise
         except KeyboardInterrupt:
             print("khop: stopped", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None

@@ -14,11 +14,12 @@ from urllib.parse import unquote
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from khop.importing.column_spec import SpecTable
+from khop.importing.column_spec import Kind, SpecTable
 from khop.importing.spec import Spec
 
 _PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
-_TAGS = {"number", "category", "multi", "text", "date", "vector", "bool", "raw", "datetime", "int"}
+_KINDS = frozenset(get_args(Kind))
+_TAGS = _KINDS | {"datetime", "int"}  # names of alternatives in the places of errors
 
 
 def read_spec(path: Path) -> Spec:
@@ -89,7 +90,7 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
         case "value_error":
             return f"{where}{error['ctx']['error']} ({source})"
         case "union_tag_invalid":
-            tag, kinds = error["ctx"]["tag"], sorted(_TAGS - {"datetime", "int"})
+            tag, kinds = error["ctx"]["tag"], sorted(_KINDS)
             return f"{path}: kind {tag!r} does not exist; {nearest(str(tag), kinds)} ({source})"
         case "union_tag_not_found":
             return f'{path}: kind is missing; give kind = "number", or the kind alone ({source})'
