@@ -44,6 +44,27 @@ def test_edges_have_columns_and_a_split(tmp_path: Path) -> None:
     assert columns["price"].max() > 20
 
 
+def test_edges_are_split_by_their_own_cut_offs(tmp_path: Path) -> None:
+    table = events().append_column("price", pa.array([1.0, 3.0, 1.0, 9.0, 3.0, 1.0, 50.0, 70.0]))
+    changes = {
+        "rows": table,
+        "columns": {"price": "number"},
+        "split": {"time": {"val": at(5), "test": at(21)}},
+    }
+    import_tables(
+        spec(splits=None, **{f"{EDGES}.{name}": of for name, of in changes.items()}), tmp_path / "out"
+    )
+    columns = open_graph(tmp_path / "out").columns["user", "buys", "item"]
+    by_time = dict(zip(columns["time"].tolist(), columns["split"].tolist(), strict=True))
+    assert [part for _, part in sorted(by_time.items())] == [0, 0, 0, 1, 1, 2, 2]
+    training = columns["price"][columns["split"] == 0]
+    assert training.mean().abs() < 1e-6  # statistics of training alone
+    with pytest.raises(
+        ValueError, match=r'edges."user buys item".split.time: the edges have no times; give time'
+    ):
+        import_tables(spec(**{f"{EDGES}.split": changes["split"], f"{EDGES}.time": None}), tmp_path / "no")
+
+
 def test_several_types_of_one_table(tmp_path: Path) -> None:
     table = {
         "rows": events(), "time": "ts",

@@ -141,7 +141,9 @@ def test_orphans_are_refused_counted_or_added(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     done = import_tables(spec(**few, **{f"{EDGES}.orphans": "drop"}), tmp_path / "dropped")
     assert done.notes[0] == "user buys item: 3 edges without a node at an end left out"
-    graph = imported(tmp_path, **few, **{f"{EDGES}.orphans": "add"})
+    done = import_tables(spec(**few, **{f"{EDGES}.orphans": "add"}), tmp_path / "out")
+    assert done.notes[0] == "user buys item: 2 nodes of item added by edges"
+    graph = open_graph(tmp_path / "out")
     assert graph.columns["item"]["x"][2:].abs().sum() == 0
     assert len(pairs(graph)) == 7
 
@@ -229,6 +231,16 @@ def test_an_edge_has_the_later_time_of_itself_and_its_source(tmp_path: Path) -> 
     graph = imported(tmp_path, **{"nodes.user": {"rows": table, "id": "user_id", "time": "born"}})
     assert pairs(graph)[:2] == [(1, 0), (0, 0)]
     assert graph.columns[BUYS]["time"][:2].tolist() == [round(at(day).timestamp() * 10**6) for day in (1, 3)]
+
+
+def test_one_column_splits_the_labels_of_all_types(tmp_path: Path) -> None:
+    table = items().append_column("part", pa.array(["train", "test", None, "val"]))
+    changes = {"nodes.item.rows": table, "nodes.item.label": "category", "splits": {"column": "part"}}
+    graph = imported(tmp_path, **changes)
+    splits = {name: graph.split(name)["item"].tolist() for name in graph.split_names}
+    assert splits == {"train": [0], "test": [1]}  # the label of the fourth is unknown
+    with pytest.raises(ValueError, match="nodes.item.split.column: no column 'part'"):
+        imported(tmp_path, "no", **{**changes, "nodes.item.rows": items()})
 
 
 def test_the_folder_knows_encoders_and_no_paths(tmp_path: Path) -> None:

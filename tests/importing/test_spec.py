@@ -50,7 +50,11 @@ def test_the_split_of_a_type_is_its_own_or_that_of_all() -> None:
             {"splits": {"time": {"val": DAY.replace(tzinfo=None), "test": DAY}}},
             "has no time zone; append one",
         ),
-        ({"splits": {}}, "give one of time and ratio"),
+        ({"splits": {}}, "give one of time, ratio and column"),
+        (
+            {"edges": {"user buys item": {**BUYS, "split": {"time": {"val": 2, "test": 3}}}}},
+            "time_unit is missing",
+        ),
         ({"splits": {"ratio": [0.5, 0.1, 0.1]}}, "three shares of 0 or more with sum 1"),
         ({"nodes": {**NODES, "item": {"id": "i"}}}, "files are missing"),
         ({"nodes": {**NODES, "item": {"files": ["i.csv"]}}}, "id is missing"),

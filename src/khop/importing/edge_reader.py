@@ -127,6 +127,11 @@ class EdgeReader:
         split = self.rules.split
         if split is None:
             return None
+        cut_offs = CutOffs.of(split, self.unit, f"{self.key}.split.time")
+        if cut_offs is not None:
+            times = self.times(rows)
+            assert times is not None, "checked when the tables were opened"
+            return cut_offs.parts(times)
         if split.column is not None:
             return parts_by_column(rows.column(split.column), split, f"{self.key}.split.column", rows.row)
         texts = [key_texts(rows.column(column), self.ids[node_type].kind) for column, node_type in self.ends]
@@ -355,12 +360,13 @@ def statistics_columns(edges: EdgeImport) -> list[str]:
     here: the edges are read once more.
     """
     reader, rules = edges.reader, edges.reader.rules
-    is_by_hash = rules.split is not None and rules.split.column is None
+    is_by_hash = rules.split is not None and rules.split.ratio is not None
+    is_by_time = reader.cut_offs is not None or (rules.split is not None and rules.split.time is not None)
     is_by_nodes = reader.cut_offs is not None and any(end in edges.node_times for _, end in reader.ends)
     if "drop" in (rules.orphans, rules.nulls) or is_by_hash or is_by_nodes:
         return list(reader.columns())
     chosen = {one.column or name for name, one in rules.columns.items() if not isinstance(one, Raw)}
-    if reader.cut_offs is not None and reader.source.spec.time is not None:
+    if is_by_time and reader.source.spec.time is not None:
         chosen.add(reader.source.spec.time)
     if rules.split is not None and rules.split.column is not None:
         chosen.add(rules.split.column)

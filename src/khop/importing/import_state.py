@@ -86,8 +86,7 @@ def opened(
             keys[edge_type_of(typed.type)] = key
             edge_sources[edge_type_of(typed.type)] = opened.filtered(typed.where, f"{key}.where")
     unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
-    split = None if spec.splits is None else spec.splits.as_split()
-    cut_offs = None if split is None else CutOffs.of(split, unit, "splits.time")
+    cut_offs = None if spec.splits is None else CutOffs.of(spec.splits, unit, "splits.time")
     meter = ReadMeter(notice)
     work = ImportState(
         spec,
@@ -126,8 +125,14 @@ def _check(work: ImportState) -> None:
                 f"nodes.{node_type}: its labels have no times, and the split is by time; give time = ..., or "
                 "split = { ratio = [0.8, 0.1, 0.1] }"
             )
-    for edge_type in work.rules():
+    for edge_type, rules in work.rules().items():
         reader = edge_reader(work, edge_type)
+        is_by_time = rules.split is not None and rules.split.time is not None
+        if is_by_time and reader.source.spec.time is None:
+            raise ValueError(
+                f"{reader.key}.split.time: the edges have no times; give time = ..., or "
+                "split = { ratio = [0.8, 0.1, 0.1] }"
+            )
         reader.source.check(reader.columns())
     for node_type, node in work.spec.nodes.items():
         columns = []

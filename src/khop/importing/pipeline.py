@@ -148,8 +148,15 @@ def _read_ids(work: ImportState) -> None:
         ends = {edge_type[0], edge_type[2]}
         adds = ends if rules.orphans == "add" else {end for end in ends if _is_from_edges(work, end)}
         if adds or work.given is not None:
-            work.meter.begin(f"ids of {' '.join(edge_type)}")
+            name = " ".join(edge_type)
+            work.meter.begin(f"ids of {name}")
+            before = {end: len(work.ids[end].table) for end in sorted(adds) if end in work.sources}
             edge_reader(work, edge_type).add_ends(adds)
+            if work.given is None:  # of later data, nodes of the graph get ids too
+                added = {end: len(work.ids[end].table) - count for end, count in before.items()}
+                work.notes += [
+                    f"{name}: {n:,} nodes of {end} added by edges" for end, n in added.items() if n
+                ]
     for node_type, of_type in work.ids.items():
         work.touched[node_type] = np.zeros(len(of_type.table), bool)
         if node_type in work.node_times and len(work.node_times[node_type]) != len(of_type.table):

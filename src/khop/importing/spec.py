@@ -78,28 +78,6 @@ class Split(SpecTable):
         return self
 
 
-class Splits(SpecTable):
-    """The split of all labels, and the limit of the rows that statistics see."""
-
-    time: TimeSplit | None = None
-    """Two points in time."""
-    ratio: Annotated[tuple[float, float, float], Field(strict=False)] | None = None
-    """Shares of training, validation and test, by the hash of the id."""
-    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
-    """Seed of the hash of `ratio`."""
-
-    @model_validator(mode="after")
-    def _one(self) -> Splits:
-        if (self.time is None) == (self.ratio is None):
-            raise ValueError("give one of time and ratio; for a column, give split in the table of its type")
-        self.as_split()
-        return self
-
-    def as_split(self) -> Split:
-        """Return the same rule as the split of one type."""
-        return Split(time=self.time, ratio=self.ratio, seed=self.seed)
-
-
 class Label(SpecTable):
     """The label of a node type."""
 
@@ -216,7 +194,7 @@ class EdgeRules(SpecTable):
     columns: Mapping[Name, AnyColumn] = Field(default_factory=dict)
     """Columns of the edges: numbers and raw."""
     split: Split | None = None
-    """The split of the edges as links to predict: by ratio or column."""
+    """The split of the edges as links to predict."""
 
     @model_validator(mode="after")
     def _dense(self) -> EdgeRules:
@@ -268,8 +246,8 @@ class Spec(SpecTable):
 
     time_unit: Unit | None = None
     """Unit in which all times are stored; default: the finest of the time columns."""
-    splits: Splits | None = None
-    """The split of all labels."""
+    splits: Split | None = None
+    """The split of all labels; a split by time also limits the rows that statistics see."""
     nodes: Annotated[Mapping[Name, NodeSpec], Field(min_length=1)]
     """Node types."""
     edges: Mapping[Name, EdgeSpec] = Field(default_factory=dict)
@@ -292,7 +270,8 @@ class Spec(SpecTable):
                 if one in seen:
                     raise ValueError(f"edge type {' '.join(one)!r} is given twice; rename one")
                 seen.add(one)
-        splits = [self.splits, *(node.split for node in self.nodes.values())]
+        of_edges = (rules.split for _, rules in self.edge_types())
+        splits = [self.splits, *(node.split for node in self.nodes.values()), *of_edges]
         times = [split.time for split in splits if split is not None and split.time is not None]
         if self.time_unit is None and any(time.is_counted for time in times):
             raise ValueError('time_unit is missing: split times are whole numbers; give time_unit = "s"')
@@ -309,4 +288,4 @@ class Spec(SpecTable):
     def node_split(self, node_type: str) -> Split | None:
         """Return the split of a node type's labels: its own, or that of [splits]."""
         own = self.nodes[node_type].split
-        return own or (None if self.splits is None else self.splits.as_split())
+        return own or self.splits
