@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.importing.shop import roomy, spec
 
 from khop import import_tables
+from khop.config.build import Run
 
 from .conftest import Ran
 
@@ -41,6 +43,19 @@ def test_the_best_checkpoint_scores_what_training_said(
         **{name: score for name, score in trained.items() if name.endswith("_accuracy")},
     }
     assert "test accuracy" in ran.stderr
+
+
+def test_progress_is_shown_before_the_first_chunk_ends(
+    khop_command: Command, trained: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, compared = threading.Event(), Run.compared
+    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 0.01)
+    monkeypatch.setattr(
+        "khop.cli.progress_lines.tell", lambda line: said.set() if line == "evaluating" else None
+    )
+    monkeypatch.setattr(Run, "compared", lambda *given: (said.wait(60), compared(*given))[1])
+    assert khop_command("evaluate", "a").code == 0
+    assert said.is_set()
 
 
 def test_the_test_split_is_measured_unless_another_is_named(

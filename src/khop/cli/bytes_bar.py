@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -37,3 +37,13 @@ def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
             progress.update(task, description=what, completed=done, total=total)
 
         yield moved
+
+
+@contextmanager
+def counting_bar(what: str, rank: int = 0) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that moves the bar of rank 0: call it with the items done and all items."""
+    if rank > 0:
+        yield lambda done, total: None
+        return
+    with bytes_bar(what) as notice:
+        yield lambda done, total: notice(f"{done:,} of {total:,}, {what}", done, total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from rich.console import Console
 
 from khop.api.names_of import names_of
 from khop.cli.baselines import OwnFeatures, label_propagation_scores
+from khop.cli.bytes_bar import counting_bar
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.next_steps import reading, say_next
-from khop.cli.progress import beside_scores, two_columns, watching
+from khop.cli.progress import beside_scores, two_columns
 from khop.cli.ranks import as_ranks, run_of_rank
 from khop.cli.terminal import say
 from khop.config.build import Run
@@ -24,7 +24,6 @@ from khop.config.run_task import Evaluation
 from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
 from khop.inference.parquet_file import check_parquet, write_parquet
-from khop.training.observer import Unwatched
 from khop.training.tasks import score_name
 
 
@@ -57,8 +56,8 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     run = run_of_rank(request.raw, device, request.given, checkpoint)
     run.restore(checkpoint, tell, request.raw.options)
     baseline = OwnFeatures.of(run, request.raw, request.folder) if request.baselines else None
-    with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
-        arguments = (request.splits or run.run_task.splits, watcher.evaluating, request.metrics)
+    with counting_bar("evaluating", rank) as progress:
+        arguments = (request.splits or run.run_task.splits, progress, request.metrics)
         if request.predictions is None:
             scores = run.compared(*arguments)
         else:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from khop.api.infer import Inference, in_bytes
 from khop.api.time_split import time_cut_offs
-from khop.cli.bytes_bar import bytes_bar
+from khop.cli.bytes_bar import bytes_bar, counting_bar
 from khop.cli.commands.infer import Values
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
@@ -31,7 +31,6 @@ from khop.config.read import RawRun
 from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
 from khop.graph.npy import header_of
-from khop.inference.chunks import Progress, unwatched
 from khop.sampling.listed import ids_here
 from khop.training.interrupts import terminations_raised
 
@@ -72,7 +71,8 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
             "messages pass over all edges, also after the cut-offs; --split keeps those of evaluation",
         )
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
-    with _stoppable(inference, rank), terminations_raised(), _bar(rank) as progress:
+    bar = counting_bar("computing nodes of all layers", rank)
+    with _stoppable(inference, rank), terminations_raised(), bar as progress:
         files = inference.run(progress, in_flight_of(run.config))
     outcome: dict[str, Any] = {
         "run": str(request.folder),
@@ -141,16 +141,6 @@ def ids_of(file: Path) -> Tensor:
 def _left(inference: Inference) -> str:
     word = "continuing in" if inference.work_folder.is_dir() else "work in"
     return f"{in_bytes(inference.bytes_kept)} stay; {word} {inference.work_folder}"
-
-
-@contextmanager
-def _bar(rank: int) -> Iterator[Progress]:
-    """Show a progress bar of the nodes of all layers, on rank 0 only."""
-    if rank > 0:
-        yield unwatched
-        return
-    with bytes_bar() as notice:
-        yield lambda done, total: notice(f"{done:,} of {total:,} nodes, all layers", done, total)
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from khop.cli.bytes_bar import counting_bar
 from khop.cli.lines import tell
 from khop.cli.next_steps import reading, say_next
-from khop.cli.progress import two_columns, watching
+from khop.cli.progress import two_columns
 from khop.cli.ranks import run_of_rank
 from khop.cli.terminal import say
 from khop.config.build import Run
@@ -54,8 +55,8 @@ def predict(request: Request) -> None:
     outcome: dict[str, object] = {"run": str(request.folder), "checkpoint": request.checkpoint}
     named = {"graph": request.later, "pairs": request.pairs}
     outcome |= {name: str(path) for name, path in named.items() if path is not None}
-    with watching(console) as watcher:
-        pieces = _pieces(run, request, watcher.evaluating)
+    with counting_bar("predicting") as progress:
+        pieces = _pieces(run, request, progress)
         if request.out is None:
             lines, outcome["rows"] = _lines(pieces)
         else:

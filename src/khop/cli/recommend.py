@@ -6,7 +6,6 @@ import difflib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from khop.api.open_ids import open_ids
 from khop.api.recommend import Candidates, Recommendations, Recommender
-from khop.cli.bytes_bar import bytes_bar
+from khop.cli.bytes_bar import counting_bar
 from khop.cli.commands.shared import RankOptions, RankReport
 from khop.cli.lines import tell
 from khop.cli.next_steps import reading, say_next
@@ -31,7 +30,6 @@ from khop.config.recommending import draws_for, recommender_of
 from khop.config.values import RunConfig
 from khop.graph.names import Names
 from khop.graph.node_ids import OwnIds, stored_ids
-from khop.inference.chunks import Progress
 from khop.inference.parquet_file import check_parquet, id_columns, parquet, write_parquet
 from khop.schema import EdgeType, NodeType
 from khop.training.interrupts import terminations_raised
@@ -74,9 +72,9 @@ def recommend_rank(rank: int, device: torch.device, request: Request) -> None:
     work = request.folder if request.out is None else request.out.absolute().parent
     with (
         terminations_raised(),
-        _bar("all layers") as layers,
+        counting_bar("computing nodes of all layers") as layers,
         recommender.rows(draws_for(run), work, layers) as ranker,
-        _bar("users") as ranking,
+        counting_bar("ranking users") as ranking,
     ):
         pieces = ranker.pieces(sources, ranking)
         outcome = _concluded(run, recommender.edge_type, pieces, request, console)
@@ -187,9 +185,3 @@ def _nearest(ids: OwnIds, user: str) -> str:
         return hint
     near = difflib.get_close_matches(user, map(str, ids.ids(range(len(ids)))), n=3)
     return f"; the nearest are {', '.join(near)}" if near else hint
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Progress]:
-    with bytes_bar() as notice:
-        yield lambda done, total: notice(f"{done:,} of {total:,}, {what}", done, total)

@@ -13,10 +13,10 @@ from rich.filesize import decimal
 
 import khop
 from khop.api.names_of import names_of
+from khop.cli.bytes_bar import counting_bar
 from khop.cli.lines import tell
 from khop.cli.next_steps import say_next
 from khop.cli.profile import sentences
-from khop.cli.progress import watching
 from khop.cli.ranks import run_of_rank
 from khop.cli.run_folder import read_run, write_whole
 from khop.cli.terminal import say
@@ -107,8 +107,8 @@ def _examined(raw: RawRun, checkpoint: Path, request: Request, console: Console)
     run.restore(checkpoint, tell, tuple(given))
     if "test" not in run.run_task.splits:
         return "The task of the run has no test split."
-    with watching(console) as watcher:
-        evaluation = run.evaluated(("test",), watcher.evaluating, ())
+    with counting_bar("evaluating") as progress:
+        evaluation = run.evaluated(("test",), progress, ())
     return examined(evaluation.predictions, names_of(run.graph), "test")
 
 
