@@ -126,3 +126,36 @@ def test_a_disk_that_filters_hid_is_refused_before_the_arrays(
     with pytest.raises(ValueError, match=r"importing: the graph needs .* GB of disk"):
         import_tables(values, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype", "expected"),
+    [
+        ("number", pa.float32(), 4),
+        ({"kind": "text", "width": 128}, pa.string(), 512),
+        ({"kind": "date", "parts": ["age", "month", "hour"]}, pa.timestamp("s"), 20),
+        ("vector", pa.list_(pa.float32(), 100), 400),
+        ("category", pa.string(), 12),
+        ({"kind": "category", "encoding": "embedding"}, pa.string(), 8),
+    ],
+)
+def test_columns_count_with_their_widths(column: object, dtype: Any, expected: int) -> None:  # noqa: ANN401
+    table = pa.table({"id": pa.array(range(1000)), "c": pa.nulls(1000, dtype)})
+    sizes = []
+    for columns in ({}, {"c": column}):
+        values = {"nodes": {"a": {"rows": table, "id": "id", "columns": columns}}}
+        state = opened(checked_spec(values, "spec"), SourceFolder(Path(), {}), 1, 1 << 26, lambda *_: None)
+        sizes.append(import_bytes(state))
+    assert sizes[1] - sizes[0] == 1000 * expected
+
+
+def test_a_disk_too_small_for_all_categories_is_refused_before_the_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their number is known when the rows were read once."""
+    table = pa.table({"id": pa.array(range(200)), "c": [f"c{n}" for n in range(200)]})
+    values = {"nodes": {"a": {"rows": table, "id": "id", "columns": {"c": "category"}}}}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000))
+    with pytest.raises(ValueError, match="importing/graph: node type a needs 0.0 GB of disk"):
+        import_tables(values, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

@@ -33,6 +33,14 @@ def test_grouping_changes_nothing(values: list[str], cut: int) -> None:
     assert whole.encoder() == parts.encoder()
 
 
+def test_more_values_than_memory_may_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.importing.encode_category._MOST_DISTINCT", 3)
+    one = fitter(limit=2)
+    one.add(pa.array(["a", "b", "c", "a"]), where)
+    with pytest.raises(ValueError, match='brand: training rows have more than 3 different .* kind = "text"'):
+        one.add(pa.array(["d"]), where)
+
+
 def test_other_categories_and_nulls_have_numbers_of_their_own() -> None:
     one = fitter(min_count=2)
     one.add(pa.array(["a", "a", "b"]), where)

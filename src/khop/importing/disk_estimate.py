@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from khop.importing.column_spec import Raw
+from khop.importing.column_spec import (
+    AnyColumn,
+    Boolean,
+    Category,
+    Date,
+    Multi,
+    Number,
+    Raw,
+    Text,
+    Vector,
+    Words,
+)
 from khop.importing.csv_file import CsvTable
 from khop.importing.duckdb_table import DuckDbTable
 from khop.importing.import_state import ImportState
@@ -38,10 +50,35 @@ def import_bytes(work: ImportState) -> int:
         for edge_type, rules in work.rules().items()
     )
     nodes = sum(
-        rows_of(source) * (_WORD + _FLOAT * len(work.spec.nodes[node_type].columns))
+        rows_of(source) * (_WORD + _columns_bytes(work.spec.nodes[node_type].columns, source))
         for node_type, source in work.sources.items()
     )
     return edges + nodes + _dictionaries(work)
+
+
+def _columns_bytes(columns: Mapping[str, AnyColumn], source: OpenSource) -> int:
+    """Return the bytes of the columns in a row; widths that only the rows tell count as the least."""
+    schema = source.table.schema
+    return sum(column_bytes(one, schema.field(one.column or name).type) for name, one in columns.items())
+
+
+def column_bytes(column: AnyColumn, dtype: Any) -> int:
+    """Return the bytes of a column in a row, or the least if the rows decide on its width."""
+    match column:
+        case Text(width=width):
+            return _FLOAT * width
+        case Vector() if pa.types.is_fixed_size_list(dtype):
+            return _FLOAT * int(dtype.list_size)
+        case Number(flag=flag):
+            return _FLOAT * (2 if flag == "missing" else 1)
+        case Date(parts=parts):
+            return _FLOAT * sum(1 if part in ("age", "year") else 2 for part in parts)
+        case Category(encoding="one-hot") | Multi():
+            return _FLOAT * 3  # "other", null and one category
+        case Boolean() | Raw() | Category() | Words():
+            return 2 * _FLOAT
+        case _:
+            return _FLOAT
 
 
 def _dictionaries(work: ImportState) -> int:
@@ -145,7 +182,7 @@ def peak_bytes(types: Iterable[tuple[int, int]]) -> int:
 def _row_bytes(rules: EdgeRules, source: OpenSource) -> int:
     """Return the bytes of an edge, and of its reverse, on disk."""
     words = bool(rules.columns or source.spec.time or rules.duplicates != "keep") + bool(source.spec.time)
-    one = _ENDS + _WORD * words + _FLOAT * len(rules.columns)
+    one = _ENDS + _WORD * words + _columns_bytes(rules.columns, source)
     return one * (1 if rules.reverse is None else 2)
 
 

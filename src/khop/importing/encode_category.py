@@ -17,6 +17,7 @@ from khop.importing.packages import pa, pc
 
 _OTHER, _NULL = 0, 1  # the first two numbers of a row; those of the categories follow
 _BESIDE = 2
+_MOST_DISTINCT = 1 << 22  # of a column: each takes some 150 bytes of memory while it is counted
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ class CategoryFitter:
         codes, names = _coded(texts)
         for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
             self.counts[name] = self.counts.get(name, 0) + count
+        if len(self.counts) > _MOST_DISTINCT:
+            raise ValueError(
+                f"{self.key}: training rows have more than {_MOST_DISTINCT:,} different categories, which "
+                'are counted in memory; give kind = "text", or of nodes "words", which hash them, or leave '
+                "the column out"
+            )
 
     def encoder(self) -> CategoryEncoder:
         """Return the encoder of the most frequent categories; equal counts follow first appearance."""

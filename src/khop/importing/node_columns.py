@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from khop.graph import layout
+from khop.graph.disk_space import check_disk
 from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.manifest import NodeEntry
 from khop.graph.parallel_tasks import in_order
@@ -181,6 +183,8 @@ class _Output:
         features = FeatureRows.of(encoders)
         shapes = {FEATURES: features.stored} if features.width else {}
         shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(encoders).items()}
+        sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in shapes.values()]
+        check_disk(writer.folder, count * sum(sizes), f"node type {reader.node_type}")
         files = {
             name: writer.open_array(layout.node_column(reader.node_type, name), dtype, (count, *shape))
             for name, (dtype, shape) in shapes.items()
