@@ -9,11 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.importing.shop import at, events, items, spec, users
+from tests.importing.shop import TYPE, at, events, items, spec, users
 
-from khop import import_tables, open_graph, open_ids
+from khop import import_tables, open_folder, open_graph, open_ids
 from khop.api.open_graph import Graph
 from khop.graph.verify import verify_folder
+from khop.importing.import_state import ImportState
+from khop.importing.number_nodes import read_ids
+from khop.importing.pipeline import run_import
+from khop.importing.read_spec import checked_spec
+from khop.importing.source import SourceFolder
 
 BUYS, BACK = ("user", "buys", "item"), ("item", "bought-by", "user")
 EDGES = "edges.user buys item"
@@ -104,30 +109,40 @@ def test_what_comes_after_validation_changes_nothing_of_training(tmp_path: Path)
         assert kept[0] == kept[1]
 
 
-def test_threads_row_groups_files_and_memory_change_no_bit(tmp_path: Path) -> None:
-    table = pa.concat_tables([events()] * 50)
+def test_threads_row_groups_files_and_memory_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, seen = np.random.default_rng(1), []
+    buyers, things = (random.integers(2000, size=9000) for _ in range(2))
+    days = pa.array([at(1 + day) for day in random.integers(28, size=9000).tolist()], TYPE)
+    table = pa.table({"user_id": [f"u{n}" for n in buyers], "item_id": [f"{n}" for n in things], "ts": days})
+
+    def noted(work: ImportState) -> None:
+        read_ids(work)
+        seen.append({node_type: of_type.table.is_spilled for node_type, of_type in work.ids.items()})
+
+    monkeypatch.setattr("khop.importing.pipeline.read_ids", noted)
     fingerprints = set()
-    for number, (group, threads, cut) in enumerate([(7, 1, 400), (64, 4, 400), (400, 2, 123)]):
+    budgets = [(100_000, 700, 1, 9000), (1_000_000, 64, 4, 9000), (64_000_000, 9000, 2, 1230)]
+    for number, (memory, group, threads, cut) in enumerate(budgets):
         folder = tmp_path / str(number)
         folder.mkdir()
         for part, first in enumerate(range(0, len(table), cut)):
             pq.write_table(table.slice(first, cut), folder / f"{part:03d}.parquet", row_group_size=group)
-        changes = {f"{EDGES}.rows": None, f"{EDGES}.files": [f"{number}/*.parquet"]}
-        import_tables(
-            spec(**changes),
-            tmp_path / f"out{number}",
-            threads=threads,
-            folder=tmp_path,
-            memory=1 << (10 + number),
-        )
-        fingerprints.add(open_graph(tmp_path / f"out{number}").folder.fingerprint)  # type: ignore[union-attr]
+        changes = {"rows": None, "files": [f"{number}/*.parquet"], "where": None, "orphans": "add"}
+        values = spec(**{f"{EDGES}.{name}": of for name, of in changes.items()})
+        run_import(
+            checked_spec(values, "spec"), tmp_path / f"out{number}", SourceFolder(tmp_path, {}),
+            threads=threads, memory=memory,
+        )  # fmt: skip
+        fingerprints.add(open_folder(tmp_path / f"out{number}").fingerprint)
     assert len(fingerprints) == 1
+    assert seen == [dict.fromkeys(("user", "item"), is_spilled) for is_spilled in (True, False, False)]
 
 
-def test_types_without_rows_have_the_ids_that_edges_name(tmp_path: Path) -> None:
-    graph = imported(tmp_path, **{"nodes.user": {}})
-    assert graph.folder.num_nodes("user") == 3  # type: ignore[union-attr]
-    assert pairs(graph) == [(1, 0), (0, 0), (0, 1), (2, 1), (1, 2), (0, 2), (2, 3)]
+def test_a_budget_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="memory 63999999: must be a whole number, 64000000 or more"):
+        import_tables(spec(), tmp_path / "out", memory=63_999_999)
 
 
 def test_orphans_are_refused_counted_or_added(tmp_path: Path) -> None:

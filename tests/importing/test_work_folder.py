@@ -38,14 +38,18 @@ orphans = "drop"
 # struck, and if the second made fewer reports than an import from the start.
 SCRIPT = """
 import os, shutil, signal, sys
-import khop, khop.importing.pipeline
+from pathlib import Path
+from khop.importing.pipeline import run_import
+from khop.importing.read_spec import read_spec
+from khop.importing.source import SourceFolder
 def importing(kill_at, reports, out):
     seen = [0]
     def notice(what, done, total):
         seen[0] += 1
         if seen[0] == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-    khop.import_tables("spec.toml", out, memory=1 << 20, threads=1, notice=notice)
+    spec = read_spec(Path("spec.toml"))
+    run_import(spec, Path(out), SourceFolder(Path(), {}), memory=100_000, threads=1, notice=notice)
     os.write(reports, f"{seen[0]}\\n".encode())
 def child(kill_at, out):
     reader, writer = os.pipe()

@@ -39,7 +39,7 @@ def delete_nodes(
     """Write a graph without some nodes and their edges; return the number of deleted edges by type.
 
     Other nodes keep their order and get the next numbers. The folder has the same bits as one written from
-    the remaining rows. One edge type at a time is in memory.
+    the remaining rows. The remaining nodes and edges of all types are in memory.
     """
     check_appendable(base)
     refuse_damage(base, notice)

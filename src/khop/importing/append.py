@@ -24,7 +24,7 @@ from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.snapshots import Snapshot, only_writer, owner_of, publish_snapshot, snapshots_of
 from khop.importing.fingerprint import fingerprint_of
 from khop.importing.given_encoders import GivenEncoders
-from khop.importing.pipeline import run_import
+from khop.importing.pipeline import LEAST_MEMORY, run_import
 from khop.importing.read_spec import checked_spec, read_spec
 from khop.importing.source import SourceFolder
 from khop.importing.spec import Spec
@@ -32,7 +32,6 @@ from khop.importing.work_folder import WorkFolder
 from khop.kernels.memory import free_memory_bytes
 from khop.schema import NodeType
 
-_LEAST_MEMORY = 1 << 26
 _NEXT = "next"  # the snapshot under construction
 Ids = Mapping[NodeType, "list[str] | list[int]"]
 
@@ -78,7 +77,8 @@ def append(
     ValueError names file, row and column of the first problem.
     """
     threads = whole_number("threads", threads, 1)
-    budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
+    least, free = LEAST_MEMORY, free_memory_bytes()
+    budget = max(least, free // 2) if memory is None else whole_number("memory", memory, least)
     path = _checked_path(path_of("graph", graph))
     if delete is not None:
         mapping_of("delete", delete, "node types to lists of ids")
@@ -89,13 +89,11 @@ def append(
         if spec is None or delete is not None:
             if spec is not None or not delete or split:
                 raise ValueError("append: give a spec of new rows, or the ids of nodes to delete")
-            return _delete(path, base, delete, max(_LEAST_MEMORY, budget), threads, notice)
+            return _delete(path, base, delete, budget, threads, notice)
         values, start = _read(spec, path_of("folder", folder))
         source = SourceFolder(start, environment or {})
         with closing(source.databases):
-            return _Append(
-                path, base, values, source, split, threads, max(_LEAST_MEMORY, budget), notice
-            ).run()
+            return _Append(path, base, values, source, split, threads, budget, notice).run()
 
 
 def _checked_path(path: Path) -> Path:

@@ -10,13 +10,11 @@ from typing import Any
 from khop.arguments import path_of, whole_number
 from khop.graph.progress import ProgressCallback
 from khop.importing.given_encoders import GivenEncoders
-from khop.importing.pipeline import Imported, run_import
+from khop.importing.pipeline import LEAST_MEMORY, Imported, run_import
 from khop.importing.read_spec import checked_spec, read_spec
 from khop.importing.source import SourceFolder
 from khop.importing.spec import Spec
 from khop.kernels.memory import free_memory_bytes
-
-_LEAST_MEMORY = 1 << 26
 
 
 def import_tables(
@@ -34,9 +32,10 @@ def import_tables(
 
     `spec` is a TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a
     pandas, polars or Arrow table. Paths in a file are relative to the file, others to `folder`. `memory` is
-    the budget in bytes, by default half of what is free: half of it for the dictionaries of ids, which are in
-    files beyond it, the rest for edges under way. `environment` has the variables of `database = "env:NAME"`:
-    paths, or addresses of Postgres servers. The result depends on the rows and their order alone.
+    the budget in bytes, at least 64 MB, by default half of what is free: half of it for the dictionaries of
+    ids, which are in files beyond it, the rest for edges under way. `environment` has the variables of
+    `database = "env:NAME"`: paths, or addresses of Postgres servers. The result depends on the rows and their
+    order alone.
 
     `encoders` is a graph folder that an import has written, or the folder of a run on one: the tables are
     later data. Statistics, vocabularies, categories and classes of that graph are used; none are computed.
@@ -46,7 +45,8 @@ def import_tables(
     ValueError names file, row and column of the first problem.
     """
     threads = whole_number("threads", threads, 1)
-    budget = free_memory_bytes() // 2 if memory is None else whole_number("memory", memory, 1)
+    least, free = LEAST_MEMORY, free_memory_bytes()
+    budget = max(least, free // 2) if memory is None else whole_number("memory", memory, least)
     start = path_of("folder", folder)
     given = None if encoders is None else GivenEncoders.open(path_of("encoders", encoders))
     match spec:
@@ -64,7 +64,7 @@ def import_tables(
             path_of("out", out),
             source,
             threads=threads,
-            memory=max(_LEAST_MEMORY, budget),
+            memory=budget,
             notice=notice,
             encoders=given,
         )

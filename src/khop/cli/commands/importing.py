@@ -50,7 +50,7 @@ Encoders = Annotated[
 Memory = Annotated[
     str,
     typer.Option(
-        help='Memory for edges of tables under way, as "4GB" (default: half of what is free).',
+        help='Memory for edges of tables under way, as "4GB", at least 64MB (default: half of what is free).',
         metavar="BYTES",
         show_default=False,
     ),
