@@ -69,7 +69,7 @@ def why_no_kernels(index: int | None = None) -> str | None:
 
     ROCm devices answer to the same calls and have no lower limit.
     """
-    found = _triton_version()
+    found = triton_version()
     if found is None:
         return "Triton is not installed; install a torch with CUDA, 2.7 or later"
     if found < LEAST_TRITON:
@@ -78,13 +78,17 @@ def why_no_kernels(index: int | None = None) -> str | None:
         return "torch finds no usable GPU; check the driver by `nvidia-smi`"
     if torch.version.hip is not None:
         return None
-    capability = torch.cuda.get_device_capability(index)
+    return why_too_old(torch.cuda.get_device_capability(index))
+
+
+def why_too_old(capability: tuple[int, int]) -> str | None:
+    """Return the reason why kernels cannot run on a card of NVIDIA; None: they can."""
     if capability < LEAST_CAPABILITY:
         return f"compute capability {capability[0]}.{capability[1]}, and 8.0 (A100) is the least"
     return None
 
 
-def _triton_version() -> tuple[int, int] | None:
+def triton_version() -> tuple[int, int] | None:
     """Return major and minor version of the installed Triton without its import; None: there is none."""
     for package in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
         try:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from khop.cli.doctor.finding import State
 from khop.cli.doctor.gpus import cards
+from khop.kernels import choice
 
 from .support import by_name
 
@@ -42,3 +46,35 @@ def test_a_card_is_named_with_its_memory_unless_it_is_too_old() -> None:
     found = by_name(cards(_torch("12.8", 2), "570.1", None))
     assert re.fullmatch(r"H200, 3\.2 GB of 85\.9 GB free, CUDA 12\.8, capability 9\.0", found["cuda:1"].found)
     assert by_name(cards(_torch("12.8", 1, (6, 1)), "570.1", None))["cuda:0"].state is State.WRONG
+
+
+@pytest.mark.parametrize(
+    ("capability", "state"), [((7, 0), State.WRONG), ((7, 5), State.WRONG), ((8, 0), State.OK)], ids=str
+)
+def test_a_card_needs_the_capability_of_the_kernels(capability: tuple[int, int], state: State) -> None:
+    found = by_name(cards(_torch("12.8", 1, capability), "570.1", None))["cuda:0"]
+    assert found.state is state
+    assert ("8.0 (A100) is the least" in found.found) == (state is State.WRONG)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "state"),
+    [
+        ("triton", "3.3.1", State.OK),
+        ("pytorch-triton", "3.6.0+git", State.OK),
+        ("pytorch-triton-rocm", "3.2.0", State.WRONG),
+        ("none", "", State.WRONG),
+    ],
+)
+def test_triton_has_several_names_and_a_least_version(
+    package: str, version: str, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name != package:
+            raise PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(choice, "version", installed)
+    found = by_name(cards(_torch("12.8", 1), "570.1", None))["Triton"]
+    assert found.state is state
+    assert found.found.startswith(version[:3] or "not installed")

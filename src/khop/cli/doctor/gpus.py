@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module, metadata
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +14,7 @@ from khop.cli.doctor.finding import Finding, State
 AREA = "GPUs"
 DRIVER = Path("/proc/driver/nvidia/version")
 _BUILD = "install a build of torch for the GPU: https://pytorch.org/get-started/locally"
-_LEAST_CAPABILITY = (7, 0)  # of Triton's kernels
+_TORCH = 'pip install "torch>=2.7"'  # it brings a Triton that is new enough
 
 
 def gpus(environment: Mapping[str, str], driver: Path = DRIVER) -> Iterator[Finding]:
@@ -65,20 +64,30 @@ def _unavailable(kind: str, driver: str | None, visible: str | None) -> Finding:
 def _card(torch: ModuleType, number: int, kind: str) -> Finding:
     free, total = torch.cuda.mem_get_info(number)
     capability = torch.cuda.get_device_capability(number)
-    of = ".".join(map(str, capability))
     name = f"cuda:{number}"
     found = f"{torch.cuda.get_device_name(number)}, {decimal(free)} of {decimal(total)} free, {kind}"
-    if torch.version.cuda and capability < _LEAST_CAPABILITY:
-        too_old = f"{found}; compute capability {of}, sampling on the GPU needs 7.0"
-        return Finding(AREA, name, too_old, State.WRONG, "khop train ... --device cpu")
-    return Finding(AREA, name, f"{found}, capability {of}")
+    too_old = _choice().why_too_old(capability) if torch.version.cuda else None
+    if too_old is not None:
+        remedy = "leave out --topology and --features: the CPU makes the batches"
+        return Finding(AREA, name, f"{found}; no kernels: {too_old}", State.WRONG, remedy)
+    return Finding(AREA, name, f"{found}, capability {'.'.join(map(str, capability))}")
 
 
 def _triton() -> Finding:
-    if find_spec("triton") is None:
-        found = "not installed: batches are made on the CPU"
-        return Finding(AREA, "Triton", found, State.WRONG, "pip install triton")
-    return Finding(AREA, "Triton", metadata.version("triton"))
+    choice = _choice()
+    version = choice.triton_version()
+    if version is None:
+        return Finding(AREA, "Triton", "not installed: the CPU makes the batches", State.WRONG, _TORCH)
+    found = ".".join(map(str, version))
+    if version < choice.LEAST_TRITON:
+        least = ".".join(map(str, choice.LEAST_TRITON))
+        too_old = f"{found}, kernels need {least}: the CPU makes the batches"
+        return Finding(AREA, "Triton", too_old, State.WRONG, _TORCH)
+    return Finding(AREA, "Triton", found)
+
+
+def _choice() -> ModuleType:
+    return import_module("khop.kernels.choice")  # imports torch, which may be missing
 
 
 def _driver_version(path: Path) -> str | None:
