@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from khop import Expansion, NeighborSampler, Output, Weighted
+from khop import Expansion, NeighborSampler, Output, Rule, TopK, Uniform, Weighted
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.sampling.on_device.batch_plan import BatchPlan
@@ -45,3 +45,24 @@ def test_samplers_without_static_shapes_are_refused() -> None:
     induced = NeighborSampler(ring(9, 2), [2], expansion=Expansion.SUBGRAPH, output=Output.INDUCED)
     with pytest.raises(ValueError, match="output induced: has no static shapes"):
         BatchPlan(induced, measured, DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"),
+    [(Weighted("w"), 128), (Uniform(), 8192), (Weighted("w", replacement=True), None), (TopK("w"), None)],
+    ids=str,
+)
+def test_more_picks_than_a_kernel_has_are_refused_before_the_first_batch(
+    rule: Rule, most: int | None
+) -> None:
+    graph = csc_graph_from_edges(
+        {"node": 2}, {EDGE: torch.eye(2).long()}, columns={EDGE: {"w": torch.ones(2)}}
+    )
+    measured = measured_capacities(ring_sampler(), [batch_of(8)])
+    for fanout in (128, 129, 8192, 8193):
+        sampler = NeighborSampler(graph, [2, fanout], rule=rule)
+        if most is None or fanout <= most:
+            BatchPlan(sampler, measured, DEVICE)
+            continue
+        with pytest.raises(ValueError, match=rf'fanout {fanout} .* up to {most} .* topology="host"'):
+            BatchPlan(sampler, measured, DEVICE)

@@ -51,6 +51,9 @@ class BatchPlan:
         self.arrays: Mapping[EdgeType, EdgeArrays] = {
             t: edge_arrays(graph, t, sampler.hops[0], self.device) for t in followed
         }
+        for hop in sampler.hops:
+            for edge_type, arrays in self.arrays.items():
+                arrays.check_fanout(edge_type, hop)
         self.has_weights = self._has_weights()
         counted = sampler.rule.degrees
         self.degrees = None if counted is None else self._degrees(counted)  # see `SymmetricSum`

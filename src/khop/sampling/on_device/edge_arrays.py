@@ -13,6 +13,8 @@ from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
+from khop.kernels.triton.sample_uniform import most_picks as most_uniform
+from khop.kernels.triton.sample_weighted import most_picks as most_weighted
 from khop.rules.rule import Hop, reads_times
 from khop.rules.sum import DegreePerDraw
 from khop.schema import EdgeType
@@ -38,6 +40,16 @@ class EdgeArrays:
     limits: TimeLimits | None
     order: SourceOrder | EdgeOrder | None = None  # a row gives its first edges in this order; None: it draws
     has_weights: bool = False  # an edge weighs degree / drawn
+
+    def check_fanout(self, edge_type: EdgeType, hop: Hop) -> None:
+        """Raise ValueError if the kernel of the draws has no room for as many picks of a node."""
+        fanout = hop.fanouts.get(edge_type, 0)
+        most = (most_uniform if self.sums is None else most_weighted)(self.replacement)
+        if self.order is None and fanout > most:
+            raise ValueError(
+                f"fanout {fanout} for {edge_type}: kernels draw up to {most} different neighbors of a node "
+                f'by {hop.rule}; give a smaller fanout, or leave the topology to the CPU, topology="host"'
+            )
 
 
 def edge_arrays(graph: CscGraph, edge_type: EdgeType, hop: Hop, device: torch.device) -> EdgeArrays:
