@@ -203,6 +203,7 @@ _TYPES = {
 _MERGED = dict.fromkeys(("ranges", "row_trees", "trees", "sums", "pairs"))
 _PLAIN = dict.fromkeys(("edges", "table", "stamp"))
 _SCAN = {"BLOCK": _ROWS, "AT_ONCE": AT_ONCE}
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
 VARIANTS = (
     Variant("degrees of blocks", block_degrees, _TYPES, {"ranges": None, "BLOCK": _ROWS}),
     Variant(
@@ -212,4 +213,5 @@ VARIANTS = (
     Variant("expand", expand, _TYPES, {**_MERGED, **_PLAIN, "BLOCK": _EDGES}),
     Variant("expand, marked", expand, _TYPES, {**_MERGED, "edges": None, "BLOCK": _EDGES}),
     Variant("expand, everything", expand, _TYPES, {"BLOCK": _EDGES}),
+    Variant("expand, 64-bit ids", expand, _LONG, {"BLOCK": _EDGES}),
 )

@@ -158,4 +158,9 @@ _TYPES = {
 VARIANTS = (
     Variant("close gaps", _close_gaps, _TYPES, {"edges": None, "edges_out": None, "BLOCK": _SLOTS}),
     Variant("close gaps, edges", _close_gaps, _TYPES, {"BLOCK": _SLOTS}),
+    Variant(
+        *("close gaps, 64-bit ids", _close_gaps),
+        {**_TYPES, "ids": "*i64", "nodes_out": "*i64"},
+        {"BLOCK": _SLOTS},
+    ),
 )

@@ -181,6 +181,10 @@ VARIANTS = (
     ),
     Variant("exact", draw_ranks, _TYPES, {**_EVEN, "limits": None, "WIDE": False, "BLOCK": _SLOTS}),
     Variant("exact, limited, 64 bits", draw_ranks, _TYPES, {**_EVEN, "WIDE": True, "BLOCK": _SLOTS}),
+    Variant(
+        *("exact, 64-bit ids", draw_ranks, {**_TYPES, "ranks": "*i64"}),
+        {**_EVEN, "limits": None, "WIDE": True, "BLOCK": _SLOTS},
+    ),
     Variant("weighted", draw_ranks, _TYPES, {**_ANY, "limits": None, "WIDE": True, "BLOCK": _SLOTS}),
     Variant("exact, weighted, limited", draw_ranks, _TYPES, {"WIDE": True, "BLOCK": _SLOTS}),
 )

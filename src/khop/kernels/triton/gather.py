@@ -131,8 +131,10 @@ def _variant(stored: str, made: str, width: int, without: tuple[str, ...]) -> Va
 
 
 _CACHED, _WHOLE = ("scales",), ("slots", "cache", "scales", "count")
+_COUNTED = ("slots", "cache", "scales")  # of recorded batches
 VARIANTS = (
     *(_variant("i32", "i32", width, without) for width in (100, 256) for without in (_CACHED, _WHOLE)),
+    _variant("i32", "i32", 100, _COUNTED),
     *(_variant("i16", "i16", width, _CACHED) for width in (100, 128)),
     *(_variant(stored, "fp32", 100, _CACHED) for stored in ("fp16", "bf16")),
     _variant("i8", "fp32", 100, ()),

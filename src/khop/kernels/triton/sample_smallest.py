@@ -239,8 +239,11 @@ _TYPES = {
 }
 _BY_SOURCE = dict.fromkeys(("ranges", "order", "source_ids", "numbers", "edges"))
 _BY_EDGE = dict.fromkeys(("ranges", "source_ids", "numbers", "edges"))
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
 VARIANTS = (
     Variant("smallest by source, marked", smallest, _TYPES, {**_BY_SOURCE, "BLOCK": _ENTRIES}, _WARPS),
     Variant("smallest by edge, marked", smallest, _TYPES, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
     Variant("smallest by source, everything", smallest, _TYPES, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
+    Variant("smallest by source, 64-bit ids", smallest, _LONG, {"order": None, "BLOCK": _ENTRIES}, _WARPS),
+    Variant("smallest by edge, 64-bit ids", smallest, _LONG, {**_BY_EDGE, "BLOCK": _ENTRIES}, _WARPS),
 )

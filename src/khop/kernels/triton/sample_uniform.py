@@ -236,6 +236,7 @@ _TYPES = {
 _PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))  # None: the graph's own ids, no trees
 _UNMARKED = dict.fromkeys(("table", "stamp"))
 _THREADS = {"WIDE": False, "BLOCK": _ROWS}
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
 VARIANTS = (
     *(
         Variant(f"uniform {k}, marked", distinct_in_registers, _TYPES, {**_PLAIN, **_THREADS, "K": k})
@@ -247,6 +248,12 @@ VARIANTS = (
         Variant(f"uniform {k}", distinct_in_tile, _TYPES, {"WIDE": wide, **_tile(k)}, _warps(k))
         for k, wide in ((25, False), (64, True), (1000, False), (MOST_PICKS, True))
     ),
+    Variant(
+        *("uniform 15, everything, 64-bit ids", distinct_in_registers, _LONG),
+        {**_THREADS, "K": 15, "WIDE": True},
+    ),
+    Variant("uniform 25, 64-bit ids", distinct_in_tile, _LONG, {"WIDE": True, **_tile(25)}, _warps(25)),
+    Variant("uniform, replacement, 64-bit ids", repeated, _LONG, {"WIDE": True, "BLOCK": _SLOTS}),
     Variant("uniform, replacement", repeated, _TYPES, {**_PLAIN, "WIDE": False, "BLOCK": _SLOTS}),
     Variant("uniform, replacement, everything", repeated, _TYPES, {"WIDE": True, "BLOCK": _SLOTS}),
 )

@@ -320,6 +320,7 @@ _TYPES = {
     **dict.fromkeys(_UNSPECIALIZED, "i32"),
 }
 _PLAIN = dict.fromkeys(("original_ids", "trees", "ranges", "edges"))
+_LONG = {**_TYPES, "indices": "*i64", "ids": "*i64"}  # of graphs with 64-bit ids
 VARIANTS = (
     Variant("weighted, replacement", repeated, _TYPES, {**_PLAIN, "BLOCK": _SLOTS}),
     Variant("weighted, replacement, everything", repeated, _TYPES, {"BLOCK": _SLOTS}),
@@ -342,4 +343,9 @@ VARIANTS = (
         Variant(f"weighted {k}, everything", distinct_in_tile, _TYPES, _tile(k), _warps(k))
         for k in (15, 25, MOST_PICKS)
     ),
+    Variant("weighted, replacement, 64-bit ids", repeated, _LONG, {"BLOCK": _SLOTS}),
+    Variant(
+        *("weighted 10, 64-bit ids", distinct_in_registers, _LONG, {"K": 10, "BLOCK": _ROWS}, _ROWS // 32)
+    ),
+    Variant("weighted 25, 64-bit ids", distinct_in_tile, _LONG, _tile(25), _warps(25)),
 )

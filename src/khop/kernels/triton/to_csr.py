@@ -164,5 +164,9 @@ VARIANTS = (
     Variant(
         "to CSR 32, everything", _to_csr, {**_TYPES, "ids": "*i64"}, {**_SCAN, "K": 32, "UNROLLED": True}
     ),
+    Variant(
+        *("to CSR 15, 64-bit ids", _to_csr, {**_TYPES, "ids": "*i64"}),
+        {**_SCAN, "K": 15, "UNROLLED": True},
+    ),
     Variant("to CSR 100, everything", _to_csr, _TYPES, {**_SCAN, "K": 100, "UNROLLED": False}),
 )
