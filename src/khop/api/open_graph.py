@@ -151,6 +151,7 @@ class Graph:
         today the CPU. Requested stores must leave `beside` bytes to model, optimizer and batches. `placement`
         says what was chosen and why. The device "cpu" takes columns as "host", "mapped" or "disk".
         `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
+        Columns that the CPU gathers share one cache, as large as theirs together.
         Of a graph partitioned across ranks, columns on GPUs are the rows of each rank, which GPUs exchange.
 
         The placed graph pickles as this graph and the request. On several ranks of a machine the call is

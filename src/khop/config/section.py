@@ -116,7 +116,7 @@ BytesOrNone = Annotated[
 CacheText = Annotated[
     str,
     BeforeValidator(_cache),
-    Allowed('bytes, as "4GB", or a share of each column, as "20%"; 0 for none'),
+    Allowed('bytes, as "4GB", or a share of the input columns, as "20%"; 0 for none'),
 ]
 
 

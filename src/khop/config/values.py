@@ -187,7 +187,7 @@ class Gpu(Section):
     the graph's files as memory (mapped) or row by row (disk), or chosen by khop, today mapped, or disk where
     memory has no room (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
-    """GPU memory for rows that batches need often, e.g. 4GB, or a share of each column, e.g. 20%"""
+    """GPU memory for rows that batches need often, e.g. 4GB, or a share of the input columns, e.g. 20%"""
     launches: Literal["single", "recorded"] = "single"
     """Launches of training steps: operation by operation (single), or as CUDA graphs that are recorded once
     (recorded), which needs topology and features of device or pinned"""

@@ -53,7 +53,8 @@ def rows_of_host(
 ) -> RowCache | None:
     """Copy the rows that are needed most of the columns that the CPU gathers, within their caches' sizes.
 
-    None if no rows are cached.
+    There is one cache for all of them: a row of it has every column of its type, also columns without a cache
+    of their own. None if no rows are cached.
     """
     names = {name for of_type in choice.of_nodes.values() for name in of_type}
     budget = sum(size for name, size in stores.plan.caches.items() if name in names)

@@ -7,16 +7,22 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
+from khop.kernels.gather import Column, gather_columns
 from khop.kernels.triton.launch import launch
 from khop.sampling.on_device.cells import counts_of
 from khop.sampling.on_device.views import exact_sample
 from support.device_batches import batch_of, device_batch, ring_sampler
 from support.same_samples import assert_same
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 
-def test_a_batch_of_three_hops_of_one_type_takes_19_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is 24 with the gathers of columns."""
+def test_a_batch_of_three_hops_takes_21_launches_of_kernels_with_a_column_and_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit is 24. Kernels of khop are counted: copies and fills of torch are not."""
     batch, started = device_batch(ring_sampler(), batch_of(8)), Counter[str]()
 
     def counted(kernel: Any, *operands: object, **constants: object) -> None:  # noqa: ANN401
@@ -28,6 +34,11 @@ def test_a_batch_of_three_hops_of_one_type_takes_19_launches(monkeypatch: pytest
             monkeypatch.setattr(module, "launch", counted)
     batch.launch()
     assert started.total() == 19, started
+    columns, nodes = [Column(torch.ones(500, 4, device=DEVICE))], batch.nodes["node"]
+    with by_triton():
+        gather_columns(columns, nodes.nodes, live=nodes.counts[-1].value)
+        gather_columns(columns, batch.inputs.seeds["node"])
+    assert started.total() == 21, started
 
 
 def test_a_batch_may_be_launched_again_after_others() -> None:
