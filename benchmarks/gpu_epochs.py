@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from gpu_bench import BATCH, EPOCH_STEPS, FANOUTS, HIDDEN, WARM_UP, Bench, check_equal, device_ms, same
-from gpu_training import device_column, epoch, prepared
+from gpu_training import Features, device_column, epoch, prepared
 from harness import HERE
 from torch import Tensor, nn
 
@@ -144,7 +144,11 @@ def pyg(bench: Bench) -> None:
     )
     model = GraphSAGE(data.num_features, HIDDEN, num_layers=3, out_channels=int(data.y.max()) + 1)
     theirs = pyg_step_s(loader, model, torch.device("cuda")) * EPOCH_STEPS
-    own = epoch(bench, prepared(bench, device_column(bench, torch.float32))).step_ms * EPOCH_STEPS / 1e3
+    own = (
+        epoch(bench, prepared(bench, Features(device_column(bench, torch.float32)))).step_ms
+        * EPOCH_STEPS
+        / 1e3
+    )
     bench.add("epoch of captured steps, float32, beside PyG", own, "s")
     bench.add(what, theirs, "s", ("khop is faster by", theirs / own), workers=workers, steps=PYG_STEPS)
 

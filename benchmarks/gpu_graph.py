@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from gpu_run import NODES
@@ -53,3 +53,15 @@ def products(nodes: int = NODES, seed: int = 0, device: str = "cuda") -> Product
     topology = CscGraph(schema, {"node": nodes}, {EDGE_TYPE: csc}, columns=columns)
     train = torch.randperm(nodes, device=device, generator=generator)[:TRAIN].cpu()
     return Products(khop.Graph(topology, FeatureTable(columns)), csc, x, columns["node"]["y"], train)
+
+
+def quantized(given: Products) -> khop.Graph:
+    """The same graph with features of int8 and their scales."""
+    made = khop.quantize(given.x)
+    topology = given.graph.topology
+    spec = ColumnSpec("int8", (WIDTH,), scales=tuple(made.scales.tolist()))
+    specs = {"node": {**topology.schema.columns["node"], "x": spec}}
+    schema = replace(topology.schema, columns=specs)
+    columns = {"node": {"x": made.values, "y": given.y}}
+    placed = replace(topology, schema=schema, columns=columns)
+    return khop.Graph(placed, FeatureTable.of(schema, columns))

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
+import gpu_graph
 import torch
 from gpu_bench import (
     BATCH,
     EPOCH_STEPS,
+    FANOUTS,
     HIDDEN,
     WARM_UP,
     Bench,
@@ -169,7 +171,7 @@ def captured_training(bench: Bench, features: Features, name: str) -> None:
 
 
 def waits(bench: Bench) -> None:
-    """Batches and captured steps while torch refuses each call that waits, but for events."""
+    """Batches, captured steps and loaders while torch refuses each call that waits, but for events."""
     batch = bench.sampler._batch
     batch.write(*bench.seeds(10))
     batch.launch()  # compiles kernels
@@ -191,6 +193,26 @@ def waits(bench: Bench) -> None:
     some_steps()
     add_refusal(bench, f"{WARM_UP} captured steps", some_steps)
     bench.add("sync debug mode error: overflows of these steps", made.steps.overflows, "batches")
+    graph = gpu_graph.quantized(bench.products).on("cuda", topology="device", columns="device")
+    for what, loader in placed_loaders(bench.products, graph).items():
+        batches = iter(loader)
+        list(islice(batches, WARM_UP))  # compiles kernels
+        add_refusal(
+            bench, f"{WARM_UP} batches of {what}", lambda batches=batches: list(islice(batches, WARM_UP))
+        )
+
+
+def placed_loaders(products: gpu_graph.Products, graph: khop.Graph) -> dict[str, khop.Loader]:
+    """Loaders of nodes and of links over columns of int8, with the shapes of each batch."""
+    owners = torch.repeat_interleave(torch.arange(products.y.numel()), products.csc.indptr.diff())
+    some = torch.arange(0, owners.numel(), 50)
+    links = khop.Links(torch.stack([products.csc.indices[some].long(), owners[some]]))
+    by_link = khop.LinkSampler(graph, FANOUTS, negatives=khop.UniformNegatives(1))
+    by_node = khop.NeighborSampler(graph, FANOUTS)
+    return {
+        "nodes": khop.Loader(by_node, products.train, BATCH, columns=["x"], seed_columns=["y"]),
+        "links": khop.Loader(by_link, links, BATCH, columns=["x"]),
+    }
 
 
 def add_refusal(bench: Bench, what: str, work: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ import gpu_kernels  # noqa: E402
 import gpu_roofline  # noqa: E402
 import gpu_run  # noqa: E402
 import gpu_stages  # noqa: E402
+import gpu_training  # noqa: E402
 import harness  # noqa: E402
 
 from khop.batch import Adjacency, Block  # noqa: E402
@@ -158,3 +159,13 @@ def test_steps_of_pyg_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [parameter.clone() for parameter in model.parameters()]
     assert gpu_epochs.pyg_step_s(loader, model, torch.device("cpu")) > 0
     assert not torch.equal(before[0], next(model.parameters()))
+
+
+def test_loaders_of_the_stage_of_waits_read_columns_of_int8() -> None:
+    made = gpu_graph.products(2000, device="cpu")
+    loaders = gpu_training.placed_loaders(made, gpu_graph.quantized(made))
+    for what, loader in loaders.items():
+        batch = next(iter(loader))
+        nodes = batch.sample.nodes["node"]
+        torch.testing.assert_close(batch.columns["node"]["x"], made.x[nodes], rtol=0, atol=0.1)
+        assert bool(batch.links) == (what == "links")

@@ -43,7 +43,15 @@ def test_columns_say_if_they_are_in_memory_of_the_host(place: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels cannot run on the CPU beside a GPU")
-@pytest.mark.parametrize("columns", ["device", {"x": "device", "age": "host", "price": "host"}], ids=str)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "device",
+        {"x": "device", "age": "host", "price": "host"},
+        {"x": "pinned", "age": "device", "price": "host"},
+    ],
+    ids=["device", "x device", "x pinned"],
+)
 def test_both_parts_of_a_choice_make_the_batch_of_the_cpu(columns: object) -> None:
     stores, source = stores_of(columns), local()
     of_host, of_device = split_choice(source.columns, stores)

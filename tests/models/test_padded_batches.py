@@ -6,7 +6,7 @@ The same batches go through the kernels of devices, where a training step reads 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -18,7 +18,9 @@ from khop.draw import NegativeMode
 from khop.kernels.dropout import dropout_key
 from khop.kernels.segment import segment_max, segment_mean
 from khop.kernels.segment_softmax import segment_softmax
+from khop.kernels.sparse_column import packed
 from khop.models.decoders import DecoderKind
+from khop.models.edge_predictor import EdgePredictor
 from khop.models.gat import GAT
 from khop.models.gcn import GCN
 from khop.models.gin import GIN
@@ -32,13 +34,17 @@ from khop.rules.rule import Rule
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.uniform import Uniform
+from khop.schema import EdgeType
+from khop.training.edge_tasks import EdgeClassification, EdgeRegression
 from khop.training.link_prediction import LinkPrediction
+from khop.training.multi_label import MultiLabelClassification
+from khop.training.regression import NodeRegression
 from khop.training.tasks import NodeClassification, Task
 from support.edge_index_layer import Convolution
 from support.host_reads import counting
 from support.padded_batches import SPARE, in_use, padded
 from support.small_graphs import one_type, shop, small_graph
-from support.small_links import LinkBatches, predictor
+from support.small_links import BUYS, WIDTH, LinkBatches, predictor
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
 
@@ -95,6 +101,32 @@ def links(mode: NegativeMode, decoder: DecoderKind = "mlp") -> Case:
     return Case(predictor(decoder), LinkBatches(mode).batch(), LinkPrediction())
 
 
+def of_edges(make: Callable[[EdgeType, str], Task], labels: Tensor, outputs: int) -> Case:
+    """Links of one edge type with labels."""
+    batch = LinkBatches(None).batch()
+    rows = replace(batch.links[BUYS], labels=labels)
+    model = EdgePredictor.of(predictor("dot").encoder, [BUYS], WIDTH, outputs).double()
+    return Case(model, replace(batch, sample=replace(batch.sample, links={BUYS: rows})), make(BUYS, "stars"))
+
+
+def with_labels(task: Task, labels: Tensor, outputs: int) -> Case:
+    """Numbers or several labels for each of the 17 seeds."""
+    case = typed(lambda graph: SAGE.for_graph(graph, 8, 2, "item", embedding=5, outputs=outputs))
+    return replace(case, batch=replace(case.batch, seed_columns={"item": {"y": labels}}), task=task)
+
+
+def sparse() -> Case:
+    """Rows of up to 4 of 20 words."""
+    case, edge_type = plain(lambda _: nn.Identity()), ("node", "to", "node")
+    nodes = case.batch.sample.nodes["node"].numel()
+    counts, random = torch.arange(nodes) % 5, torch.Generator().manual_seed(0)
+    entries = torch.arange(int(counts.sum())) % 20, torch.randn(int(counts.sum()), generator=random)
+    words = packed(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), *entries, 4)
+    sizes = ModelSizes({"node": 20}, (edge_type,), "node", 3, sparse=frozenset({"node"}))
+    batch = replace(case.batch, columns={"node": {"x": words}})
+    return Case(SAGE(sizes, 8, 2, encoder="linear").double(), batch, case.task)
+
+
 def unknown(graph: Graph) -> nn.Module:
     """A model that drops half of the embeddings of a step."""
     return SAGE(ModelSizes.of(graph, "item", embedding=5, unknown=0.5), 8, 2)
@@ -121,6 +153,15 @@ CASES: dict[str, Callable[[], Case]] = {
     "links, distmult": lambda: links(NegativeMode.BINARY, "distmult"),
     "links, transe": lambda: links(NegativeMode.TRIPLET, "transe"),
     "unknown rows": lambda: typed(unknown),
+    "sparse columns": sparse,
+    "classes of edges": lambda: of_edges(EdgeClassification, torch.arange(16) % 4 - 1, 3),
+    "numbers of edges": lambda: of_edges(EdgeRegression, torch.arange(32.0).double().view(16, 2).sin(), 2),
+    "numbers of nodes": lambda: with_labels(
+        NodeRegression("item", "y"), torch.arange(17.0).double().sin(), 1
+    ),
+    "several labels": lambda: with_labels(
+        MultiLabelClassification("item", "y"), torch.arange(51).view(17, 3) % 2, 3
+    ),
 }
 every_case = pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 
