@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -37,6 +37,34 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
     yield imported
     sys.modules.pop("khop.cli.serve_on_ray", None)
+
+
+@dataclass
+class Server:
+    """A server in a process of Ray that ends at once when it is asked to."""
+
+    kind: type
+    dropped: bool
+
+    def __post_init__(self) -> None:
+        self.drain = self.state = self
+
+    def remote(self) -> object:
+        return self.kind(1, "10.0.0.6:7311", has_ended=True, dropped=self.dropped)
+
+
+@pytest.mark.parametrize("dropped", [(False, False), (False, True)])
+def test_a_server_that_dropped_requests_is_known_at_the_end(
+    cluster: Cluster, dropped: tuple[bool, ...]
+) -> None:
+    module = cluster(True)
+    vars(module.ray).update(wait=lambda asked, **_: (asked, []), get=lambda state: state)
+    running = module.State(1, "10.0.0.6:7311")
+    replicas = [
+        module._Replica(number, Server(module.State, each), None, state=running)
+        for number, each in enumerate(dropped)
+    ]
+    assert module._drain(replicas) == (not any(dropped))
 
 
 def listening(host: str) -> ServeRequest:

@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from khop.servers.access import Tokens
 from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import RequestHandler
@@ -86,7 +88,30 @@ def test_processes_that_fail_are_started_again_and_those_that_end_are_not(tmp_pa
     assert "code 1" in said[0]
 
 
+SLEEPS = "import time; time.sleep(600)"
+ENDS = (
+    "import pathlib, signal, sys, time; "
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1]))); "
+    "pathlib.Path(sys.argv[2]).touch(); time.sleep(600)"
+)
+
+
 def test_processes_end_when_they_are_stopped() -> None:
     stop = threading.Event()
     threading.Timer(0.5, stop.set).start()
-    supervise([[sys.executable, "-c", "import time; time.sleep(600)"]] * 2, Life(), stop, lambda line: None)
+    assert supervise([[sys.executable, "-c", SLEEPS]] * 2, Life(), stop, lambda line: None)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_process_that_dropped_requests_is_known_at_the_end(tmp_path: Path, code: int) -> None:
+    begun = [tmp_path / "a", tmp_path / "b"]
+    commands = [
+        [sys.executable, "-c", ENDS, str(of_process), str(path)]
+        for of_process, path in zip((code, 0), begun, strict=True)
+    ]
+
+    class BothRun(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return all(path.exists() for path in begun) or super().wait(timeout)
+
+    assert supervise(commands, Life(), BothRun(), lambda line: None) == (code == 0)

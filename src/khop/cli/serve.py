@@ -72,7 +72,8 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
     request.security.check([endpoint.number for endpoint in resolved(address)])
     _check_part(options, request.security)
     if options.on_ray is not None:
-        _serve_on_ray(request, options.on_ray)
+        if not _serve_on_ray(request, options.on_ray):
+            raise SystemExit(1)
         return
     with _stop_on_signals() as stop:
         if options.procs > 1:
@@ -82,7 +83,8 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
                 _command(folder, each.listen, each.metrics, security, options)
                 for each in map(request.later, range(options.procs))
             ]
-            supervise(commands, Life(options.exit_idle), stop, say)
+            if not supervise(commands, Life(options.exit_idle), stop, say):
+                raise SystemExit(1)
         elif not run_server(request, stop, _print_address):
             os._exit(1)  # gRPC would wait for clients that no longer read
 
@@ -112,7 +114,7 @@ def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[st
     return ended
 
 
-def _serve_on_ray(request: ServeRequest, count: int) -> None:
+def _serve_on_ray(request: ServeRequest, count: int) -> bool:
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # each server has a line per minute
     try:
         from khop.cli.serve_on_ray import serve_on_ray
@@ -124,7 +126,7 @@ def _serve_on_ray(request: ServeRequest, count: int) -> None:
     here = replace(
         request, folder=request.folder.absolute(), security=request.security.absolute(), options=options
     )
-    serve_on_ray([here.later(number) for number in range(count)], _stop_on_signals)
+    return serve_on_ray([here.later(number) for number in range(count)], _stop_on_signals)
 
 
 def _check(options: ServeOptions, address: Address) -> None:

@@ -35,6 +35,7 @@ class State:
     address: str | None = None  # None: it has not begun yet
     failure: str | None = None  # of the last try to begin
     has_ended: bool = False
+    dropped: bool = False  # requests, as it ended
 
 
 class KhopServer:
@@ -56,8 +57,8 @@ class KhopServer:
     def _run(self, request: ServeRequest) -> None:
         while not self._state.has_ended:
             try:
-                run_server(request, self._stop, self._serves)
-                self._state = replace(self._state, has_ended=True)
+                dropped = not run_server(request, self._stop, self._serves)
+                self._state = replace(self._state, has_ended=True, dropped=dropped)
             except Exception as error:  # it is reported, and Ray's machine may get what it lacks
                 self._state = State(os.getpid(), failure=str(error), has_ended=self._stop.wait(_AGAIN_S))
 
@@ -89,10 +90,10 @@ class _Replica:
 
 def serve_on_ray(
     requests: Sequence[ServeRequest], stop: Callable[[], AbstractContextManager[threading.Event]]
-) -> None:
+) -> bool:
     """Serve until the event of `stop` is set, or until all servers are idle.
 
-    `stop` is called after Ray has set its own signal handlers.
+    `stop` is called after Ray has set its own signal handlers. Return whether no request was dropped.
     """
     try:
         # An existing cluster is the one of RAY_ADDRESS or of `ray start` on this machine.
@@ -106,7 +107,8 @@ def serve_on_ray(
             try:
                 _watch(replicas, stopping)
             finally:
-                _drain(replicas)
+                ended = _drain(replicas)
+            return ended
     finally:
         ray.shutdown()
 
@@ -174,8 +176,8 @@ def _note(replica: _Replica, state: State) -> None:
         print(f"serving on {state.address}", flush=True)
 
 
-def _drain(replicas: Sequence[_Replica]) -> None:
-    """Let all servers finish what they have begun."""
+def _drain(replicas: Sequence[_Replica]) -> bool:
+    """Let all servers finish what they have begun; return whether they have."""
     running = [each for each in replicas if each.state is not None and not each.state.has_ended]
     for each in running:
         each.actor.drain.remote()
@@ -187,3 +189,4 @@ def _drain(replicas: Sequence[_Replica]) -> None:
             each.ask()
         running = [each for each in running if each.state is not None and not each.state.has_ended]
         time.sleep(_POLL_S / 5)
+    return not running and not any(each.state is not None and each.state.dropped for each in replicas)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 import time
@@ -90,9 +91,13 @@ class _Process:
 
 def supervise(
     commands: Sequence[Sequence[str]], life: Life, stop: threading.Event, say: Callable[[str], None]
-) -> None:
-    """Keep one process per command running until `stop` is set, or until all have ended by themselves."""
+) -> bool:
+    """Keep one process per command running until `stop` is set, or until all have ended by themselves.
+
+    Return whether all that were running then have ended as intended, with nothing dropped.
+    """
     processes = [_Process(command) for command in commands]
+    codes: list[int] = []
     try:
         while processes and not stop.wait(_POLL_S):
             processes = [each for each in processes if not _is_done(each)]
@@ -102,8 +107,8 @@ def supervise(
         running = [process.running for process in processes if process.running is not None]
         for each in running:
             each.terminate()
-        for each in running:
-            _end(each, life.drain_s + _GRACE_S)
+        codes += [_end(each, life.drain_s + _GRACE_S) for each in running]
+    return all(code in (0, -signal.SIGTERM) for code in codes)  # by the signal: it had not begun to serve
 
 
 def _is_done(process: _Process) -> bool:
@@ -111,9 +116,10 @@ def _is_done(process: _Process) -> bool:
     return process.running is not None and process.running.poll() == 0
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _end(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait for the end of a process, or end it; return its exit code."""
     try:
-        process.wait(seconds)
+        return process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        return process.wait()
