@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from khop.cli.commands.serve import SecurityOptions, ServeOptions
-from khop.cli.serve import _command, _metrics_address, _shown
+from khop.cli.serve import _check_metrics, _command, _metrics_address, _shown
 from khop.servers.access import ServerSecurity, secret_of
 from khop.servers.addresses import Address
 from khop.servers.fair_queue import QueueLimits
@@ -52,6 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--token-file", "missing"], "missing: No such file"),
         (["--tls-cert", "c.pem"], "one needs the other"),
         (["--metrics", "x"], "HOST:PORT"),
+        (["--metrics", "10.0.0.5:9400"], "--metrics 10.0.0.5:9400: other machines reach this address"),
+        (["--metrics", "0.0.0.0:9400"], "or --insecure in a network that you trust"),
         (["--part", "1"], "--part and --owners: one needs the other"),
         (["--part", "1", "--owners", "missing"], "write one by `khop servers token FILE --role server`"),
         (["--max-rate", "0"], "--max-rate 0: must be above 0"),
@@ -174,6 +176,12 @@ def test_metrics_are_on_the_loopback_unless_an_address_is_given() -> None:
     assert _metrics_address(None) is None
     assert _metrics_address("9400") == Address("127.0.0.1", 9400)
     assert _metrics_address("10.0.0.5:9400") == Address("10.0.0.5", 9400)
+
+
+def test_metrics_beyond_the_loopback_need_the_option_insecure() -> None:
+    _check_metrics(None, ServerSecurity())
+    _check_metrics(Address("127.0.0.1", 9400), ServerSecurity())
+    _check_metrics(Address("10.0.0.5", 9400), ServerSecurity(insecure=True))
 
 
 def test_counters_have_separators_and_identities_have_none() -> None:

@@ -70,6 +70,7 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
     _flight("flight_server")
     request = ServeRequest(folder, address, metrics, _security(security), options)
     request.security.check([endpoint.number for endpoint in resolved(address)])
+    _check_metrics(metrics, request.security)
     _check_part(options, request.security)
     if options.on_ray is not None:
         if not _serve_on_ray(request, options.on_ray):
@@ -175,6 +176,16 @@ def _metrics_address(text: str | None) -> Address | None:
     if text is None:
         return None
     return parsed_address(f"127.0.0.1:{text}" if text.isdecimal() else text)
+
+
+def _check_metrics(metrics: Address | None, security: ServerSecurity) -> None:
+    """Raise ValueError if other machines would read the metrics without --insecure."""
+    if metrics is None or security.insecure or all(is_loopback(each.number) for each in resolved(metrics)):
+        return
+    raise ValueError(
+        f"--metrics {metrics}: other machines reach this address, and metrics have neither encryption nor a "
+        "token; give a port alone, which listens on 127.0.0.1, or --insecure in a network that you trust"
+    )
 
 
 def _later(address: Address, number: int) -> Address:
