@@ -16,9 +16,11 @@ import pytest
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 pytest.importorskip("ray", reason="`make test-long` installs ray")
 
+from ray.cluster_utils import Cluster
+
 import khop
 from support.commands import free_port
-from support.same_samples import assert_same
+from support.same_samples import assert_same, assert_same_epoch
 from support.server_processes import ENVIRONMENT, Server
 from support.small_folders import write_learnable_graph
 
@@ -31,12 +33,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def on_ray(folder: Path, count: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], list[Server]]]:
+def on_ray(
+    folder: Path, count: int, *options: str, listen: str = "127.0.0.1", cluster: str = ""
+) -> Iterator[tuple[subprocess.Popen[str], list[Server]]]:
     """Yield the command in a process group of its own, as in a terminal, and its servers."""
     words = [sys.executable, "-m", "khop", "serve", folder.name, "--on-ray", str(count), *options]
+    environment = {**ENVIRONMENT, "RAY_ADDRESS": cluster} if cluster else ENVIRONMENT
     with subprocess.Popen(
-        [*words, "--listen", f"127.0.0.1:{free_port()}"],
-        stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=folder.parent, start_new_session=True,
+        [*words, "--listen", f"{listen}:{free_port()}"],
+        stdout=subprocess.PIPE, text=True, env=environment, cwd=folder.parent, start_new_session=True,
     ) as command:  # fmt: skip
         assert command.stdout is not None
         try:
@@ -84,6 +89,41 @@ def test_a_killed_server_comes_back_on_its_port_and_no_batch_is_lost(folder: Pat
         assert command.wait(60) == 0
     assert not is_alive(again)
     assert not is_alive(pids[1])
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Yield a cluster of two machines with their own addresses, which are processes here."""
+    monkeypatch.setenv("RAY_ENABLE_MULTI_NODE_CLUSTER_ON_SAME_MACHINE", "1")
+    cluster = Cluster(True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.2"})
+    try:
+        cluster.add_node(num_cpus=1, node_ip_address="127.0.0.3")
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def test_servers_are_on_all_machines_and_one_that_is_lost_is_replaced_on_another(
+    folder: Path, machines: Cluster
+) -> None:
+    expected = list(loader_of(khop.open_graph(folder)).epoch(0))
+    options = ("--at-once", "1", "--insecure")
+    with on_ray(folder, 2, *options, listen="0.0.0.0", cluster=machines.address) as (command, running):
+        hosts = [each.address.rpartition(":")[0] for each in running]
+        assert sorted(hosts) == ["127.0.0.2", "127.0.0.3"]
+        first, last = sorted(each.port for each in running)
+        addresses = [f"{host}:{first}-{last}" for host in sorted(hosts)]
+        found = []
+        for batch in loader_of(khop.connect(addresses)).epoch(0):
+            found.append(batch)
+            if batch.step == 5:
+                (lost,) = [node for node in machines.list_all_nodes() if node.node_ip_address == "127.0.0.3"]
+                machines.remove_node(lost, allow_graceful=False)
+        assert_same_epoch(found, expected)
+        moved = running[hosts.index("127.0.0.3")].port
+        khop.connect([f"127.0.0.2:{moved}"], deadline=120)  # waits until it answers there
+        os.killpg(command.pid, signal.SIGINT)
+        assert command.wait(60) == 0
 
 
 def test_servers_that_are_idle_end_the_command(folder: Path) -> None:
