@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -17,8 +19,17 @@ import torch
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
-from khop.servers.access import secret_of, write_token
+from khop.api.serve import service_of
+from khop.servers.access import Access, Limits, ServerSecurity, secret_of, write_token
+from khop.servers.addresses import Address
 from khop.servers.errors import NotAllowed, Unauthenticated
+from khop.servers.fair_queue import QueueLimits
+from khop.servers.flight_client import connected
+from khop.servers.flight_server import served
+from khop.servers.frame import VERSION, whole
+from khop.servers.json_fields import Plain
+from khop.servers.request_handler import RequestHandler
+from khop.servers.transport import CallContext
 from support.certificates import Authority
 from support.commands import free_port
 from support.resolved_names import resolve
@@ -98,6 +109,39 @@ def test_a_sampler_and_a_rule_of_a_module_make_batches_on_a_server(
         assert_same_epoch(list(loader_of(there, sampler)), expected)
 
 
+class _Trap:
+    """A pickle that would leave a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.path,)
+
+
+def test_a_server_of_a_graph_unpickles_nothing(folder: Path, tmp_path: Path) -> None:
+    """A pickle may be a request, its header, in a field, behind the header, or sent in pieces."""
+    trap = pickle.dumps(_Trap(tmp_path / "trace"))
+    head = struct.pack("<4sIQ", b"khop", VERSION, len(trap)) + trap
+    fields: dict[str, Plain] = {"kind": "batch", "settings": trap.decode("latin1")}
+    messages = [trap, head, whole(fields, []), whole(fields, []) + trap, trap + bytes(1 << 20)]
+    handler = RequestHandler(service_of(folder), QueueLimits())
+    server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
+    address = f"127.0.0.1:{server.port}"
+    pool = connected([address], Access(), Limits(20, 10))
+    try:
+        for message in messages:
+            with pytest.raises(ValueError, match="request"):
+                pool.ask(CallContext("batch"), message, list)
+        assert len(list(loader_of(khop.connect([address])).epoch(0))) > 0
+    finally:
+        pool.close()
+        server.shutdown()
+    assert not (tmp_path / "trace").exists()
+    pickle.loads(trap)
+    assert (tmp_path / "trace").exists()
+
+
 @pytest.mark.long
 def test_a_token_reads_the_graphs_that_it_lists(
     folder: Path, expected: list[khop.Batch], start: Starts, tmp_path: Path
@@ -142,16 +186,16 @@ def test_a_server_that_wants_certificates_of_clients_serves_those_of_its_authori
     tls = ("--tls-cert", own.cert, "--tls-key", own.key, "--client-ca", home.pair.cert, "--token-file", token)
     server = start(folder, *tls)
 
-    def connected(**files: Path) -> khop.Graph:
+    def connected_with(**files: Path) -> khop.Graph:
         return khop.connect([server.address], token_file=token, ca=home.pair.cert, deadline=20, **files)
 
     assert_same_epoch(
-        list(loader_of(connected(client_cert=client.cert, client_key=client.key)).epoch(0)), expected
+        list(loader_of(connected_with(client_cert=client.cert, client_key=client.key)).epoch(0)), expected
     )
     with pytest.raises(Unauthenticated, match="client_cert"):
-        connected()
+        connected_with()
     with pytest.raises(Unauthenticated, match="client_cert"):
-        connected(client_cert=stranger.cert, client_key=stranger.key)
+        connected_with(client_cert=stranger.cert, client_key=stranger.key)
     with pytest.raises(Unauthenticated, match=r"its certificate is not trusted .*; give the authority"):
         khop.connect([server.address], token_file=token, ca=other.pair.cert, deadline=600)
     with pytest.raises(subprocess.CalledProcessError) as refused:
