@@ -166,7 +166,8 @@ def test_all_owners_of_a_part_gone_is_an_error_that_names_them(parts: Parts) -> 
     began, lost = time.monotonic(), list[PeerLost]()
     for batch in _until_lost(batches, lost):
         step, began = batch.step, time.monotonic()
-    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0  # a second for a busy machine
+    # One more second than promised, as other tests share the cores: test_pool.py has its own clock.
+    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0
     for words in ("part 1", *parts.addresses, "--resume", f"epoch 0, step {step + 1}"):
         assert words in str(lost[0])
 

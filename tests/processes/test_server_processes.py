@@ -183,7 +183,9 @@ def test_all_servers_gone_is_an_error_with_their_addresses_soon_after_the_deadli
     began, lost = time.monotonic(), list[PeerLost]()
     for batch in _until_lost(batches, lost):
         step, began = batch.step, time.monotonic()
-    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0  # a second for a busy machine
+    # One more second than promised: the promise is exact under the clock of test_pool.py, while here the
+    # last batch, the thread that waits and this loop share two cores with other tests.
+    assert time.monotonic() - began <= 3.0 + 1.0 + 1.0
     for words in (running[0].address, running[1].address, "--resume", f"epoch 0, step {step + 1}"):
         assert words in str(lost[0])
 
@@ -230,13 +232,19 @@ def test_a_killed_trainer_leaves_nothing_on_the_server_and_others_get_their_batc
     trainer = subprocess.Popen(
         [sys.executable, "-c", TRAINER, server.address], stdout=subprocess.PIPE, env=ENVIRONMENT
     )
+    found = []
     with trainer:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == b"0\n"
-        trainer.kill()
-    assert_same_epoch(list(remote([server]).epoch(0)), expected)
-    status = server.status()
-    assert (status["waiting"], status["making"], status["sending"]) == (0, 0, 0)
+        for batch in remote([server]).epoch(0):
+            found.append(batch)
+            if batch.step == len(expected) // 2:
+                trainer.kill()
+    assert retries(found) == 0
+    assert_same_epoch(found, expected)
+    end = time.monotonic() + 30
+    while any(server.status()[stage] for stage in ("waiting", "making", "sending")):
+        assert time.monotonic() < end, "requests of the killed trainer stay"
 
 
 @pytest.mark.long
