@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,17 @@ khop.tune_process()  # as the command does, before torch is imported
 import torch
 from harness import GRAPHS, Figure, report
 
+from khop.cli.run_folder import read_run, write_config
+from khop.config.read import checked
 from khop.features.store import FeatureStore, Rows
 from khop.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder
 from khop.loading.device_placement import StorePlace
 from khop.loading.folder_features import folder_features
+from khop.planning.constants import MEASURED
+from khop.planning.from_disk import from_disk
 from khop.planning.graph_size import graph_size
-from khop.planning.neighborhood import neighborhood
+from khop.planning.workload import Cluster, Run
 
 WIDTH, ROW_BYTES, PAGE = 128, 256, 4096
 UNADVISED_ROWS = 200  # each takes milliseconds
@@ -167,8 +171,8 @@ def batch_figures(run: Runner, graph: Path, given: argparse.Namespace) -> list[F
     first = run.answer("first_batch", graph)
     steady = run.answer("steady", graph, given.cache_gigabytes * GB, given.steps)
     at_limit = steady["rows_read_per_step"] / limit
-    planned = run.answer("planned", graph, 1 / limit)
-    inferring = run.answer("inferring", graph)
+    planned = run.answer("planned", graph, limit)
+    inferring, line = run.answer("inferring", graph), run.answer("first_line", graph)
     return [
         run.figure(
             "nodes of a batch as planned",
@@ -180,6 +184,7 @@ def batch_figures(run: Runner, graph: Path, given: argparse.Namespace) -> list[F
         run.figure(
             "first batch as planned", planned["cold"], "s", "measured", planned["cold"] / first["seconds"]
         ),
+        run.figure("first line of khop infer, from the start of the process", line["seconds"], "s"),
         run.figure("first rows of an inference", inferring["seconds"], "s"),
         run.figure("first batch [15,10,5], topology cached, features cold", first["seconds"], "s"),
         run.figure("nodes of the first batch", first["nodes"], "nodes"),
@@ -246,9 +251,11 @@ def written(path: Path, nodes: int, degree: int) -> Path:
         piece[:] = generator.integers(0, 15_000, piece.shape, np.int16)
     x = torch.from_numpy(column).view(torch.float16)
     labels = torch.from_numpy(generator.integers(0, 100, nodes))
+    chosen = generator.choice(nodes, nodes // 90 + 200, replace=False)
+    splits = dict(zip(("val", "test", "train"), np.split(chosen, (100, 200)), strict=True))
     table = khop.NodeTable(
         columns={"x": x, "y": labels},
-        splits={"train": np.sort(generator.choice(nodes, nodes // 90, replace=False))},
+        splits={name: np.sort(ids) for name, ids in splits.items()},
         num_classes={"y": 100},
     )
     started = time.perf_counter()
@@ -399,11 +406,46 @@ def steady(path: Path, cache_bytes: float, steps: float) -> dict[str, float]:
     }
 
 
-def planned(path: Path, read_s: float) -> dict[str, float]:
-    """Plan a batch of the graph that exists, on a disk with this time per read."""
-    size = graph_size(path)
-    nodes = neighborhood(size, tuple(FANOUTS), BATCH, 1, None).rows
-    return {"nodes": nodes, "cold": nodes * read_s}
+def planned(path: Path, reads_per_s: float) -> dict[str, float]:
+    """Plan a batch of the graph that exists, as `khop plan` does, on a disk with these reads per second."""
+    cluster = Cluster(machines=1, cores=2, network_gbit=10, latency_s=1e-4, cache_share=0.0)
+    constants = replace(MEASURED, disk_reads_per_s=reads_per_s)
+    found = from_disk(graph_size(path), Run(tuple(FANOUTS), BATCH), cluster, constants, 1e15)
+    assert found is not None, "there is memory for the edges"
+    return {"nodes": found.nodes, "cold": found.cold}
+
+
+def first_line(path: Path) -> dict[str, float]:
+    """Return the seconds from the start of `khop infer` to the first line on its stderr, with cold features.
+
+    The model is trained on a small graph with the same columns: training on this one takes hours.
+    """
+    small, run = (path.with_name(f"{path.name}-{name}") for name in ("small", "run"))
+    for folder in (small, run):
+        shutil.rmtree(folder, ignore_errors=True)
+    table = khop.NodeTable(
+        columns={"x": torch.zeros(1000, WIDTH, dtype=torch.float16), "y": torch.arange(1000) % 100},
+        splits={"train": np.arange(500), "val": np.arange(500, 700), "test": np.arange(700, 900)},
+        num_classes={"y": 100},
+    )
+    khop.write_graph(small, {"node": table}, {"node to node": khop.EdgeChunks(random_edges(1000, 5000))})
+    khop_command = [sys.executable, "-m", "khop"]
+    words = ["train", "--graph", str(small), "--hidden", "64", "--fanouts", "10,5", "--features", "disk"]
+    words += ["--epochs", "1", "--out", str(run)]
+    subprocess.run([*khop_command, *words], check=True, stdout=subprocess.DEVNULL)
+    write_config(run, checked(read_run(run)).model_copy(update={"graph": str(path)}))
+    warm_edges(path)
+    drop_cache(path / X)
+    out, started = path.with_name("inferred.npy"), time.perf_counter()
+    infer = [*khop_command, "infer", str(run), "--out", str(out)]
+    with subprocess.Popen(infer, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line, seconds = process.stderr.readline(), time.perf_counter() - started
+        process.terminate()
+    print(f"first line: {line.strip()}", file=sys.stderr)
+    for folder in (small, run, out.with_name(out.name + ".unfinished")):
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"seconds": seconds}
 
 
 def inferring(path: Path) -> dict[str, float]:
@@ -553,6 +595,7 @@ MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     "sampling": sampling,
     "planned": planned,
     "inferring": inferring,
+    "first_line": first_line,
     "build": build,
     "info": info,
     "ldg": ldg,
