@@ -50,9 +50,9 @@ def test_named_classes_are_all_there_are() -> None:
 def test_several_classes_null_is_unknown_and_empty_is_none() -> None:
     one = reader(kind="multi", separator="|")
     one.add(pa.array(["a|b"]), where)
-    labeled = one.read(pa.array(["b", "", None, "a|new"]), where)
-    assert labeled.values.tolist() == [[0, 1], [0, 0], [255, 255], [1, 0]]
-    assert labeled.known.tolist() == [True, True, False, True]
+    labeled = one.read(pa.array(["b", "", None, "a|new", "|"]), where)
+    assert labeled.values.tolist() == [[0, 1], [0, 0], [255, 255], [1, 0], [0, 0]]
+    assert labeled.known.tolist() == [True, True, False, True, True]
     assert labeled.outside == 1
     with pytest.raises(ValueError, match="row 1: nodes.item.label is 'c'"):
         reader(kind="multi", classes=("a",)).read(pa.array([["c"]]), where)

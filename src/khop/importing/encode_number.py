@@ -165,11 +165,11 @@ def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
 
 
 def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
-    """Return a column of lists; text is split."""
+    """Return a column of lists; text is split. An empty text, and a separator alone, are an empty list."""
     if is_text(array.type):
         if separator is None:
             raise ValueError(f'{key}: is text; give the separator of its parts, as separator = "|"')
-        empty = pc.equal(pc.utf8_length(array), 0)
+        empty = pc.or_(pc.equal(pc.utf8_length(array), 0), pc.equal(array, separator))
         parts = pc.split_pattern(array, pattern=separator)
         return pc.if_else(empty, pa.scalar([], parts.type), parts) if pc.any(empty).as_py() else parts
     if pa.types.is_fixed_size_list(array.type):
