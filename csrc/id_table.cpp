@@ -13,8 +13,6 @@ namespace khop {
 namespace {
 
 constexpr std::int64_t kBatch = 64;
-constexpr int kIdBits = 40;
-constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kIdBits) - 1;
 constexpr std::uint64_t kSeed = 0x9E3779B97F4A7C15, kFirst = 0xA0761D6478BD642F, kLast = 0xE7037ED1A0B428DB;
 
 __extension__ typedef unsigned __int128 Wide;
@@ -43,11 +41,15 @@ std::size_t slots_for(std::int64_t keys) {
   return slots;
 }
 
-std::uint64_t slot_of(std::uint64_t hash, std::int64_t id) { return (hash & ~kIdMask) | static_cast<std::uint64_t>(id + 1); }
+// The word of a slot, of which `kIdBits` bits are an id + 1.
+template <int kIdBits>
+struct Slot {
+  static constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kIdBits) - 1;
 
-bool may_be(std::uint64_t slot, std::uint64_t hash) { return ((slot ^ hash) & ~kIdMask) == 0; }
-
-std::int64_t id_in(std::uint64_t slot) { return static_cast<std::int64_t>(slot & kIdMask) - 1; }
+  static std::uint64_t of(std::uint64_t hash, std::int64_t id) { return (hash & ~kIdMask) | static_cast<std::uint64_t>(id + 1); }
+  static bool may_be(std::uint64_t slot, std::uint64_t hash) { return ((slot ^ hash) & ~kIdMask) == 0; }
+  static std::int64_t id(std::uint64_t slot) { return static_cast<std::int64_t>(slot & kIdMask) - 1; }
+};
 
 }  // namespace
 
@@ -104,11 +106,11 @@ void TextPool::append(std::string_view key) {
   offsets_.append(&end, 1);
 }
 
-template <class Pool>
-IdTable<Pool>::IdTable(std::int64_t expected) : slots_(slots_for(expected)), mask_(slots_.size() - 1) {}
+template <class Pool, int kIdBits>
+IdTable<Pool, kIdBits>::IdTable(std::int64_t expected) : slots_(slots_for(expected)), mask_(slots_.size() - 1) {}
 
-template <class Pool>
-void IdTable<Pool>::grow(std::int64_t keys) {
+template <class Pool, int kIdBits>
+void IdTable<Pool, kIdBits>::grow(std::int64_t keys) {
   const std::size_t wanted = slots_for(keys);
   spill_above(wanted <= slots_.size() ? 0 : wanted);
   if (wanted <= slots_.size()) return;
@@ -117,15 +119,15 @@ void IdTable<Pool>::grow(std::int64_t keys) {
   put_all();
 }
 
-template <class Pool>
-void IdTable<Pool>::spill_beyond(std::size_t bytes, std::string folder) {
+template <class Pool, int kIdBits>
+void IdTable<Pool, kIdBits>::spill_beyond(std::size_t bytes, std::string folder) {
   most_bytes_ = bytes;
   folder_ = std::move(folder);
 }
 
 // Moves to files if the memory of the table, with a new array of `slots` slots and keys that have grown, is beyond the limit.
-template <class Pool>
-void IdTable<Pool>::spill_above(std::size_t slots) {
+template <class Pool, int kIdBits>
+void IdTable<Pool, kIdBits>::spill_above(std::size_t slots) {
   const std::size_t needed = (slots_.size() + slots) * sizeof(std::uint64_t) + pool_.bytes() + pool_.bytes() / 4;
   if (is_spilled_ || needed <= most_bytes_) return;
   pool_.move_to(folder_);
@@ -135,8 +137,8 @@ void IdTable<Pool>::spill_above(std::size_t slots) {
 }
 
 // Puts all keys of the pool into slots that are empty.
-template <class Pool>
-void IdTable<Pool>::put_all() {
+template <class Pool, int kIdBits>
+void IdTable<Pool, kIdBits>::put_all() {
   std::array<std::uint64_t, kBatch> hashes;
   for (std::int64_t first = 0; first < size_; first += kBatch) {
     const std::int64_t count = std::min(kBatch, size_ - first);
@@ -147,15 +149,22 @@ void IdTable<Pool>::put_all() {
     for (std::int64_t i = 0; i < count; ++i) {
       std::uint64_t at = hashes[i] & mask_;
       while (slots_[at] != 0) at = (at + 1) & mask_;
-      slots_[at] = slot_of(hashes[i], first + i);
+      slots_[at] = Slot<kIdBits>::of(hashes[i], first + i);
     }
   }
 }
 
+// True if the slot holds the id of `key`, which has this hash.
+template <class Pool, int kIdBits>
+template <class Key>
+bool IdTable<Pool, kIdBits>::is_key(std::uint64_t slot, std::uint64_t hash, const Key& key) const {
+  return Slot<kIdBits>::may_be(slot, hash) && pool_[Slot<kIdBits>::id(slot)] == key;
+}
+
 // on_key(position, id, is_new) for every key, in order, until it returns false.
-template <class Pool>
+template <class Pool, int kIdBits>
 template <class Fn>
-void IdTable<Pool>::insert_all(Keys keys, Fn&& on_key) {
+void IdTable<Pool, kIdBits>::insert_all(Keys keys, Fn&& on_key) {
   std::array<std::uint64_t, kBatch> hashes;
   for (std::int64_t first = 0; first < keys.size(); first += kBatch) {
     const std::int64_t count = std::min(kBatch, keys.size() - first);
@@ -167,19 +176,20 @@ void IdTable<Pool>::insert_all(Keys keys, Fn&& on_key) {
     for (std::int64_t i = 0; i < count; ++i) {
       const auto key = keys[first + i];
       std::uint64_t at = hashes[i] & mask_;
-      while (slots_[at] != 0 && !(may_be(slots_[at], hashes[i]) && pool_[id_in(slots_[at])] == key)) at = (at + 1) & mask_;
+      while (slots_[at] != 0 && !is_key(slots_[at], hashes[i], key)) at = (at + 1) & mask_;
       const bool is_new = slots_[at] == 0;
-      if (!on_key(first + i, is_new ? size_ : id_in(slots_[at]), is_new)) return;
+      if (!on_key(first + i, is_new ? size_ : Slot<kIdBits>::id(slots_[at]), is_new)) return;
       if (!is_new) continue;
+      if (size_ == kMost) throw std::length_error("a dictionary holds at most " + std::to_string(kMost) + " keys");
       pool_.append(key);
-      slots_[at] = slot_of(hashes[i], size_++);
+      slots_[at] = Slot<kIdBits>::of(hashes[i], size_++);
     }
   }
   spill_above(0);  // the last keys may have passed the limit
 }
 
-template <class Pool>
-std::int64_t IdTable<Pool>::append(Keys keys) {
+template <class Pool, int kIdBits>
+std::int64_t IdTable<Pool, kIdBits>::append(Keys keys) {
   std::int64_t twice = -1;
   insert_all(keys, [&](std::int64_t at, std::int64_t, bool is_new) {
     if (!is_new) twice = at;
@@ -188,16 +198,16 @@ std::int64_t IdTable<Pool>::append(Keys keys) {
   return twice;
 }
 
-template <class Pool>
-void IdTable<Pool>::add(Keys keys, std::span<std::int64_t> ids) {
+template <class Pool, int kIdBits>
+void IdTable<Pool, kIdBits>::add(Keys keys, std::span<std::int64_t> ids) {
   insert_all(keys, [&](std::int64_t at, std::int64_t id, bool) {
     ids[static_cast<std::size_t>(at)] = id;
     return true;
   });
 }
 
-template <class Pool>
-void IdTable<Pool>::find(Keys keys, std::span<std::int64_t> ids) const {
+template <class Pool, int kIdBits>
+void IdTable<Pool, kIdBits>::find(Keys keys, std::span<std::int64_t> ids) const {
   std::array<std::uint64_t, kBatch> hashes, places;
   for (std::int64_t first = 0; first < keys.size(); first += kBatch) {
     const std::int64_t count = std::min(kBatch, keys.size() - first);
@@ -207,23 +217,24 @@ void IdTable<Pool>::find(Keys keys, std::span<std::int64_t> ids) const {
     }
     for (std::int64_t i = 0; i < count; ++i) {
       std::uint64_t at = hashes[i] & mask_;
-      while (slots_[at] != 0 && !may_be(slots_[at], hashes[i])) at = (at + 1) & mask_;
+      while (slots_[at] != 0 && !Slot<kIdBits>::may_be(slots_[at], hashes[i])) at = (at + 1) & mask_;
       places[i] = at;
-      if (slots_[at] != 0) pool_.prefetch(id_in(slots_[at]));
+      if (slots_[at] != 0) pool_.prefetch(Slot<kIdBits>::id(slots_[at]));
     }
     for (std::int64_t i = 0; i < count; ++i) {
-      if (slots_[places[i]] != 0) pool_.prefetch_key(id_in(slots_[places[i]]));
+      if (slots_[places[i]] != 0) pool_.prefetch_key(Slot<kIdBits>::id(slots_[places[i]]));
     }
     for (std::int64_t i = 0; i < count; ++i) {
       const auto key = keys[first + i];
       std::uint64_t at = places[i];
-      while (slots_[at] != 0 && !(may_be(slots_[at], hashes[i]) && pool_[id_in(slots_[at])] == key)) at = (at + 1) & mask_;
-      ids[static_cast<std::size_t>(first + i)] = id_in(slots_[at]);  // an empty slot holds 0, the id -1
+      while (slots_[at] != 0 && !is_key(slots_[at], hashes[i], key)) at = (at + 1) & mask_;
+      ids[static_cast<std::size_t>(first + i)] = Slot<kIdBits>::id(slots_[at]);  // an empty slot holds 0, the id -1
     }
   }
 }
 
 template class IdTable<TextPool>;
 template class IdTable<IntegerPool>;
+template class IdTable<IntegerPool, 8>;  // for the test of the most keys
 
 }  // namespace khop

@@ -78,11 +78,12 @@ class IntegerPool {
 };
 
 // Open addressing: a slot is 24 bits of the key's hash and 40 bits of its id + 1, or 0. Several threads may find at once, while
-// none adds. At most 2^40 - 2 keys.
-template <class Pool>
+// none adds. Adding throws std::length_error beyond kMost keys.
+template <class Pool, int kIdBits = 40>
 class IdTable {
  public:
   using Keys = typename Pool::Keys;
+  static constexpr std::int64_t kMost = (std::int64_t{1} << kIdBits) - 1;
 
   explicit IdTable(std::int64_t expected);
 
@@ -110,6 +111,8 @@ class IdTable {
   void grow(std::int64_t keys);
   void put_all();
   void spill_above(std::size_t slots);
+  template <class Key>
+  bool is_key(std::uint64_t slot, std::uint64_t hash, const Key& key) const;
 
   Pool pool_;
   ZeroedWords slots_;
@@ -122,5 +125,6 @@ class IdTable {
 
 extern template class IdTable<TextPool>;
 extern template class IdTable<IntegerPool>;
+extern template class IdTable<IntegerPool, 8>;
 
 }  // namespace khop

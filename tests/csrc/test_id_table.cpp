@@ -1,6 +1,9 @@
 #include "id_table.h"
 
 #include <cstdint>
+#include <numeric>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -84,4 +87,22 @@ TEST(a_folder_that_is_missing_throws_before_keys_are_lost) {
   }
   CHECK(has_thrown);
   CHECK_EQUAL(table.size(), 0);
+}
+
+TEST(a_table_is_full_at_the_last_id_that_fits_in_a_slot) {
+  std::vector<std::int64_t> keys(256), ids(255);
+  std::iota(keys.begin(), keys.end(), 1000);
+  khop::IdTable<khop::IntegerPool, 8> table(0);
+  CHECK_EQUAL(table.kMost, 255);
+  table.add({std::span(keys).first(255)}, ids);
+  bool has_thrown = false;
+  try {
+    table.append({std::span(keys).last(1)});
+  } catch (const std::length_error&) {
+    has_thrown = true;
+  }
+  CHECK(has_thrown);
+  CHECK_EQUAL(table.append({std::span(keys).first(1)}), 0);  // a key that is there needs no room
+  table.find({std::span(keys).first(255)}, ids);
+  for (std::int64_t i = 0; i < 255; ++i) CHECK_EQUAL(ids[static_cast<std::size_t>(i)], i);
 }
