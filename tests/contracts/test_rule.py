@@ -104,6 +104,14 @@ class FirstEdges(khop.RuleBase):
 
 
 @dataclass(frozen=True)
+class SaysMean(khop.Weighted):
+    """It says that its draws by weight estimate the mean over all edges."""
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
+        return None
+
+
+@dataclass(frozen=True)
 class TooMany(khop.Uniform):
     """More edges than it says."""
 
@@ -191,6 +199,7 @@ WRONG = {
     FirstEdges(): (suite.uniform_rules_draw_all_edges_alike, "must be near 200 each"),
     CountsNothing(): (suite.degrees_weigh_the_edges_of_a_row, "have no weights"),
     DrawsAgain(): (suite.exact_inference_draws_nothing_at_random, "of exact inference, with another key"),
+    SaysMean("weight"): (suite.draws_average_to_exact_weights, "in the mean of draws, must be"),
     Sums(): (suite.all_neighbors_have_their_exact_weights, "weights of all edges are"),
 }
 

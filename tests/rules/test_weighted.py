@@ -10,6 +10,7 @@ import torch
 from khop.draw import DrawKey, Frontier
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.rule_arrays import RuleArrays
+from khop.models.layer_sum import aggregated
 from khop.rules.rule import Hop, Rule
 from khop.rules.weighted import Weighted
 from khop.sampling.neighbor import Expansion, NeighborSampler
@@ -102,3 +103,20 @@ def test_hops_with_and_without_shares_join_in_one_subgraph() -> None:
     sums = torch.zeros(adjacency.num_dst).index_add_(0, rows, adjacency.weight)
     torch.testing.assert_close(sums, (adjacency.indptr.diff() > 0).float())
     assert adjacency.weight[:6].tolist() == [0.5] * 6
+
+
+@pytest.mark.parametrize("rule", [Weighted("weight"), Weighted("weight", replacement=True)], ids=str)
+def test_a_row_whose_weights_are_all_zero_gives_zero(rule: Weighted) -> None:
+    """Drawn, over all neighbors and in exact weights; the other row has its share."""
+    ends = torch.arange(3), torch.tensor([0, 0, 1])
+    columns = {TO: {"weight": torch.tensor([0.0, 0.0, 3.0])}}
+    graph = csc_graph_from_edges({"node": 3}, {TO: ends}, columns=columns)
+    seeds = Seeds({"node": torch.arange(2)}, {"node": torch.arange(2)})
+    for fanout in (1, -1):
+        sample = NeighborSampler(graph, [fanout], rule=rule).sample(seeds, DrawKey(1))
+        x = 1 + sample.nodes["node"].double()[:, None]
+        assert aggregated(x, sample.blocks[0].adjacency).tolist() == [[0.0], [3.0]]
+    if rule.replacement:
+        exact = rule.exact_weights(TO, RuleArrays(graph.edges, graph.columns))
+        assert exact is not None
+        assert exact.tolist() == [0.0, 0.0, 1.0]

@@ -27,6 +27,7 @@ from khop.rules.rule import FrontierField, Hop, NeedKind, Rule
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.testing.graphs import BUYS, PlainGraph, int64, plain_graphs_with_columns
 from khop.testing.hop_questions import Question, expect_same, questions, rows_of, sorted_edges
+from khop.testing.mean_draws import draws_average_to_exact_weights, uniform_rules_draw_all_edges_alike
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
 from khop.testing.watched_arrays import WatchedArrays, WatchedFrontier
 
@@ -330,32 +331,6 @@ def degrees_weigh_the_edges_of_a_row(rule: Rule) -> None:
     check()
 
 
-@promise
-def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
-    """State `is_uniform` only if every edge of a row is equally likely."""
-    if not rule.is_uniform:
-        return
-    edges, draws, fanout = 6, 600, 2
-    columns: dict[NodeType | EdgeType, dict[str, list[float]]] = {
-        BUYS: {"weight": [2.0**edge for edge in range(edges)], "time": list(range(edges))}
-    }
-    plain = PlainGraph({"user": edges, "item": 1}, {BUYS: [(edge, 0) for edge in range(edges)]}, {}, columns)
-    graph, hop = plain.in_memory(), Hop(1, {BUYS: fanout}, rule, edge_ids=True)
-    item = int64([0])
-    frontier = {
-        "item": Frontier(item, until=item + edges if FrontierField.UNTIL in rule.frontier_fields else None)
-    }
-    counts = torch.zeros(edges, dtype=torch.int64)
-    for number in range(draws):
-        counts += torch.bincount(
-            graph.sample_hop(frontier, hop, DrawKey(number))[BUYS].nodes, minlength=edges
-        )
-    # The keys are fixed, so the numbers are too. 60 is five standard deviations of a fair draw.
-    even = draws * fanout // edges
-    is_even = bool(((counts - even).abs() <= 60).all())
-    expect(is_even, f"edges of a row are drawn {counts.tolist()} times, must be near {even} each")
-
-
 PROMISES: tuple[Callable[[Rule], None], ...] = (
     it_is_a_value,
     drawn_edges_belong_to_their_rows,
@@ -371,6 +346,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
     exact_inference_draws_nothing_at_random,
     degrees_weigh_the_edges_of_a_row,
     uniform_rules_draw_all_edges_alike,
+    draws_average_to_exact_weights,
 )
 
 
