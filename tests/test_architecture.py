@@ -64,7 +64,7 @@ MAY_IMPORT = {
         "loading", "exchange", "distributed",
     },
     "training": BASICS | {
-        "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "loading",
+        "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "sampling", "loading",
     },
     "inference": BASICS | {
         "errors", "batch", "kernels", "rules", "features", "graph", "runtime", "models", "sampling",

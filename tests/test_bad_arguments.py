@@ -666,6 +666,10 @@ REFUSED: dict[str, Cases] = {
         ('inner 5: must be khop.Uniform(), khop.Weighted(column) or', lambda: khop.Sum(5)),
         ("inner of type Temporal: must be khop.Uniform(), khop.Weighted(column) or another rule without time limits; give Temporal(column, inner=Sum())", lambda: khop.Sum(khop.Temporal('t'))),
     ],
+    "RelationMean": [
+        ("column 5: must be the name of a column, as text", lambda: khop.RelationMean(5)),
+        ("inner 5: must be khop.Uniform(), khop.Labor() or another rule without time limits", lambda: khop.RelationMean("r", 5)),
+    ],
     "SymmetricSum": [
         ("inner 5: must be khop.Uniform(), khop.Weighted(column) or", lambda: khop.SymmetricSum(5)),
     ],

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from khop.pyg.convert import graph_to_pyg as graph_to_pyg
     from khop.pyg.label_links import links_from_pyg as links_from_pyg
     from khop.rules.labor import Labor as Labor
+    from khop.rules.relation_mean import RelationMean as RelationMean
     from khop.rules.rule import Rule as Rule
     from khop.rules.rule import RuleBase as RuleBase
     from khop.rules.sum import Sum as Sum
@@ -204,6 +205,7 @@ _PUBLIC = {
     "Quantized": "khop.graph.quantize",
     "Recommendations": "khop.api.recommend",
     "RowAdam": "khop.training.row_adam",
+    "RelationMean": "khop.rules.relation_mean",
     "Rule": "khop.rules.rule",
     "RuleBase": "khop.rules.rule",
     "Sample": "khop.batch",

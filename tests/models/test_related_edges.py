@@ -158,6 +158,31 @@ def test_edge_types_with_weights_are_joined(
     torch.testing.assert_close(together, one_by_one, rtol=0, atol=1e-6)  # weights of rules are float32
 
 
+@pytest.mark.parametrize("bases", [0, 3])
+def test_the_mean_over_many_keys_is_exact_by_the_rule_of_means(
+    graphs: tuple[khop.Graph, khop.Graph], bases: int
+) -> None:
+    """Before the nonlinearity, within five standard errors, and far from the mean of plain draws."""
+    graph, rule = graphs[0], khop.RelationMean("r")
+    torch.manual_seed(3)
+    model = RGCN.for_graph(graph, 8, 1, ["entity"], outputs=5, bases=bases, relations=COLUMN).double()
+    torch.nn.init.constant_(model.layers[0].weights.bias, 99.0)  # type: ignore[union-attr, arg-type]
+    exact = khop.node_rows(model, graph, graph.features, ["entity"], rule=rule)["entity"]
+    plain = khop.node_rows(model, graph, graph.features, ["entity"])["entity"]
+    torch.testing.assert_close(exact, plain, rtol=0, atol=1e-5)  # weights of rules are float32
+    off = []
+    for drawn_by in (rule, khop.Uniform()):
+        sampler = khop.NeighborSampler(graph, [2], rule=drawn_by, edge_ids=True)
+        columns = {"entity": ["x"], FACT: ["r"], BACK: ["r"]}
+        loader = khop.Loader(sampler, torch.arange(ENTITIES), ENTITIES, columns=columns)  # type: ignore[arg-type]
+        with torch.no_grad():
+            found = torch.stack([model(loader.batch(epoch, 0))["entity"] for epoch in range(400)])
+        error = 5 * found.std(0) / 20 + 1e-5
+        off.append(float(((found.mean(0) - exact).abs() / error).max()))
+    assert off[0] < 1
+    assert off[1] > 3
+
+
 def test_types_without_edges_leave_zero_gradients(graphs: tuple[khop.Graph, khop.Graph]) -> None:
     for graph, relations in ((graphs[0], COLUMN), (graphs[1], None)):
         for bases in (0, 3):

@@ -25,6 +25,7 @@ from khop.graph.store import GraphStore
 from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.rules.labor import Labor
+from khop.rules.relation_mean import RelationMean
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
@@ -65,6 +66,8 @@ RULES = {
     "labor": Labor(kappa=2),
     "temporal and labor": Temporal("time", inner=Labor()),
     "top k": TopK("weight"),
+    "relation mean": RelationMean("time"),
+    "temporal and relation mean": Temporal("time", inner=RelationMean("time", Labor())),
 }
 
 NEGATIVES = {
@@ -125,7 +128,7 @@ def batches(group: Group, home: Path) -> dict[str, int]:
             is_temporal = isinstance(rule, Temporal)
             for expansion in Expansion:
                 asked = seeds if is_temporal else replace(seeds, times=None)
-                is_induced = expansion is Expansion.SUBGRAPH and not is_temporal
+                is_induced = expansion is Expansion.SUBGRAPH and not (is_temporal or rule.has_weights(4))
                 samplers = [
                     NeighborSampler(
                         g,

@@ -50,6 +50,15 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"kind": "gin"},
         "sampler": {"rule": {"kind": "sum"}},
     },
+    "rgcn by means of relations": {
+        "task": {"label": "kind"},
+        "model": {"kind": "rgcn", "bases": 2, "relation": "way"},
+        "sampler": {"rule": {"kind": "relation-mean", "column": "way", "inner": "labor"}},
+    },
+    "rgcn by means of draws": {
+        "task": {"label": "kind"},
+        "model": {"kind": "rgcn", "relation": "way"},
+    },
     "clipped, sharded embeddings": {
         "task": {"label": "kind"},
         "model": {"embedding": 4, "embedded_types": "all", "embedding_update": "sharded"},

@@ -15,7 +15,7 @@ RUN = """
 graph = "{graph}"
 precision = "float64"
 task = {{ kind = "link-prediction", target = "entity fact entity", metric = "mrr" }}
-sampler = {{ fanouts = [3] }}
+sampler = {{ fanouts = [3], rule = {{ kind = "relation-mean", column = "r" }} }}
 model = {{ kind = "rgcn", hidden = 16, bases = 2, relation = "r", dropout = 0.0 }}
 training = {{ epochs = 2, batch_size = 50 }}
 [links]

@@ -23,6 +23,7 @@ VALUES = [
     khop.Sum(khop.Weighted("w")),
     khop.Sum(khop.Labor(layer_dependent=True, kappa=3)),
     khop.TopK("w"),
+    khop.RelationMean("r", khop.Labor()),
     khop.Temporal("t", khop.TemporalStrategy.SAMPLE, (5, -1), khop.Weighted("w", replacement=True)),
     khop.UniformNegatives(3, khop.NegativeMode.TRIPLET, exact=True),
     khop.DegreeNegatives(2, power=0.5),

@@ -17,7 +17,7 @@ def write_labeled_graph(path: Path, nodes: int = 240) -> Path:
 
     `price` is a number around 5,000, `kind` one of three classes of unequal size, `tags` a set of three
     labels with unknown entries (255), `size` two numbers. Edges have `stars`, one of three classes or -1, and
-    `weight`, a number, which follow from the features of both ends.
+    `weight`, a number, which follow from the features of both ends, and a relation, `way`, 0 to 3.
     """
     generator = torch.Generator().manual_seed(11)
     x = torch.randn(nodes, 4, generator=generator)
@@ -41,4 +41,5 @@ def write_labeled_graph(path: Path, nodes: int = 240) -> Path:
     stars, weight = torch.bucketize(felt, torch.tensor([-0.5, 0.8])), 70 + 9 * felt
     unknown = torch.rand(felt.numel(), generator=generator) < 0.1
     of_edges = {"stars": stars.masked_fill(unknown, -1), "weight": weight}
+    of_edges["way"] = ((sources * destinations) % 11).clamp(max=3)
     return write_graph(path, {"item": items}, {LIKE: EdgeTable(sources, destinations, of_edges)})

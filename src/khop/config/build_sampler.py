@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from khop.config.builtin import LaborOptions, SumOptions, TopKOptions, UniformOptions, WeightedOptions
+from khop.config.builtin import (
+    LaborOptions,
+    RelationMeanOptions,
+    SumOptions,
+    TopKOptions,
+    UniformOptions,
+    WeightedOptions,
+)
 from khop.config.contexts import RuleContext, SamplerContext
 from khop.config.tables import SamplerTable
 from khop.rules.labor import Labor
+from khop.rules.relation_mean import RelationMean
 from khop.rules.rule import Rule
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
@@ -49,6 +57,11 @@ def summing(options: SumOptions, context: RuleContext) -> Sum:
 def symmetric_sum(options: SumOptions, context: RuleContext) -> SymmetricSum:
     """Make the rule of draws that estimate normalized sums."""
     return SymmetricSum(_inner(options))
+
+
+def relation_mean(options: RelationMeanOptions, context: RuleContext) -> RelationMean:
+    """Make the rule of draws that estimate means by relation."""
+    return RelationMean(options.column, Labor() if options.inner == "labor" else Uniform())
 
 
 def weighted(options: WeightedOptions, context: RuleContext) -> Weighted:

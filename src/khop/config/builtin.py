@@ -243,6 +243,23 @@ class SymmetricSum:
 
 
 @dataclass(frozen=True)
+class RelationMeanOptions:
+    """Options of draws that estimate means by relation."""
+
+    column: Annotated[str, Field(min_length=1)]
+    """Edge column of relations"""
+    inner: Literal["uniform", "labor"] = "uniform"
+    """Rule that draws the neighbors"""
+
+
+class RelationMean:
+    """Draws weighted so that layers average all neighbors of each relation."""
+
+    Options = RelationMeanOptions
+    build = ImportedLater("khop.config.build_sampler:relation_mean")
+
+
+@dataclass(frozen=True)
 class LaborOptions:
     """Options of draws by numbers that all rows of a batch share."""
 

@@ -48,6 +48,7 @@ RULES = Family(
         "weighted": "khop.config.builtin:Weighted",
         "sum": "khop.config.builtin:Sum",
         "symmetric-sum": "khop.config.builtin:SymmetricSum",
+        "relation-mean": "khop.config.builtin:RelationMean",
         "labor": "khop.config.builtin:Labor",
         "top-k": "khop.config.builtin:TopK",
     },

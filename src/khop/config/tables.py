@@ -117,7 +117,7 @@ class RuleTable(Section):
     option_prefix = "rule-"
 
     kind: Annotated[str, KindOf(RULES), Default("uniform, or weighted if sampler.weight is set")]
-    """Rule that draws neighbors: uniform, weighted, sum, symmetric-sum, labor, top-k, or
+    """Rule that draws neighbors: uniform, weighted, sum, symmetric-sum, relation-mean, labor, top-k, or
     package.module:Class"""
 
 

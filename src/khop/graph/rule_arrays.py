@@ -15,6 +15,7 @@ from khop.kernels.descending_keys import descending_keys
 from khop.kernels.edge_times import EdgeTimes, whole_numbers
 from khop.kernels.memory import expect_random_access
 from khop.kernels.parallel_rows import parallel_rows
+from khop.kernels.relation_counts import relation_counts
 from khop.kernels.rising import Rising, outline, outline_size
 from khop.kernels.sort_rows import first_unsorted
 from khop.kernels.weight_sums import weight_sums
@@ -61,6 +62,7 @@ class RuleArrays:
             NeedKind.SOURCE_IDS: lambda: self.source_ids(need.edge_type),
             NeedKind.PARALLEL_ROWS: lambda: self.vector(need),
             NeedKind.DESCENDING: lambda: self.vector(need),
+            NeedKind.RELATION_COUNTS: lambda: self.vector(need),
         }
         make[need.kind]()
 
@@ -79,9 +81,13 @@ class RuleArrays:
         return self._source_ids[edge_type]
 
     def vector(self, need: Need) -> Tensor | None:
-        """Return rows in which edges share a source, or numbers that sort a column; see DrawArrays."""
+        """Return rows in which edges share a source, or the vector of a column; see DrawArrays."""
         if need not in self._vectors:
-            make = {NeedKind.PARALLEL_ROWS: _parallel_rows, NeedKind.DESCENDING: _descending}[need.kind]
+            make = {
+                NeedKind.PARALLEL_ROWS: _parallel_rows,
+                NeedKind.DESCENDING: _descending,
+                NeedKind.RELATION_COUNTS: _relation_counts,
+            }[need.kind]
             self._vectors[need] = make(self, need)
         return self._vectors[need]
 
@@ -217,6 +223,22 @@ def _descending(arrays: RuleArrays, need: Need) -> Tensor | None:
 
     name, files = _name(edge_type, f"descending.{column}"), (edge_column(edge_type, column),)
     return arrays.derived.vector(name, values.numel(), make, files)
+
+
+def _relation_counts(arrays: RuleArrays, need: Need) -> Tensor | None:
+    """Return the edges of the row with the same value of a column, int32 (edges); None without the column."""
+    edge_type, column = need.edge_type, need.column
+    values = arrays.column(edge_type, column)
+    if values is None:
+        return None
+    csc = arrays.edges[edge_type]
+    return arrays.derived.vector(
+        _name(edge_type, f"relation_counts.{column}"),
+        csc.num_edges,
+        lambda: relation_counts(csc, values),
+        [edge_array(edge_type, "indptr"), edge_column(edge_type, column)],
+        "int32",
+    )
 
 
 def _searched(prepared: set[str], name: str, vector: Tensor) -> Tensor:

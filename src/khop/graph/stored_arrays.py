@@ -70,7 +70,7 @@ class StoredArrays:
         return found
 
     def vector(self, need: Need) -> Tensor | None:
-        """Return rows in which edges share a source, or numbers that sort a column; see DrawArrays."""
+        """Return rows in which edges share a source, or the vector of a column; see DrawArrays."""
         made = self._made
         found = self._once(need.kind, need.edge_type, need.column, lambda *_: made.vector(need))
         assert found is None or isinstance(found, Tensor)

@@ -32,8 +32,13 @@ class RGCN(Stack):
     destination, then ReLU and dropout, plus h itself with `residual="add"`. All node types share W, b and
     norm, so with `encoder="none"` the input rows of all types have one width. Each edge type has its own W_e.
     With `bases` above 0, W_e is a learned mixture of `bases` matrices that all edge types share: fewer
-    parameters if many edge types have few edges. With `relations`, each value of an integer edge column is a
-    relation as if it were an edge type; batches need this column.
+    parameters if many edge types have few edges.
+
+    With `relations`, each value of an integer edge column is a relation as if it were an edge type; batches
+    need this column. Where few neighbors are drawn, draw them by `khop.RelationMean(column)`: a layer then
+    estimates the means over all neighbors of each relation, which exact inference computes. Without weights
+    of a rule it averages the drawn edges of each relation, and a relation without drawn edges adds 0, so rare
+    relations count less than in exact inference.
     """
 
     def __init__(
@@ -89,6 +94,11 @@ class RGCN(Stack):
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases, relations, encoder)
+
+    @property
+    def relations(self) -> RelationColumn | None:
+        """The column of relations; None if each edge type is one relation."""
+        return self._relations
 
     @property
     def input_columns(self) -> Mapping[Type, tuple[str, ...]]:

@@ -41,6 +41,10 @@ class NeedKind(StrEnum):
     SOURCE_IDS = "source_ids"  # the original id of each edge's source
     PARALLEL_ROWS = "parallel_rows"  # rows in which edges share a source
     DESCENDING = "descending"  # numbers that sort a column of the edges from the largest
+    RELATION_COUNTS = "relation_counts"  # edges of a row with the same value of a column
+
+
+OF_INTEGERS = frozenset({NeedKind.TIMES, NeedKind.RELATION_COUNTS})
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,9 @@ class DrawArrays(Protocol):
         ...
 
     def vector(self, need: Need) -> Tensor | None:
-        """Return PARALLEL_ROWS, uint8 (rows), None if no row has 1; or DESCENDING, int64 (edges).
+        """Return PARALLEL_ROWS, uint8 (rows), None if no row has 1; or the vector of a column.
 
-        None also without the column.
+        DESCENDING is int64 (edges), RELATION_COUNTS int32 (edges); None without the column.
         """
         ...
 
@@ -316,9 +320,9 @@ def _check_column(schema: Schema, rule: RuleBase, column: str, kind: NeedKind) -
     if not having:
         there = {type_: sorted(of_type) for type_, of_type in columns.items()}
         raise ValueError(f"{rule}: no column {column!r}; there are {there}")
-    number = "integer" if kind is NeedKind.TIMES else "number"
+    number = "integer" if kind in OF_INTEGERS else "number"
     for type_, spec in having.items():
-        is_usable = not spec.shape and (kind is not NeedKind.TIMES or spec.dtype not in _NOT_INTEGERS)
+        is_usable = not spec.shape and (kind not in OF_INTEGERS or spec.dtype not in _NOT_INTEGERS)
         if kind is not NeedKind.COLUMN and not is_usable:
             raise ValueError(
                 f"{rule}: column {column!r} of {type_!r} is {spec.dtype} of shape {spec.shape}: "

@@ -102,6 +102,11 @@ class LinkSampler(SamplerBase):
         return self.neighbors.exact_fanouts
 
     @property
+    def averaged_types(self) -> frozenset[EdgeType]:
+        """Edge types of which samples average a few neighbors, and exact evaluation all of them."""
+        return self.neighbors.averaged_types
+
+    @property
     def seed_kinds(self) -> frozenset[SeedKind]:
         """The kinds of seeds that `sample` takes: links, and nodes beside them or alone."""
         return frozenset({"nodes", "links"})

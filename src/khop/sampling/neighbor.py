@@ -114,6 +114,22 @@ class NeighborSampler(SamplerBase):
         exact, schema = self.rule.exact_fanout, self.graph.schema
         return [{t: exact(schema, t, f) if f else 0 for t, f in of_hop.items()} for of_hop in self.fanouts]
 
+    @property
+    def averaged_types(self) -> frozenset[EdgeType]:
+        """Edge types of which samples average a few neighbors, and exact evaluation all of them.
+
+        None within time limits: there is no exact evaluation then.
+        """
+        rule, schema = self.rule, self.graph.schema
+        limited = {(t, f) for of_hop in self.fanouts for t, f in of_hop.items() if f > 0}
+        return frozenset(
+            edge_type
+            for edge_type, fanout in limited
+            if not reads_times(rule)
+            and not rule.has_weights(fanout)
+            and rule.exact_fanout(schema, edge_type, fanout) != fanout
+        )
+
     def settings(self) -> Mapping[str, object]:
         """Return the arguments beside the graph."""
         return {

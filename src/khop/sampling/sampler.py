@@ -197,6 +197,11 @@ class Sampler(Protocol):
         """
         ...
 
+    @property
+    def averaged_types(self) -> frozenset[EdgeType]:
+        """Edge types of which samples average a few neighbors, and exact evaluation all of them."""
+        ...
+
     def settings(self) -> Mapping[str, object]:
         """Return the arguments beside the graph that make the same sampler, on a server; or Unsupported.
 
@@ -256,6 +261,11 @@ class SamplerBase(Sampler):
     def exact_fanouts(self) -> Sequence[Fanout] | None:
         """None: exact evaluation follows all edge types."""
         return None
+
+    @property
+    def averaged_types(self) -> frozenset[EdgeType]:
+        """Edge types of which samples average a few neighbors: by default none is known."""
+        return frozenset()
 
     def settings(self) -> Mapping[str, object]:
         """Raise Unsupported: servers make this sampler only if it states its arguments."""

@@ -18,6 +18,7 @@ from khop.draw import (
 )
 from khop.errors import Unsupported
 from khop.rules.labor import Labor
+from khop.rules.relation_mean import RelationMean
 from khop.rules.sum import Sum
 from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.temporal import Temporal
@@ -38,6 +39,7 @@ _BUILTIN: dict[str, type] = {
         Weighted,
         Sum,
         SymmetricSum,
+        RelationMean,
         Labor,
         TopK,
         Temporal,

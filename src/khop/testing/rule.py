@@ -23,7 +23,7 @@ from khop.kernels.draw_request import DrawRequest
 from khop.kernels.sample_hop import sample_hop
 from khop.partition.local_partition_graph import LocalPartitionGraph
 from khop.partition.parts_folder import open_parts
-from khop.rules.rule import FrontierField, Hop, NeedKind, Rule
+from khop.rules.rule import OF_INTEGERS, FrontierField, Hop, Rule
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.testing.graphs import BUYS, PlainGraph, int64, plain_graphs_with_columns
 from khop.testing.hop_questions import Question, expect_same, questions, rows_of, sorted_edges
@@ -189,7 +189,7 @@ def a_graph_without_its_columns_is_refused(rule: Rule) -> None:
     """Accept in `check` a graph with its columns; raise ValueError that names a column that is missing."""
     needs = {need.column: need.kind for need in rule.needs(BUYS) if need.column}
     specs = {
-        column: ColumnSpec("int64" if kind is NeedKind.TIMES else "float32", ())
+        column: ColumnSpec("int64" if kind in OF_INTEGERS else "float32", ())
         for column, kind in needs.items()
     }
 

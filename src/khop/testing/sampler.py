@@ -343,6 +343,7 @@ def evaluation_uses_a_sampler_or_the_default(make: Make) -> None:
     fanouts = sampler.exact_fanouts
     if fanouts is not None:
         expect_equal("number of exact_fanouts", len(fanouts), sampler.num_layers)
+    expect(sampler.averaged_types <= {*graph.schema.edge_types}, "averaged_types: some are not in the graph")
     kernels = unless_unsupported(sampler.for_kernels)
     if kernels is not None:
         seeds = seeds_of({"item": [1, 3]})

@@ -72,6 +72,6 @@ class WatchedArrays:
         return self.inner.source_ids(edge_type)
 
     def vector(self, need: Need) -> Tensor | None:
-        """Return rows in which edges share a source, or numbers that sort a column."""
+        """Return rows in which edges share a source, or the vector of a column."""
         self.read.add((need.kind, need.edge_type, need.column))
         return self.inner.vector(need)

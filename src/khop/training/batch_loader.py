@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from khop.batch import Batch
+from khop.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from khop.loading.static_batches import StaticBatches
@@ -32,6 +33,13 @@ class BatchLoader(Protocol):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from the position; ValueError if the state is for other seeds."""
         ...
+
+
+@runtime_checkable
+class SamplingLoader(Protocol):
+    """A loader whose batches are samples of a graph; khop.Loader implements it."""
+
+    graph_sampler: Sampler
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ from khop.training.batch_loader import BatchLoader
 from khop.training.checkpoint import restore_model, restore_optimizer
 from khop.training.checkpoint_writer import BEST, LAST
 from khop.training.chosen_steps import chosen_steps
+from khop.training.drawn_relations import notice_drawn_relations
 from khop.training.finite import evaluation_of
 from khop.training.gathered_step import GatheredStep, RankStep
 from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
@@ -219,6 +220,8 @@ class Trainer:
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
         check_equal_settings(self._group, {**own, **settings.facts})
+        if self._group.rank == 0:
+            notice_drawn_relations(self.model, self.loader)
         self._output.begin(state.epoch * len(self.loader) + state.step, len(self.loader))
         linear = settle_linear(self._group, self.model, settings, self.state.linear, self.observer.warned)
         with self._group.exchanging("sharing the weights"):

@@ -14,6 +14,7 @@ from khop import (
     Expansion,
     Labor,
     NeighborSampler,
+    RelationMean,
     Seeds,
     Sum,
     SymmetricSum,
@@ -156,7 +157,9 @@ def test_weights_of_sums_are_computed_without_a_read(expansion: Expansion) -> No
 
 
 @pytest.mark.parametrize(
-    "rule", [Sum(Weighted("weight")), Temporal("time", inner=Sum()), Sum(Labor())], ids=str
+    "rule",
+    [Sum(Weighted("weight")), Temporal("time", inner=Sum()), Sum(Labor()), RelationMean("time")],
+    ids=str,
 )
 def test_other_weights_are_left_to_the_cpu(rule: Rule) -> None:
     edge = ("node", "to", "node")
