@@ -112,6 +112,14 @@ class SaysMean(khop.Weighted):
 
 
 @dataclass(frozen=True)
+class SaysShares(khop.Sum):
+    """It says that the weights of a sum are those of a mean."""
+
+    def has_shares(self, fanout: int) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
 class TooMany(khop.Uniform):
     """More edges than it says."""
 
@@ -200,6 +208,7 @@ WRONG = {
     CountsNothing(): (suite.degrees_weigh_the_edges_of_a_row, "have no weights"),
     DrawsAgain(): (suite.exact_inference_draws_nothing_at_random, "of exact inference, with another key"),
     SaysMean("weight"): (suite.draws_average_to_exact_weights, "in the mean of draws, must be"),
+    SaysShares(): (suite.shares_add_up_to_one, "must add up to 1"),
     Sums(): (suite.all_neighbors_have_their_exact_weights, "weights of all edges are"),
 }
 

@@ -331,6 +331,25 @@ def degrees_weigh_the_edges_of_a_row(rule: Rule) -> None:
     check()
 
 
+@promise
+def shares_add_up_to_one(rule: Rule) -> None:
+    """Give weights that add up to 1 in each row with neighbors, for the fanouts of `has_shares`."""
+    if not any(rule.has_shares(fanout) for fanout in (-1, 2)):
+        return
+
+    @examples(question=questions(rule))
+    def check(question: Question) -> None:
+        for edge_type, found in question.drawn(rule).items():
+            if not rule.has_shares(question.fanouts[edge_type]):
+                continue
+            for _, edges, weights in rows_of(found):
+                expect(weights is not None, f"edges {edges} have shares, and no weights")
+                is_mean = not edges or abs(sum(weights or []) - 1) < 1e-5
+                expect(is_mean, f"shares of edges {edges} are {weights}, must add up to 1")
+
+    check()
+
+
 PROMISES: tuple[Callable[[Rule], None], ...] = (
     it_is_a_value,
     drawn_edges_belong_to_their_rows,
@@ -347,6 +366,7 @@ PROMISES: tuple[Callable[[Rule], None], ...] = (
     degrees_weigh_the_edges_of_a_row,
     uniform_rules_draw_all_edges_alike,
     draws_average_to_exact_weights,
+    shares_add_up_to_one,
 )
 
 
