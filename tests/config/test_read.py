@@ -60,7 +60,8 @@ FANOUTS_ALLOWED = (
         ),
         (
             {"gpu": {"cache": "much"}},
-            'gpu.cache is \'much\': must be bytes, as "4GB", or a share of the input columns, as "20%"; 0 for none',
+            "gpu.cache is 'much': must be bytes, as \"4GB\", or a share of the input columns, "
+            'as "20%"; 0 for none',
         ),
         ({"threads": -1}, "threads is -1: must be a whole number of at least 0 and at most 1024"),
         ({"training": {"epochs": "3"}}, "training.epochs is '3': must be a whole number of at least 1"),
