@@ -26,6 +26,8 @@ from khop.partition.local_partitions import LocalPartitions
 from khop.partition.parts_folder import open_parts
 from khop.rules.labor import Labor
 from khop.rules.relation_mean import RelationMean
+from khop.rules.sum import Sum
+from khop.rules.symmetric_sum import SymmetricSum
 from khop.rules.temporal import Temporal, TemporalStrategy
 from khop.rules.top_k import TopK
 from khop.rules.uniform import Uniform
@@ -68,7 +70,11 @@ RULES = {
     "top k": TopK("weight"),
     "relation mean": RelationMean("time"),
     "temporal and relation mean": Temporal("time", inner=RelationMean("time", Labor())),
+    "sums": Sum(),
+    "normalized sums": SymmetricSum(),
+    "weighted, with replacement": Weighted("weight", replacement=True),
 }
+OF_ALL = ("weighted, with replacement",)  # weights of all neighbors in the last hop
 
 NEGATIVES = {
     "uniform": UniformNegatives(2, exact=True),
@@ -128,11 +134,12 @@ def batches(group: Group, home: Path) -> dict[str, int]:
             is_temporal = isinstance(rule, Temporal)
             for expansion in Expansion:
                 asked = seeds if is_temporal else replace(seeds, times=None)
-                is_induced = expansion is Expansion.SUBGRAPH and not (is_temporal or rule.has_weights(4))
+                has_weights = rule.has_weights(4) or name in OF_ALL
+                is_induced = expansion is Expansion.SUBGRAPH and not is_temporal and not has_weights
                 samplers = [
                     NeighborSampler(
                         g,
-                        [4, {"user buys item": 3, "*": 2}, 3],
+                        [4, {"user buys item": 3, "*": 2}, -1 if name in OF_ALL else 3],
                         rule=rule,
                         expansion=expansion,
                         edge_ids=True,

@@ -31,6 +31,7 @@ def trained(
     out: str,
     epochs: int,
     names: tuple[str, ...] = tuple(SAMPLERS),
+    micro_batches: int = 1,
 ) -> None:
     """Train with some samplers up to an epoch; a run that exists goes on."""
     torch.set_num_threads(1)
@@ -47,6 +48,7 @@ def trained(
             shuffle=True,
             columns=["x"],
             seed_columns=["category"],
+            micro_batches=micro_batches,
         )
         settings = khop.TrainerSettings(epochs, 0.05, precision="float64")
         task = khop.NodeClassification(ITEM, "category")

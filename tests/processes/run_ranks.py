@@ -59,6 +59,21 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
         "task": {"label": "kind"},
         "model": {"kind": "rgcn", "relation": "way"},
     },
+    "gcn over labor": {
+        "task": {"label": "kind"},
+        "model": {"kind": "gcn"},
+        "sampler": {"rule": {"kind": "symmetric-sum", "inner": "labor", "kappa": 2}},
+    },
+    "labor": {"task": {"label": "kind"}, "sampler": {"rule": {"kind": "labor"}}},
+    "top-k": {
+        "task": {"label": "kind"},
+        "sampler": {"rule": {"kind": "top-k", "column": "weight"}},
+    },
+    "weighted sums": {
+        "task": {"label": "kind"},
+        "model": {"kind": "gin"},
+        "sampler": {"rule": {"kind": "sum", "column": "weight", "replacement": True}},
+    },
     "clipped, sharded embeddings": {
         "task": {"label": "kind"},
         "model": {"embedding": 4, "embedded_types": "all", "embedding_update": "sharded"},
@@ -76,6 +91,13 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
             "plateau_patience": 2,
         },
     },
+    "lightgcn, bpr": {
+        "task": LINKS,
+        "links": {"loss": "bpr", "negatives_per_positive": 3},
+        "model": {"kind": "lightgcn"},
+        "sampler": {"rule": {"kind": "symmetric-sum"}},
+    },
+    "mlp": {"task": LINKS, "links": {"decoder": "mlp", "ranking": True}},
     "spot target": {"task": LINKS, "links": {"spot_target": 5}},
     "hard and shared": {
         "task": LINKS,
@@ -117,6 +139,8 @@ def raw_run(graph: str, tables: dict[str, dict[str, Any]]) -> RawRun:
     }
     for name, table in tables.items():
         values[name] = values.get(name, {}) | table
+    if values["model"].get("kind") == "lightgcn":
+        del values["model"]["dropout"]  # it has none
     return RawRun(values, "run.toml")
 
 

@@ -43,6 +43,15 @@ def test_losses_are_the_same_on_one_process_and_on_two_ranks_of_a_partitioned_gr
     compare(tmp_path / "one", tmp_path / "two", names)
 
 
+def test_micro_batches_of_groups_have_the_gradient_of_the_step(tmp_path: Path) -> None:
+    """Two or three groups in a step, in three parts: a part may have no group."""
+    folder, names = folders(tmp_path)["whole"], ("saint-walk", "cluster", "shadow, merged")
+    for micro_batches in (1, 3):
+        out = str(tmp_path / f"{micro_batches}")
+        trained(0, torch.device("cpu"), folder, "whole", out, 2, names, micro_batches)
+    compare(tmp_path / "1", tmp_path / "3", names)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_losses_are_the_same_on_four_ranks_and_after_a_resume_by_another_number(
@@ -53,3 +62,6 @@ def test_losses_are_the_same_on_four_ranks_and_after_a_resume_by_another_number(
     for procs, epochs, placement in ((2, 1, "all"), (4, 2, "features")):
         ranks.launch(trained, procs, (graphs["parts"], placement, str(tmp_path / "many"), epochs))
     compare(tmp_path / "one", tmp_path / "many")
+    micro = (graphs["parts"], "all", str(tmp_path / "micro"), 2, tuple(SAMPLERS), 2)
+    ranks.launch(trained, 2, micro)
+    compare(tmp_path / "one", tmp_path / "micro")

@@ -24,13 +24,14 @@ relation = "r"
 corrupt = "both"
 exact = true
 eval_negatives = 5
+loss = "{loss}"
 """
 
 
-def written(home: Path, decoder: str = "complex") -> Path:
+def written(home: Path, decoder: str = "complex", loss: str = "bce") -> Path:
     as_column(home / "graph", Triples.drawn())
     path = home / f"{decoder}.toml"
-    path.write_text(RUN.format(graph=home / "graph", decoder=decoder))
+    path.write_text(RUN.format(graph=home / "graph", decoder=decoder, loss=loss))
     return path
 
 
@@ -50,15 +51,21 @@ def test_a_resumed_run_takes_the_same_course(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("decoder", ["complex", "transe", "rotate", "distmult"])
-def test_ranks_and_partitions_take_the_same_course(tmp_path: Path, decoder: str) -> None:
-    run = str(written(tmp_path, decoder))
-    partition_graph(tmp_path / "graph", tmp_path / "parts", 2, method="random")
+@pytest.mark.parametrize(
+    ("decoder", "loss"),
+    [("complex", "bce"), ("transe", "bce"), ("rotate", "bce"), ("distmult", "bce"), ("distmult", "bpr")],
+)
+def test_ranks_and_partitions_take_the_same_course(tmp_path: Path, decoder: str, loss: str) -> None:
+    run = str(written(tmp_path, decoder, loss))
+    for parts in (2, 4):
+        partition_graph(tmp_path / "graph", tmp_path / f"parts-of-{parts}", parts, method="random")
     train(run, "--out", str(tmp_path / "one"))
     train(run, "--out", str(tmp_path / "many"), "--epochs", "1", "--procs", "2")
     train("--resume", str(tmp_path / "many"), "--epochs", "2", "--procs", "4")
-    train(run, "--out", str(tmp_path / "parts-1"), "--graph", str(tmp_path / "parts"), "--procs", "2")
+    for parts in ("2", "4"):
+        graph = ("--graph", str(tmp_path / f"parts-of-{parts}"), "--procs", parts)
+        train(run, "--out", str(tmp_path / f"parts-{parts}"), *graph)
     expected = course(tmp_path / "one")
-    for name in ("many", "parts-1"):
+    for name in ("many", "parts-2", "parts-4"):
         for one, other in zip(course(tmp_path / name), expected, strict=True):
             assert one == pytest.approx(other, rel=1e-9), name

@@ -1,4 +1,4 @@
-"""Runs over bags of words take one course: dense or sparse, on ranks, on parts and over servers."""
+"""Runs over bags of words take one course: dense or sparse, on ranks, on parts, resumed and over servers."""
 
 from __future__ import annotations
 
@@ -58,10 +58,12 @@ def test_all_ways_take_one_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         infer_here(f"runs/{kind}", "--out", f"{kind}.npy")
     train("run.toml", "--out", "runs/ranks", "--procs", "2")
     train("run.toml", "--out", "runs/parts", "--graph", "parts", "--procs", "2")
+    train("run.toml", "--out", "runs/resumed", "--graph", "parts", "--procs", "2", "--epochs", "1")
+    train("--resume", "runs/resumed", "--epochs", "2", "--procs", "4")
     with servers() as start:
         train("run.toml", "--out", "runs/far", "--servers", start("sparse").address)
     expected = course("runs/sparse")
-    for name in ("dense", "ranks", "parts", "far"):
+    for name in ("dense", "ranks", "parts", "resumed", "far"):
         assert course(f"runs/{name}") == pytest.approx(expected, rel=1e-9), name
     outputs = [np.load(f"{kind}.npy") for kind in ("sparse", "dense")]
     assert np.allclose(*outputs, rtol=0, atol=1e-9)
