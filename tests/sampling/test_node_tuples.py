@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
+from khop.api.connect import graph_on
 from khop.models import SAGE
 from khop.runtime.group import this_group
 from khop.sampling.seeds import SeedOrder
 from support.covered import covered
 from support.group_graphs import COUNT, chorded
+from support.in_process import exchange_with
 from support.small_folders import write_learnable_graph
 from support.started_ranks import StartedRanks
 
@@ -72,6 +74,21 @@ def test_disjoint_trees_have_a_key_for_each_node_of_a_tuple() -> None:
     sample = khop.Loader(sampler, khop.NodeTuples(same), 2).batch(0, 0).sample
     assert sample.nodes["node"][:6].tolist() == [4] * 6
     assert len(set(sample.nodes["node"][6:].tolist())) > 1
+
+
+def test_servers_sample_tuples(tmp_path: Path) -> None:
+    folder = write_learnable_graph(tmp_path / "graph", nodes=60)
+    tuples = khop.NodeTuples(torch.arange(60).view(20, 3), torch.rand(20))
+    batches = []
+    for graph in (khop.open_graph(folder), graph_on(exchange_with(khop.open_graph(folder), 2))):
+        loader = khop.Loader(khop.NeighborSampler(graph, [3, 2]), tuples, 7, shuffle=True, columns=["x"])
+        batches.append(list(loader.epoch(1)))
+    for one, other in zip(*batches, strict=True):
+        assert torch.equal(one.input_nodes, other.input_nodes)
+        assert torch.equal(one["x"], other["x"])
+        assert torch.equal(one.seed_index, other.seed_index)
+        assert torch.equal(one.tuple_labels["item"], other.tuple_labels["item"])
+    assert [batch.tuple_labels["item"].numel() for batch in batches[1]] == [7, 7, 6]
 
 
 def test_the_state_knows_tuples_and_labels() -> None:

@@ -381,11 +381,10 @@ def _tuples(
     graph: Graph, seeds: NodeTuples, seed_times: SeedTimes | None
 ) -> tuple[SeedTuples, tuple[NodeType, ...]]:
     on_gpu = graph.stores is not None and graph.stores.edges is not None
-    if seed_times is not None or graph.servers is not None or on_gpu:
+    if seed_times is not None or on_gpu:
         raise ValueError(
-            "khop.NodeTuples: have no times, and are sampled in this process on the CPU; leave out "
-            "seed_times, open the graph without servers, or leave the topology to the CPU, "
-            'topology="host"'
+            "khop.NodeTuples: have no times, and are sampled on the CPU; leave out seed_times, or leave the "
+            'topology to the CPU, topology="host"'
         )
     found = seeds.of_graph(graph)
     return found, tuple(found.counts)

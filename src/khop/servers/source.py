@@ -70,8 +70,11 @@ class RemoteSource:
     def _made(self, stop: threading.Event | None, request: BatchRequest) -> Drawn:
         transfer = self.local.transfer
         with nullcontext() if transfer is None else pinned_results():
-            answer = self._answer(request, request.seeds(), stop)
+            seeds = request.seeds()
+            answer = self._answer(request, seeds, stop)
             drawn = self._with_local_columns(answer.value)
+            if seeds.tuple_labels is not None:  # servers get the nodes alone
+                drawn = replace(drawn, sample=replace(drawn.sample, tuple_labels=seeds.tuple_labels))
             drawn = replace(drawn, traffic={**drawn.traffic, **self._traffic(answer)})
             if transfer is None:
                 return drawn
