@@ -316,6 +316,7 @@ def test_a_client_that_stops_sending_is_dropped_and_others_are_answered() -> Non
         (b"", None, "does not begin with its size"),
         (REQUEST_SIZE.pack(1) + b"12", None, "does not begin with its size"),
         (REQUEST_SIZE.pack(1 << 63), None, "the most are"),
+        (b"khop" + (6).to_bytes(4, "little") + bytes(40), None, "the client has an earlier khop"),
         (REQUEST_SIZE.pack(4) + b"1", b"2345", "5 bytes came of 4 that it has"),
     ],
 )

@@ -23,7 +23,13 @@ from khop.servers.errors import (
     ServerError,
 )
 from khop.servers.fair_queue import Client, QueueLimits
-from khop.servers.request_handler import Incoming, RequestHandler, error_message, resident_bytes
+from khop.servers.request_handler import (
+    SMALL_REQUEST,
+    Incoming,
+    RequestHandler,
+    error_message,
+    resident_bytes,
+)
 from khop.servers.transport import Buffer
 from support.byte_service import ByteJob, ByteService, arrived, expected, request
 
@@ -101,21 +107,22 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
 
 
 def test_a_request_without_room_for_its_bytes_is_refused_before_they_come() -> None:
-    """Servers ask each other without a bound: batches wait for these answers."""
+    """Servers ask each other without a bound, as batches wait for these answers; small requests have none."""
     handler = RequestHandler(ByteService(), QueueLimits(request_bytes_per_owner=50))
     body, received = request(9), list[str]()
 
-    def answer(token: Token, client: Client) -> None:
+    def answer(token: Token, client: Client, num_bytes: int = SMALL_REQUEST + 1) -> None:
         def receive() -> bytes:
             received.append(client.owner)
             return body
 
-        handler.answer(Incoming(60, receive), token, client, _Stream(), 1)
+        handler.answer(Incoming(num_bytes, receive), token, client, _Stream(), 1)
 
-    with pytest.raises(Busy, match="0 of a, and no room for 60 more"):
+    with pytest.raises(Busy, match="0 of a, and no room for 32,769 more"):
         answer(ANYONE, ONE)
     answer(BETWEEN, OTHER)
-    assert received == ["b"]
+    answer(ANYONE, ONE, 60)
+    assert received == ["b", "a"]
 
 
 class _DrainedMeanwhile(ByteService):
@@ -161,9 +168,11 @@ def test_a_machine_without_room_for_a_thread_is_no_fault_of_the_request(
         raise RuntimeError("can't start new thread")
 
     handler = RequestHandler(ByteService(), QueueLimits())
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", full)
-    with pytest.raises(MachineFailed, match="can't start new thread"):
-        handler.answer(arrived(request(9)), ANYONE, ONE, _Stream(), 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", full)
+        with pytest.raises(MachineFailed, match="can't start new thread"):
+            handler.answer(arrived(request(9)), ANYONE, ONE, _Stream(), 1)
+    handler.answer(arrived(request(9)), ANYONE, ONE, _Stream(), 1)  # once there is room again
 
 
 def test_a_desk_is_idle_between_requests() -> None:

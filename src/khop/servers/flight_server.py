@@ -16,9 +16,10 @@ import pyarrow.flight as flight
 from khop.servers.access import ServerSecurity, Token, Tokens, token_of
 from khop.servers.addresses import Address, resolved
 from khop.servers.call_timeouts import Call, CallTimeouts
-from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated
+from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated, WrongVersion
 from khop.servers.fair_queue import Client
 from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST, REQUEST_SIZE
+from khop.servers.frame import MAGIC
 from khop.servers.peer_sockets import shut_down
 from khop.servers.request_handler import Incoming, RequestHandler, error_message
 from khop.servers.transport import Buffer
@@ -214,6 +215,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 def _begun(command: bytes) -> tuple[int, bytes]:
     """Return the size of a request, and its first bytes."""
     head = command[REQUEST_SIZE.size :]
+    if command.startswith(MAGIC):  # before version 7, a call had the whole request
+        raise WrongVersion("request: the client has an earlier khop; install the same on both sides")
     try:
         (size,) = REQUEST_SIZE.unpack(command[: REQUEST_SIZE.size])
     except struct.error:

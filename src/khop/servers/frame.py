@@ -43,7 +43,7 @@ DTYPES = {
     )
 }
 _PREFIX = struct.Struct("<4sIQ")
-_MAGIC = b"khop"
+MAGIC = b"khop"
 _ALIGNED = 64  # bytes: the tensors of a message lie in one block, each where vector instructions like it
 _MOST_BYTES = 1 << 46
 _UNCHECKED = 1 << 26  # bytes: reading the free memory takes about as long as the copy of a smaller message
@@ -90,7 +90,7 @@ def header(fields: dict[str, Plain], tensors: Sequence[Tensor]) -> bytes:
     text = written({**fields, "tensors": shapes})
     if len(text) > MOST_HEADER:
         raise ValueError(f"header of a message: {len(text):,} bytes, of {MOST_HEADER:,} allowed")
-    return _PREFIX.pack(_MAGIC, VERSION, len(text)) + text
+    return _PREFIX.pack(MAGIC, VERSION, len(text)) + text
 
 
 def pieces(tensors: Sequence[Tensor]) -> Iterator[memoryview]:
@@ -164,7 +164,7 @@ def _prefix(view: memoryview, where: str) -> int:
     if len(view) < _PREFIX.size:
         raise ValueError(f"{where}: {len(view)} bytes are no message of khop")
     magic, version, length = _PREFIX.unpack(view[: _PREFIX.size])
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise ValueError(f"{where}: is no message of khop")
     if version != VERSION:
         raise WrongVersion(

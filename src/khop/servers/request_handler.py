@@ -25,6 +25,7 @@ from khop.servers.rate import RequestRate
 from khop.servers.transport import BEATS, Buffer
 
 MOST_REQUEST = 256 << 20  # bytes
+SMALL_REQUEST = 1 << 15  # bytes
 MAX_RATE = 1000.0  # requests of a token per second
 _UNBOUNDED = 1 << 20  # threads; so many are never needed
 
@@ -122,8 +123,10 @@ class RequestHandler:
         _take(self._rate, token, client)
         if request.num_bytes > MOST_REQUEST:
             raise InvalidRequest(f"a request of {request.num_bytes} bytes: the most are {MOST_REQUEST}")
-        # Requests of servers have no bound: batches of others wait for them.
-        counted = 0 if token.role is Role.SERVER else request.num_bytes
+        # Requests of servers have no bound: batches of others wait for them. The number of small
+        # ones is bounded alone, so that large uploads of some clients refuse no batch of another.
+        is_counted = token.role is not Role.SERVER and request.num_bytes > SMALL_REQUEST
+        counted = request.num_bytes if is_counted else 0
         with self._queue.admitted(client.owner, counted):
             job = self._service.accept(request.receive())
             token.check_role(job.role)
@@ -148,6 +151,7 @@ class RequestHandler:
                 working_for, caller, lambda: job.run(gone.is_set)
             )
         except RuntimeError as error:
+            gone.set()  # the executor may have kept the job for a later thread
             self._queue.check_open()  # the wait for this request took longer than a server has to end
             raise MachineFailed(f"no thread for a request: {error}") from error
         while True:
