@@ -7,8 +7,10 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+import torch
 
 from khop.config.build import prepare
+from khop.config.candidate_ranking import _is_all_known
 from khop.config.link_run_task import LinkTask
 from khop.config.read import RawRun
 from khop.inference.chunks import evaluating, unwatched
@@ -66,3 +68,10 @@ def test_all_destinations_are_ranked_without_links_of_the_splits_before(tmp_path
 def test_links_with_relations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"links.ranking is true and links.relation is 'r': .* links.filt"):
         task_of(tmp_path, "distmult", relation="r")
+
+
+@pytest.mark.parametrize("known", [[[0, 1], [2, 0]], [[0, 1, 1], [2, 0, 1]]])
+def test_only_links_of_earlier_splits_leave_nothing_to_rank(known: list[list[int]]) -> None:
+    held_out = torch.tensor([[1, 0, 1], [0, 2, 0]])
+    assert _is_all_known(held_out, torch.tensor(known), 3)
+    assert not _is_all_known(torch.cat([held_out, torch.tensor([[2], [1]])], dim=1), torch.tensor(known), 3)

@@ -133,6 +133,9 @@ def test_a_disk_that_filters_hid_is_refused_before_the_arrays(
     [
         ("number", pa.float32(), 4),
         ({"kind": "text", "width": 128}, pa.string(), 512),
+        ("raw", pa.int8(), 1),
+        ("raw", pa.float32(), 4),
+        ({"kind": "raw", "dtype": "int64"}, pa.int8(), 8),
         ({"kind": "date", "parts": ["age", "month", "hour"]}, pa.timestamp("s"), 20),
         ("vector", pa.list_(pa.float32(), 100), 400),
         ("category", pa.string(), 12),

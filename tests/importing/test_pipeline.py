@@ -209,6 +209,20 @@ def test_duplicates_stay_apart_in_the_parts_of_a_column(tmp_path: Path) -> None:
     assert dict(zip(columns["split"].tolist(), columns["n"].tolist(), strict=True)) == {0: 2, 1: 5}
 
 
+@pytest.mark.parametrize(("split", "kept"), [("time", [2.0]), ("column", [2.0, 1.0])])
+def test_the_first_of_a_pair_is_that_of_training_where_times_split_edges(
+    tmp_path: Path, split: str, kept: list[float]
+) -> None:
+    """A column has no order of parts, so each keeps its first."""
+    times = pa.array([at(22), at(5), at(26)], pa.timestamp("us", "UTC"))
+    columns = {"user_id": ["u1"] * 3, "item_id": ["a"] * 3, "n": [1.0, 2.0, 4.0], "ts": times}
+    table = pa.table(columns | {"part": ["val", "train", "val"]})
+    by = {"column": "part"} if split == "column" else {"time": {"val": at(20), "test": at(25)}}
+    changes = {"rows": table, "where": None, "duplicates": "first", "split": by, "columns": {"n": "raw"}}
+    graph = imported(tmp_path, splits=None, **{f"{EDGES}.{name}": of for name, of in changes.items()})
+    assert graph.columns[BUYS]["n"].tolist() == kept
+
+
 def test_nodes_with_times_split_by_them(tmp_path: Path) -> None:
     table = pa.table(
         {

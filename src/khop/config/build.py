@@ -238,7 +238,10 @@ def prepare(
     if checkpoint is None or not has_node_tables(run.model, run.run_task.whole):
         return run
     snapshot = trained_snapshot(run.graph, checkpoint)
-    return run if snapshot is None else _built(with_options(raw, {"graph": str(snapshot)}), cache, notice)
+    if snapshot is None:
+        return run
+    del run  # its graph and its model may fill the memory
+    return _built(with_options(raw, {"graph": str(snapshot)}), cache, notice)
 
 
 def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None) -> Run:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from khop.importing.column_spec import (
     AnyColumn,
     Boolean,
@@ -23,6 +25,7 @@ from khop.importing.csv_file import CsvTable
 from khop.importing.duckdb_table import DuckDbTable
 from khop.importing.import_state import ImportState
 from khop.importing.memory_table import MemoryTable
+from khop.importing.node_columns import raw_dtype
 from khop.importing.packages import pa, pq
 from khop.importing.parquet_file import ParquetTable
 from khop.importing.postgres_table import PostgresTable
@@ -75,7 +78,9 @@ def column_bytes(column: AnyColumn, dtype: Any) -> int:
             return _FLOAT * sum(1 if part in ("age", "year") else 2 for part in parts)
         case Category(encoding="one-hot") | Multi():
             return _FLOAT * 3  # "other", null and one category
-        case Boolean() | Raw() | Category() | Words():
+        case Raw(dtype=asked):
+            return np.dtype(raw_dtype(dtype, asked)).itemsize
+        case Boolean() | Category() | Words():
             return 2 * _FLOAT
         case _:
             return _FLOAT

@@ -249,15 +249,16 @@ class EdgeImport:
         """Return the bounds between which edges are duplicates.
 
         An edge of training outlives a later one with the same ends. Times of nodes are equal for all edges of
-        a pair, so the own time is enough. "first" keeps the edge of training.
+        a pair, so the own time is enough. In the order of time, "first" keeps the edge of training.
         """
         cut_offs, rules, parts = self.reader.cut_offs, self.reader.rules, dict[str, tuple[int, ...]]()
         if rules.duplicates not in ("first", "last", "sum"):
             return parts
-        if self.reader.source.spec.time is not None:
-            is_whole = rules.duplicates == "first"
+        has_time = self.reader.source.spec.time is not None
+        is_whole = rules.duplicates == "first" and has_time
+        if has_time:
             parts[TIME] = () if cut_offs is None or is_whole else (cut_offs.val, cut_offs.test)
-        if rules.split is not None:
+        if rules.split is not None and not (is_whole and rules.split.time is not None):
             parts[SPLIT] = (TRAIN, VAL, TEST)
         return parts
 

@@ -185,8 +185,8 @@ class EdgeRules(SpecTable):
     reverse: Name | None = None
     """Relation of the reverse edge type to add."""
     duplicates: Duplicates = "keep"
-    """Edges with the same ends: keep all, the first, the last, one with summed columns, or an error. With a
-    split by time, the last or the sum of each part."""
+    """Edges with the same ends: keep all, the first, the last, one with summed columns, or an error. The
+    last and the sum are those of each part, if edges are split; so is the first, if not by time."""
     orphans: Orphans = "refuse"
     """Edges with an id that no node has: an error, left out, or nodes to add."""
     nulls: Literal["refuse", "drop"] = "refuse"
