@@ -30,8 +30,8 @@ from importing import generate, spec_of
 SHARE = 100  # edges of the graph for each new one
 WORK = """
 import json, resource, sys, time
-import khop
-khop.tune_process()  # as the command does
+from khop.process_tuning import tune_before_torch
+tune_before_torch()  # as the command does
 import duckdb, pyarrow.parquet, torch, khop, khop.importing.append
 settings = json.loads(sys.argv[1])
 budget = {"threads": settings["threads"], "memory": settings["memory"]}

@@ -22,7 +22,7 @@ from torch_geometric.nn import GATConv, SAGEConv
 
 import khop
 from khop.batch import Batch
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 CLASSES = 47
 

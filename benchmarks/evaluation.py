@@ -33,7 +33,7 @@ from graphs import make
 from harness import GRAPHS, Figure, report
 
 import khop
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from khop.runtime.group import this_group
 
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))

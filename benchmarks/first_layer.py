@@ -20,7 +20,7 @@ from harness import Figure, report
 
 import khop
 from khop.kernels.segment import prefix_and_mean
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 WAYS = ("ahead", "deferred")
 

@@ -42,8 +42,8 @@ import khop
 FILE_EDGES, GROUP_EDGES = 5_000_000, 1_000_000
 IMPORT = """
 import json, resource, sys, time
-import khop
-khop.tune_process()  # as the command does
+from khop.process_tuning import tune_before_torch
+tune_before_torch()  # as the command does
 import duckdb, pyarrow.parquet, torch, khop, khop.importing.import_tables
 settings = json.loads(sys.argv[1])
 begun, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)

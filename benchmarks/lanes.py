@@ -27,7 +27,7 @@ from harness import Figure, report
 from two_hosts import RANKS, ranks, two_hosts
 
 import khop
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from processes import of_rounds
 
 AHEAD = 4  # batches, as a loader has it unless it is told otherwise

@@ -16,7 +16,7 @@ usage: python benchmarks/larger_than_memory.py [--nodes N] [--degree 10] [--limi
        [--leave-gigabytes 30] [--cache-gigabytes 0.5] [--rows 200000] [--steps 20] [--edges 1e6,1e7,1e8]
 """
 
-# ruff: noqa: E402  # khop.tune_process() comes before torch
+# ruff: noqa: E402  # the process is tuned before torch is imported
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from typing import Any
 import numpy as np
 
 import khop
+from khop.process_tuning import tune_before_torch
 
-khop.tune_process()  # as the command does, before torch is imported
+tune_before_torch()  # as the command does
 
 import torch
 from harness import GRAPHS, Figure, report

@@ -26,7 +26,7 @@ import khop
 from khop.batch import Batch
 from khop.kernels.linear_blocks import Blocks, has_onednn
 from khop.kernels.linear_choice import CHOICES, LayerKind
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 Way = tuple[str, Blocks | None]  # precision, how layers are computed
 

@@ -24,8 +24,9 @@ from itertools import islice
 from statistics import median
 
 import khop
+from khop.process_tuning import tune_before_torch
 
-khop.tune_process()
+tune_before_torch()
 
 import torch  # noqa: E402
 from harness import Figure, report  # noqa: E402

@@ -34,7 +34,7 @@ from khop.planning.constants import Constants
 from khop.planning.measure import measured
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.workload import Cluster, GraphSize, Run
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from processes import WARM_UP
 
 TRAINING_COLLECTIVES = 3  # one after another in each step: gradients, around the ring and back, and losses

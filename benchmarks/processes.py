@@ -33,7 +33,7 @@ import torch
 from harness import RESULTS, ROOT, Figure, report
 
 import khop
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from khop.training.observer import Unwatched
 
 SEEDS = 1024

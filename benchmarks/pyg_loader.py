@@ -19,7 +19,7 @@ from common_arguments import parsed
 from harness import Figure, report
 
 import khop
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from khop.pyg import NeighborLoader
 
 FANOUTS = [15, 10, 5]

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 NODE, EDGE = "node", ("node", "to", "node")
 FANOUTS, BATCH_SIZE, LATEST, WIDTH, CLASSES = [15, 10, 5], 1024, 1 << 40, 100, 47

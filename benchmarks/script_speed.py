@@ -1,35 +1,43 @@
-"""Is a script as fast as the command? An epoch of `khop train`, of a script with `khop.tune_process()` and
-of one without.
+"""Is a script as fast as the command, idle and on a busy machine?
 
-The same run three ways, each in a process of its own, one after another in every round: SAGE with two layers
-on a random graph, float32, the cores and threads that each takes by itself. A figure is the median time of an
-epoch without its evaluation, the first epoch left out.
+The same run as `khop train` and as a script with `khop.Loader`, `khop.Trainer` and `khop.launch(procs=1)`:
+SAGE with two layers on a random graph, float32. And a torch_geometric script with the drop-in loader and
+small batches, as it stands and with OMP_WAIT_POLICY=passive exported. Both scripts import torch first and
+set nothing up. Each run is a process, one after another in every round, without and with LOAD other processes
+that keep a core busy each. A figure is the median time of an epoch without its evaluation, the first epoch
+left out.
 
-usage: env -u OMP_WAIT_POLICY -u OMP_NUM_THREADS python benchmarks/script_speed.py [--nodes 200000]
-                                                                                 [--rounds 3]
+usage: env -u OMP_WAIT_POLICY -u OMP_NUM_THREADS python benchmarks/script_speed.py [--nodes 100000]
+                                                                                 [--rounds 3] [--load 2]
 """
 
 from __future__ import annotations
 
-import sys
-
-import khop
-
-if sys.argv[1:2] == ["tuned"]:
-    khop.tune_process()
-
 import argparse
 import json
+import os
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
+from time import perf_counter
 
 import torch
 from harness import Figure, report
 
-FANOUTS, HIDDEN, BATCH, EPOCHS, WIDTH = [10, 10], 256, 1024, 4, 100
-WAYS = ("command", "tuned", "plain")
+import khop
+
+FANOUTS, HIDDEN, BATCH, SMALL_BATCH, EPOCHS, WIDTH = [10, 10], 256, 1024, 128, 4, 100
+NAMES = {
+    "command": "khop train",
+    "script": "script with khop.Loader",
+    "passive": "PyG script, OMP_WAIT_POLICY=passive",
+    "pyg": "PyG script",
+}
+RATIOS = {"script": "command", "pyg": "passive"}
 
 
 def write(path: Path, nodes: int) -> None:
@@ -46,8 +54,8 @@ def write(path: Path, nodes: int) -> None:
     khop.write_graph(path, {"node": table}, {("node", "to", "node"): khop.EdgeTable(*ends)})
 
 
-def as_script(folder: str, out: str) -> None:
-    """Train as a script does."""
+def train(rank: int, device: torch.device, folder: str, out: str) -> None:
+    """Train as a script of khop does."""
     graph = khop.open_graph(folder)
     torch.manual_seed(0)
     model = khop.models.SAGE.for_graph(graph, hidden=HIDDEN, layers=2, dropout=0.5)
@@ -68,11 +76,40 @@ def as_script(folder: str, out: str) -> None:
     trainer.fit()
 
 
-def by_command(folder: str, out: str) -> list[str]:
+def train_pyg(folder: str, out: str) -> None:
+    """Train as a script of torch_geometric does, and write the seconds of each epoch as the trainer does."""
+    from torch_geometric.nn import GraphSAGE
+
+    from khop.pyg import NeighborLoader
+
+    graph = khop.open_graph(folder)
+    data = khop.graph_to_pyg(graph)
+    nodes = torch.arange(30 * SMALL_BATCH)
+    loader = NeighborLoader(
+        data, FANOUTS, input_nodes=nodes, batch_size=SMALL_BATCH, shuffle=True, num_workers=2
+    )
+    model = GraphSAGE(WIDTH, HIDDEN, 2, 40, dropout=0.5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    lines = []
+    for _ in range(EPOCHS):
+        start = perf_counter()
+        for batch in loader:
+            optimizer.zero_grad()
+            output = model(batch.x, batch.edge_index)[: batch.batch_size]
+            torch.nn.functional.cross_entropy(output, batch.label[: batch.batch_size]).backward()
+            optimizer.step()
+        lines.append({"seconds": {"total": perf_counter() - start, "evaluating": 0}})
+    Path(out).mkdir()
+    Path(out, "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def command_line(way: str, folder: str, out: str) -> list[str]:
+    if way != "command":
+        return [sys.executable, __file__, way, folder, out]
     fanouts = ",".join(map(str, FANOUTS))
     options = ["--hidden", str(HIDDEN), "--batch-size", str(BATCH), "--epochs", str(EPOCHS)]
     hops = ["--fanouts", fanouts, "--evaluation-fanouts", fanouts]
-    return ["khop", "train", "--graph", folder, "--out", out, *hops, *options]
+    return [sys.executable, "-m", "khop", "train", "--graph", folder, "--out", out, *hops, *options]
 
 
 def epoch_seconds(out: str) -> float:
@@ -81,37 +118,60 @@ def epoch_seconds(out: str) -> float:
     return median(line["total"] - line["evaluating"] for line in lines[1:])
 
 
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Keep this number of cores busy with other processes."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def measured(folder: str, home: str, rounds: int, load: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {way: [] for way in NAMES}
+    with busy(load):
+        for number in range(rounds):
+            for way, seconds in found.items():
+                out = f"{home}/{way}-{load}-{number}"
+                own = {"OMP_WAIT_POLICY": "passive"} if way == "passive" else {}
+                command = command_line(way, folder, out)
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **own})
+                seconds.append(epoch_seconds(out))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, default=200_000)
+    parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--load", type=int, default=2)
     given = parser.parse_args()
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    figures = []
     with tempfile.TemporaryDirectory() as home:
         folder = f"{home}/graph"
         write(Path(folder), given.nodes)
-        for number in range(given.rounds):
-            for way in WAYS:
-                out = f"{home}/{way}-{number}"
-                script = [sys.executable, __file__, way, folder, out]
-                command = by_command(folder, out) if way == "command" else script
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-                found[way].append(epoch_seconds(out))
-    figures = []
-    for way, name in zip(WAYS, ("khop train", "script, tune_process", "script, without"), strict=True):
-        seconds = found[way]
-        low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
-        figures.append(Figure(f"epoch, {name}", round(median(seconds), 3), "s", spread=(low, high)))
-    for way, name in (("tuned", "script with tune_process"), ("plain", "script without")):
-        ratio = median(a / b for a, b in zip(found[way], found["command"], strict=True))
-        figures.append(Figure(f"{name} over khop train", round(ratio, 3), "x"))
+        for load in (0, given.load):
+            found = measured(folder, home, given.rounds, load)
+            state = f"load {load}" if load else "idle"
+            for way, seconds in found.items():
+                low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+                name = f"epoch, {NAMES[way]}, {state}"
+                figures.append(Figure(name, round(median(seconds), 3), "s", spread=(low, high)))
+            for way, base in RATIOS.items():
+                ratio = median(a / b for a, b in zip(found[way], found[base], strict=True))
+                figures.append(Figure(f"{NAMES[way]} over {NAMES[base]}, {state}", round(ratio, 3), "x"))
     report("script_speed", figures)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["tuned"], ["plain"]):
-        as_script(*sys.argv[2:4])
+    if sys.argv[1:2] == ["script"]:
+        khop.launch(train, procs=1, arguments=tuple(sys.argv[2:4]))
+    elif sys.argv[1:2] in (["pyg"], ["passive"]):
+        train_pyg(*sys.argv[2:4])
     else:
         main()

@@ -41,7 +41,7 @@ from harness import Figure, report
 
 import khop
 from khop.batch import num_bytes
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 PIECE = 1 << 20
 SMALL = 256  # seeds of a batch of the memory figures, of which there are many
@@ -86,7 +86,7 @@ from khop.servers.access import Role, ServerSecurity
 from khop.servers.addresses import Address
 from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_server import served
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from khop.servers.request_handler import RequestHandler
 
 class Kept:

@@ -48,7 +48,7 @@ CLIENT = """
 import json, sys, time
 import khop
 from khop.batch import num_bytes
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 token, batches, size, fanouts, *addresses = sys.argv[1:]
 tune_memory()
 graph = khop.connect(addresses, token_file=token or None)

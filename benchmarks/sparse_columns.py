@@ -16,8 +16,9 @@ import time
 from statistics import median
 
 import khop
+from khop.process_tuning import tune_before_torch
 
-khop.tune_process()
+tune_before_torch()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

@@ -30,7 +30,7 @@ import torch
 from harness import Figure, report
 
 import khop
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 from khop.training.step_clock import TimedStep
 from processes import SEEDS, WARM_UP, Stepping, of_rounds, rate, trainer_of
 

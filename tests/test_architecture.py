@@ -17,7 +17,7 @@ SOURCE = Path(khop.__file__).parent
 # A part imports from the lines above its own.
 # A change to this table is a decision: docs/decisions.md says why.
 LAYERS = (
-    {"_core", "arguments", "components", "errors", "forks", "migrations", "process_memory", "user_cache"},
+    {"_core", "arguments", "components", "errors", "forks", "migrations", "process_tuning", "user_cache"},
     {"schema"},
     {"draw", "batch"},
     {"kernels"},
@@ -71,11 +71,14 @@ MAY_IMPORT = {
         "loading", "exchange", "distributed", "servers", "training",
     },
     "api": BASICS | {
-        "forks", "process_memory",
+        "forks", "process_tuning",
         "batch", "kernels", "rules", "features", "graph", "runtime", "datasets", "models",
         "partition", "sampling", "loading", "exchange", "distributed", "servers", "training", "inference",
     },
-    "pyg": BASICS | {"forks", "batch", "kernels", "rules", "features", "graph", "sampling", "loading", "api"},
+    "pyg": BASICS | {
+        "forks", "process_tuning", "batch", "kernels", "rules", "features", "graph", "sampling", "loading",
+        "api",
+    },
     "importing": {
         "arguments", "components", "user_cache", "schema", "kernels", "graph", "partition", "datasets",
     },
@@ -95,7 +98,7 @@ MAY_IMPORT = {
     "profiling": {"batch", "loading", "servers", "training", "config"},  # servers: their addresses
     "reporting": {"schema", "graph", "config", "inference", "profiling", "training"},
     "cli": {
-        "components", "errors", "process_memory", "user_cache", "schema", "graph", "runtime", "datasets",
+        "components", "errors", "process_tuning", "user_cache", "schema", "graph", "runtime", "datasets",
         "partition", "sampling", "loading", "distributed", "training", "inference", "api", "importing",
         "config", "planning", "profiling", "servers", "kernels", "reporting",
         "_core",
@@ -292,7 +295,7 @@ def test_only_the_command_the_launcher_the_tuning_and_the_users_cache_read_the_e
         f"{module.at(line)}: {name}"
         for module in MODULES
         if module.part not in {"cli", "__main__", "user_cache"}
-        and module.name not in {"khop.api.launch", "khop.api.tune_process"}
+        and module.name not in {"khop.api.launch", "khop.process_tuning"}
         for line, name in [*module.dotted, *module.imported]
         if name in reads
     ]

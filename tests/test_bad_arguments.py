@@ -159,10 +159,6 @@ REFUSED: dict[str, Cases] = {
         ("options 5: must be a mapping", lambda: khop.WandbLog({}, 5)),
         ("settings 5: must be a mapping", lambda: khop.WandbLog(5)),
     ],
-    "tune_process": [
-        ("threads 0: must be a whole number, 1 or more", lambda: khop.tune_process(0)),
-        ("threads 'x': must be a whole number", lambda: khop.tune_process('x')),
-    ],
     "EdgeClassification": [
         ("metric 'x': must be one of accuracy", lambda: khop.EdgeClassification('n to n', 'y', 'x')),
         ('loss 5: must be a khop.ClassLoss', lambda: khop.EdgeClassification('n to n', 'y', loss=5)),

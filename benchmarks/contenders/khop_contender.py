@@ -21,7 +21,7 @@ from answering import Answer, PeakMemory, answer_tasks, mean_ms, median_ms, peak
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 
 def opened(settings: dict[str, Any]) -> khop.Graph:

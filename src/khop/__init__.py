@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from khop.api.relation_count import relation_count as relation_count
     from khop.api.split_links import LinkSplit as LinkSplit
     from khop.api.split_links import split_links as split_links
-    from khop.api.tune_process import tune_process as tune_process
     from khop.batch import Adjacency as Adjacency
     from khop.batch import Batch as Batch
     from khop.batch import Block as Block
@@ -283,7 +282,6 @@ _PUBLIC = {
     "with_negatives": "khop.inference.link_evaluation",
     "relation_count": "khop.api.relation_count",
     "split_links": "khop.api.split_links",
-    "tune_process": "khop.api.tune_process",
     "write_graph": "khop.graph.build",
 }
 _MODULES = ("models", "testing")

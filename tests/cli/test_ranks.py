@@ -21,7 +21,7 @@ def threads_of(raw: RawRun) -> tuple[object, object]:
 
 @pytest.fixture(autouse=True)
 def _memory_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "set_memory_up", lambda: None)
+    monkeypatch.setattr(ranks, "tune_memory", lambda: None)
 
 
 def test_a_rank_takes_its_part_of_the_cores_but_for_what_is_kept() -> None:

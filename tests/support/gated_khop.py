@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-import khop
+from khop.process_tuning import tune_before_torch
 
-khop.tune_process()  # before torch is loaded, as the command does
+tune_before_torch()
 
 from khop.cli.main import run  # noqa: E402
 from khop.inference import work_folder  # noqa: E402

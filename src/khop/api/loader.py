@@ -14,7 +14,6 @@ from torch import Tensor
 
 from khop.api.batch_sources import device_source, local_source, source_by_cpu
 from khop.api.open_graph import Graph
-from khop.api.untuned import notice_untuned
 from khop.arguments import check_word, one_of, whole_number
 from khop.batch import Batch, Span
 from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
@@ -43,6 +42,7 @@ from khop.loading.source import (
 from khop.loading.static_choice import static_batches_of
 from khop.loading.streams import streams_of
 from khop.loading.transfer import device_of
+from khop.process_tuning import tune_for_training
 from khop.runtime.group import Group, this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.groups import grouped
@@ -285,6 +285,7 @@ class _OrderedBatches:
 
     def loop(self, epoch: int | None) -> Batches:
         """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
+        tune_for_training()
         loop, start = self.progress.begin(epoch)
         micro_batches = self.order.micro_batches
         batches = range(start.step * micro_batches, self.order.num_batches)
@@ -302,8 +303,6 @@ class _OrderedBatches:
         waiting = Span.since(started, "waiting")
         batch = self._finished(drawn, self.order, position)
         moving = Span.since(waiting.ended, "moving")
-        if position == Position(position.epoch):
-            notice_untuned(batch, self.group)
         self.progress.received(loop, position)
         self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))

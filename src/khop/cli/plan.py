@@ -25,7 +25,7 @@ from khop.planning.machines import fewest_machines
 from khop.planning.prediction import Placement, Prediction, predict
 from khop.planning.servers import ServersPrediction, predict_servers
 from khop.planning.workload import Cluster, GraphSize, Run
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_memory
 
 _SHOWN = {
     Placement.REPLICATED: "all edges\non every machine",

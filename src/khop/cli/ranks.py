@@ -16,12 +16,13 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.shared import RankOptions
 from khop.cli.failures import INTERRUPTED, TERMINATED
 from khop.cli.kernels import kernel_lines
-from khop.cli.start import set_memory_up, set_warnings_up
+from khop.cli.start import set_warnings_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
 from khop.config.values import RunConfig
 from khop.errors import Terminated
 from khop.loading.cores import cores_of_rank, sampler_threads
+from khop.process_tuning import tune_memory
 from khop.runtime.group import Group, this_group
 from khop.training.linear_setup import fix_linear
 from khop.user_cache import cache_folder
@@ -86,7 +87,7 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container
     """
     if group.world_size == 1:
         return raw
-    set_memory_up()
+    tune_memory()
     set_warnings_up()
     cores = cores_of_rank(group.local_world_size)
     threads = {"compute_threads": cores, "threads": sampler_threads(cores)}

@@ -11,19 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
-from khop.api.tune_process import has_chosen_allocation
 from khop.cli.failures import INTERRUPTED
-from khop.process_memory import tune_memory
+from khop.process_tuning import tune_before_torch
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command. Ctrl-C ends it quietly, also while modules are still loading."""
-    # OpenMP reads this when torch loads it. Without it, its threads spin between two operators, and take the
-    # cores from the sampler threads and from other programs (measured: docs/decisions.md).
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # khop reports a lost rank in a sentence. The logs of torch would add stacks of C++ frames.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    set_memory_up()
+    tune_before_torch()
     set_warnings_up()
     try:
         import_module("khop.cli.main").run(arguments)
@@ -53,9 +49,3 @@ def set_warnings_up() -> None:
             as_python_does(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
-
-
-def set_memory_up() -> None:
-    """Tune the memory allocator of this process, unless the environment already configures it."""
-    if not has_chosen_allocation():
-        tune_memory()

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from khop.loading.ordered_map import InFlight, ordered_map
+from khop.process_tuning import tune_for_training
 from khop.pyg.columns import num_bytes
 from khop.pyg.keyed import Draws
 
@@ -38,6 +39,7 @@ def epoch(
     With workers, `join` runs in the worker if the loader has `filter_per_worker`, else in the consumer. The
     draws are seeded from torch's generator now, not at the first batch.
     """
+    tune_for_training()
     stages = _Stages(sample, join, loader.filter_per_worker)
     works = _works(iter(loader._index_sampler), Draws.from_torch(loader.generator))
     if loader.num_workers == 0:

@@ -44,7 +44,7 @@ def _openmp(environment: Mapping[str, str], usable: int) -> Iterator[Finding]:
         found = "OMP_WAIT_POLICY=active: idle compute threads take the cores of sampler threads"
         yield Finding(AREA, "OpenMP waiting", found, State.WRONG, "unset OMP_WAIT_POLICY")
     else:
-        note = "set by the command; scripts call khop.tune_process() before they import torch"
+        note = "idle threads sleep: khop sets it for its command, and for a script at its first epoch"
         yield Finding(AREA, "OpenMP waiting", f"{policy or 'not set'} ({note})")
     threads = environment.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > usable:

@@ -31,7 +31,7 @@ def memory(environment: Mapping[str, str], huge_pages: Path = HUGE_PAGES) -> Ite
         found = f"{', '.join(named)} set the allocator, so khop does not tune it"
         yield Finding(AREA, "allocator", found, State.NOTE, f"unset {' '.join(named)}")
     else:
-        yield Finding(AREA, "allocator", "tuned by the command; scripts call khop.tune_process()")
+        yield Finding(AREA, "allocator", "tuned by the command, and in a script at its first epoch")
 
 
 def free_memory(free: int) -> Finding:
