@@ -13,7 +13,7 @@ from khop.arguments import whole_number
 from khop.batch import Batch
 from khop.models.decoders import RELATION_DECODERS, Decoder, DecoderKind, decoder_of
 from khop.models.link_scores import LinkScores
-from khop.models.names import parameter_name
+from khop.models.names import RowNames, parameter_name
 from khop.models.relation_decoders import RelationDecoder
 from khop.models.relation_rows import RelationRows, RowsOfType, joined_scores, scored
 from khop.schema import EdgeType, EdgeTypeName, by_edge_type, edge_type_of
@@ -58,6 +58,7 @@ class LinkPredictor(nn.Module):
             self.decoders = nn.ModuleDict({"relations": decoders.decoder})
             self._rows = RelationRows.of(decoders.relations)
             self.edge_types = tuple(decoders.relations)
+            self.row_names = RowNames(self, "decoders.relations.relation", decoders.relations)
             return
         by_type = by_edge_type(decoders)
         if not by_type:

@@ -118,16 +118,19 @@ class RelationSlots:
 
     first: Mapping[EdgeType, int]
     given: RelationColumn | None
-    count: int
+    counts: Mapping[EdgeType, int]
 
     @classmethod
     def of(cls, edge_types: Sequence[EdgeType], given: RelationColumn | None) -> RelationSlots:
         """Return the rows in the order of the edge types."""
-        first, count = dict[EdgeType, int](), 0
-        for edge_type in edge_types:
-            first[edge_type] = count
-            count += 1 if given is None else given.counts.get(edge_type, 1)
-        return cls(first, given, count)
+        counts = {t: 1 if given is None else given.counts.get(t, 1) for t in edge_types}
+        firsts = accumulate(counts.values(), initial=0)
+        return cls(dict(zip(counts, firsts, strict=False)), given, counts)
+
+    @property
+    def count(self) -> int:
+        """Number of rows of the table."""
+        return sum(self.counts.values())
 
     def has_column(self, edge_type: EdgeType) -> bool:
         """Return True if the relations of an edge type are in its column."""

@@ -17,7 +17,7 @@ from khop.kernels.segment_weighted import segment_weighted_sum
 from khop.models.encoder import Encoding
 from khop.models.layer import Layer, LayerOptions, Norm, Residual, Total, linear_weight
 from khop.models.layer_sum import LayerSum
-from khop.models.names import parameter_name
+from khop.models.names import RowNames, parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.related_edges import RelatedEdges, RelationColumn, RelationSlots
 from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
@@ -195,6 +195,7 @@ class RgcnWeights(nn.Module):
         self.shares = nn.Parameter(torch.empty(slots.count, bases)) if len(self.bases) else None
         if self.shares is not None:
             nn.init.normal_(self.shares, std=bases**-0.5)  # so that a mixture is as large as one weight
+            self.row_names = RowNames(self, "shares", slots.counts)
 
     def _weight(self, edge_type: EdgeType, hidden: int, width: int) -> nn.Parameter:
         """Make the weight of an edge type, or with a column of relations a weight for each of them."""

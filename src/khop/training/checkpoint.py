@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
 from khop.migrations import with_new_names, with_new_paths
+from khop.models.names import in_order, is_row_names, row_orders
 from khop.models.node_embedding import sharded_rows, shown
 from khop.runtime.group import Group
 from khop.training.checkpoint_files import (
@@ -162,11 +163,15 @@ def _warn(sentence: str) -> None:
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the checkpoint's tensors into the model; ValueError names missing, extra and misshapen ones."""
+    """Load the checkpoint's tensors into the model; ValueError names missing, extra and misshapen ones.
+
+    Rows of edge types are loaded by name: the graph of the model may have its types in another order.
+    """
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")
     instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")
     with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
         wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    row_orders(model, checkpoint.model)
     _compare(wanted, checkpoint.model)
     model.load_state_dict(dict(checkpoint.model))
 
@@ -175,7 +180,7 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     """Load moments and settings into the optimizer of a restored model; the checks are as strict."""
     names, sharded = _names(model), sharded_rows(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
-    if order != [group["params"] for group in checkpoint.groups]:
+    if [sorted(group) for group in order] != [sorted(group["params"]) for group in checkpoint.groups]:
         raise ValueError(
             "the optimizer's parameters differ from the checkpoint's: use the settings it was made with"
         )
@@ -183,18 +188,20 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     numbers = {name: number for number, name in enumerate(name for group in order for name in group)}
     shapes = {name: parameter.shape for parameter, name in names.items()}
     shapes |= {name: torch.Size([table.count, table.width]) for name, table in sharded.items()}
+    rows = row_orders(model, checkpoint.model)
     state: dict[int, dict[str, Tensor | int]] = {}
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
         if name not in numbers or not _fits(tensor.shape, shapes[name]):
             raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
+        held = in_order(held, rows[name]) if name in rows else held
         # SparseAdam counts its steps in a Python number and computes with it in double precision.
         is_count = held.dim() == 0 and held.dtype == torch.int64
         state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
     groups = [
-        _numbered(saved, numbers) | {name: own[name] for name in _WAYS_TO_COMPUTE if name in own}
-        for saved, own in zip(checkpoint.groups, optimizer.param_groups, strict=True)
+        _numbered({**saved, "params": own}, numbers) | _way_to_compute(group)
+        for saved, own, group in zip(checkpoint.groups, order, optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -203,6 +210,10 @@ def _fits(shape: torch.Size, parameter: torch.Size) -> bool:
     """Return True for a state per parameter, per number of it, or per row or column, as Adafactor has."""
     sizes = zip(shape, parameter, strict=False)
     return not shape or (len(shape) == len(parameter) and all(own in (1, size) for own, size in sizes))
+
+
+def _way_to_compute(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: group[name] for name in _WAYS_TO_COMPUTE if name in group}
 
 
 def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -251,7 +262,8 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
 
 
 def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items() if not is_row_names(name)}
+    wanted = {name: shape for name, shape in wanted.items() if not is_row_names(name)}
     if shapes == wanted:
         return
     differ = [

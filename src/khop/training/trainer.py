@@ -121,6 +121,8 @@ class Trainer:
         state.check(len(self.loader), len(records), checkpoint.folder)
         if state.loader:
             self.loader.load_state_dict(state.loader)
+        if "graph" in state.facts:  # it is the same, also for a checkpoint of a version without names of rows
+            checkpoint = replace(checkpoint, model=with_row_names(self.model, checkpoint.model))
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
         for schedule in self._schedules if state.schedule else ():
