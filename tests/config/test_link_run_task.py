@@ -238,6 +238,22 @@ def test_a_graph_without_a_reverse_leaves_the_edges_themselves_out(prepared: Pre
     assert messages(alone.loader().batch(0, 0), BUYS)
 
 
+def test_links_of_types_with_and_without_a_reverse_train_together(prepared: Prepare) -> None:
+    run = prepared(task__target="user buys item, user sees shop", sampler__fanouts=[5, 5])
+    sees = ("user", "sees", "shop")
+    batches = list(run.loader().epoch(0))
+    assert {t for batch in batches for t in batch.links} == {BUYS, sees}
+    for batch in batches:
+        for edge_type, rows in batch.links.items():
+            ends = [
+                batch.seed_nodes[edge_type[0]][rows.source],
+                batch.seed_nodes[edge_type[2]][rows.destination],
+            ]
+            asked = pairs(torch.stack([of_end[: rows.num_links] for of_end in ends]))
+            assert asked
+            assert not asked & messages(batch, edge_type)
+
+
 EVERY_TYPE_BUT_SHOPS = [{"user sees shop": 0, "*": -1}] * 2
 
 

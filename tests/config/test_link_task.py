@@ -57,10 +57,6 @@ def prepared(shop: Path) -> Prepare:
             "buys item turned around; name one of them (",
         ),
         (
-            {"task__target": "user buys item, user sees shop"},
-            "task.target is 'user buys item, user sees shop': user sees shop has no reverse, the others have",
-        ),
-        (
             {"links__hard_negatives": 2, "links__decoder": "mlp"},
             "links.hard_negatives is 2 and links.decoder is 'mlp': a search for the highest scores takes",
         ),

@@ -12,6 +12,7 @@ import khop
 from khop.api.memory_graph import MemoryEdges, memory_graph
 from khop.batch import Batch
 from khop.models.layer import Layer
+from khop.models.names import is_row_names
 from khop.models.related_edges import RelationColumn
 from khop.models.rgcn import RGCN
 from support.host_reads import counting
@@ -53,7 +54,7 @@ def moved(model: RGCN, from_column: RGCN) -> RGCN:
             _, relation, _ = words.split(":")
             of_type = f"{place}.{':'.join(BACK if relation.endswith('-back') else FACT)}"
             there[name] = state[of_type][int(relation[1])]
-        else:
+        elif not is_row_names(name):
             there[name] = state[name]
     model.load_state_dict(there)
     return model

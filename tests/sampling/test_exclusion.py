@@ -15,10 +15,12 @@ from khop import (
     Output,
     Sample,
 )
+from khop.api.loader import Loader
 from khop.graph.csc_graph import csc_graph_from_edges
 from khop.rules.rule import Rule
 from khop.rules.sum import Sum
 from khop.rules.weighted import Weighted
+from khop.sampling.link_seeds import Links
 from support.random_graphs import EDGE, ring
 from support.shop_links import BOUGHT_BY, BUYS, VIEWS, link_seeds, shop
 
@@ -107,9 +109,32 @@ def test_what_is_left_of_a_row_is_an_even_draw_of_what_may_be_left() -> None:
     assert all(abs(sizes[size] / 4000 - share) < 0.04 for size, share in expected.items())
 
 
-def test_a_reverse_that_the_schema_does_not_name_cannot_be_excluded() -> None:
+def test_reverses_are_excluded_where_a_type_has_one() -> None:
+    pairs = {BUYS: [(0, 0), (1, 1)], VIEWS: [(2, 3), (4, 5)]}
+    sampler = LinkSampler(shop(), [-1, -1], exclude="edge+reverse")
+    sample = sampler.sample(link_seeds(pairs), KEY)
+    for edge_type, links in pairs.items():
+        assert not drawn_edges(sample, edge_type) & set(links)
+    assert not drawn_edges(sample, BOUGHT_BY) & {(0, 0), (1, 1)}
+    assert {(2, 2), (3, 3)} <= drawn_edges(sample, BOUGHT_BY)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_whole_epoch_of_links_with_and_without_a_reverse_is_drawn(threads: int) -> None:
+    seeds = Links(
+        {BUYS: torch.tensor([[0, 1], [0, 1]]), VIEWS: torch.cartesian_prod(*[torch.arange(6)] * 2).T}
+    )
+    sampler = LinkSampler(shop(), [2, 2], exclude="edge+reverse")
+    batches = list(Loader(sampler, seeds, 5, shuffle=True, threads=threads))
+    assert sum(of.source.numel() for batch in batches for of in batch.links.values()) == 38
+
+
+def test_reverses_that_the_schema_does_not_name_are_refused_in_the_first_batch() -> None:
+    loader = Loader(
+        LinkSampler(shop(), [2], exclude="edge+reverse"), Links({VIEWS: torch.zeros(2, 3).long()}), 1
+    )
     with pytest.raises(ValueError, match=r"the schema names no reverse of .*views"):
-        LinkSampler(shop(), [2], exclude="edge+reverse").sample(link_seeds({VIEWS: [(0, 0)]}), KEY)
+        loader.batch(0, 0)
 
 
 def test_an_unknown_exclusion_is_an_error() -> None:

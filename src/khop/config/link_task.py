@@ -71,12 +71,6 @@ def _check_several(context: ResolveContext, target: str, edge_types: Sequence[Ed
                 f"task.target is {target!r}: {words_of(back)} has the edges of {words_of(edge_type)} turned "
                 f"around; name one of them ({raw.where('task.target')})"
             )
-    if len({back is None for back in backs.values()}) > 1:
-        without = next(words_of(t) for t, back in backs.items() if back is None)
-        raise ValueError(
-            f"task.target is {target!r}: {without} has no reverse, the others have; write the graph with "
-            f"reverses of all or none ({raw.where('task.target')})"
-        )
     columns = {t: schema.columns.get(t, {}) for t in edge_types}
     try:
         links_split(context.config.links.split, columns, cut_offs_of(context.graph))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -21,7 +21,8 @@ class Exclude(StrEnum):
     """Edges that a batch of links leaves out of message passing."""
 
     EDGE = "edge"  # edges between the ends of a link, of the link's type
-    EDGE_AND_REVERSE = "edge+reverse"  # these, and the edges from destination to source, of the reverse type
+    # These, and the edges from destination to source, of the reverse type where a type of links has one.
+    EDGE_AND_REVERSE = "edge+reverse"
 
 
 def checked_exclude(given: Exclude | str) -> Exclude:
@@ -117,10 +118,25 @@ def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, Edg
     return {edge_type: reverse for edge_type, reverse in found.items() if reverse is not None}
 
 
+def check_reverses(
+    exclude: Exclude | None, edge_types: Collection[EdgeType], reverses: Mapping[EdgeType, EdgeType]
+) -> None:
+    """Raise ValueError if reverses are to be excluded, and the schema names none of links of these types."""
+    is_needed = exclude is Exclude.EDGE_AND_REVERSE and edge_types
+    if is_needed and not any(edge_type in reverses for edge_type in edge_types):
+        names = " or ".join(map(str, edge_types))
+        raise ValueError(
+            f'exclude="edge+reverse": the schema names no reverse of {names}; write the graph with '
+            'EdgeTable(reverse_of=...), or take exclude="edge"'
+        )
+
+
 def excluded_edges(
     links: LinkSeeds, exclude: Exclude | None, reverses: Mapping[EdgeType, EdgeType]
 ) -> dict[EdgeType, Tensor]:
     """Return the ends of the edges to leave out, by type, for the links of all ranks in the step.
+
+    Links of a type that is not in `reverses` leave out edges of their own type only.
 
     Links with relations give int64 (3, pairs), the relations below the ends.
     """
@@ -130,13 +146,8 @@ def excluded_edges(
             continue
         relations = () if of_type.batch_relations is None else (of_type.batch_relations,)
         pairs.setdefault(edge_type, []).append(torch.stack([*of_type.batch_edges, *relations]))
-        if exclude is not Exclude.EDGE_AND_REVERSE:
+        if exclude is not Exclude.EDGE_AND_REVERSE or edge_type not in reverses:
             continue
-        if edge_type not in reverses:
-            raise ValueError(
-                f'exclude="edge+reverse": the schema names no reverse of {edge_type}; write the graph with '
-                'EdgeTable(reverse_of=...), or take exclude="edge"'
-            )
         back = torch.stack([*of_type.batch_edges.flip(0), *relations])
         pairs.setdefault(reverses[edge_type], []).append(back)
     return {edge_type: torch.cat(of_type, dim=1) for edge_type, of_type in pairs.items()}

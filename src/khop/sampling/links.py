@@ -23,7 +23,7 @@ from khop.graph.needs import Need
 from khop.graph.store import GraphStore
 from khop.rules.rule import Rule, reads_times
 from khop.rules.uniform import Uniform
-from khop.sampling.exclusion import Exclude, WithoutEdges, excluded_edges, reverse_types
+from khop.sampling.exclusion import Exclude, WithoutEdges, check_reverses, excluded_edges, reverse_types
 from khop.sampling.fanouts import Fanout
 from khop.sampling.link_ends import EndRows, first_seen, plant_apart, plant_merged
 from khop.sampling.link_negatives import LinkNegatives
@@ -167,7 +167,9 @@ class LinkSampler(SamplerBase):
                 planted = plant_merged(seeds, negatives, first_seen(node_set))
         if isinstance(self.exclude, SpotTarget):
             links = self.exclude.spotted(self.graph, links)
-        excluded = excluded_edges(links, kind_of_exclusion(self.exclude), self._reverses)
+        kind = kind_of_exclusion(self.exclude)
+        check_reverses(kind, links.by_type, self._reverses)
+        excluded = excluded_edges(links, kind, self._reverses)
         rows = {
             t: _link_rows(t, links.by_type[t], of_type, self.negatives) for t, of_type in planted.rows.items()
         }
