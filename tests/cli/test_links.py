@@ -52,3 +52,23 @@ def test_a_run_continues_exactly(khop_command: Command, link_run: Path) -> None:
         for name in ("whole", "parts")
     )
     assert whole == parts
+
+
+def test_metrics_of_any_number_of_places_are_measured(khop_command: Command, link_run: Path) -> None:
+    ran = khop_command("train", str(link_run), "--out", "a", "--json", "--metric", "hits@3", "--epochs", "2")
+    trained = json.loads(ran.stdout.splitlines()[-1])
+    assert 0 < trained["test_hits@3"] < 1
+    ran = khop_command(
+        "evaluate", "a", "--split", "all", "--json", "--metric", "recall@7", "--metric", "ndcg@50"
+    )
+    again = json.loads(ran.stdout.splitlines()[-1])
+    assert again["test_hits@3"] == trained["test_hits@3"] < again["test_recall@7"]
+    assert 0 < again["test_ndcg@50"] < 1
+    wrong = khop_command("evaluate", "a", "--metric", "hits@0")
+    assert wrong.code == 2
+    assert "metric 'hits@0': must be one of mrr" in wrong.stderr
+    wrong = khop_command("train", str(link_run), "--out", "b", "--metric", "accuracy")
+    assert wrong.code == 2
+    assert "task.metric is 'accuracy': the metrics of links are mrr, roc-auc, average-precision, hits@K" in (
+        wrong.stderr
+    )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
+import khop
 from khop.api.evaluate import evaluate_links
 from khop.api.open_graph import Graph
 from khop.draw import GivenNegatives, NegativeMode, UniformNegatives
@@ -18,6 +24,7 @@ from khop.inference.link_evaluation import link_scores, node_rows, with_negative
 from khop.inference.stages import Stage, row_table
 from khop.models.decoders import DecoderKind
 from khop.sampling.link_seeds import Links
+from khop.schema import EdgeType
 from khop.training.link_prediction import LinkPrediction
 from support.small_links import BUYS, ON, WIDTH, LinkBatches, graph, links, predictor
 
@@ -174,3 +181,83 @@ def test_negatives_for_links_in_time_are_there_in_time() -> None:
         with_negatives(topology, replace(of, times=None), UniformNegatives(2), time="day")
     with pytest.raises(ValueError, match=r"GivenNegatives\(.*\): cannot be drawn; use khop.UniformNegatives"):
         with_negatives(topology, of, GivenNegatives())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fanouts", [None, [-1, -1]])
+def test_links_with_labels_are_compared_with_each_other(fanouts: list[int] | None) -> None:
+    whole, model = graph(), predictor()
+    random = torch.Generator().manual_seed(1)
+    edges = links().edges
+    labels = {t: torch.randint(2, (ends.shape[1],), generator=random) for t, ends in edges.items()}
+    given = Links(edges, {t: of.float() for t, of in labels.items()})
+    found = evaluate_links(model, whole, given, fanouts=fanouts)
+    rows = row_table(node_rows(model.encoder, whole, whole.features, TYPES))
+    nothing = {t: ends.new_zeros(ends.shape[1], 0) for t, ends in edges.items()}
+    scores = {
+        t: of[0].sigmoid() for t, of in link_scores(model, rows, Links(edges, negatives=nothing)).items()
+    }
+    areas = [float(binary_auroc(scores[t], labels[t])) for t in edges]
+    precisions = [float(binary_average_precision(scores[t], labels[t])) for t in edges]
+    wanted = {"roc-auc": sum(areas) / 2, "average-precision": sum(precisions) / 2}
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_links_of_pyg_are_evaluated_by_their_labels() -> None:
+    whole, model = graph(), predictor()
+    data, edges = HeteroData(), links().edges
+    for edge_type, ends in edges.items():
+        data[edge_type].edge_label_index = ends
+        data[edge_type].edge_label = torch.arange(ends.shape[1]) % 2
+    given = khop.links_from_pyg(data)
+    assert evaluate_links(model, whole, given).keys() == {"roc-auc", "average-precision"}
+    with pytest.raises(ValueError, match="metric 'hits@3': ranks each link among its own negatives"):
+        evaluate_links(model, whole, given, metrics=["hits@3"])
+    wrong = {t: torch.full((ends.shape[1],), 4) for t, ends in edges.items()}
+    with pytest.raises(ValueError, match=r"labels of .*: value 4; .*evaluate_edges scores other labels"):
+        evaluate_links(model, whole, Links(edges, wrong))
+
+
+@pytest.mark.parametrize("fanouts", [None, [-1, -1]])
+def test_negatives_padded_with_minus_one_are_not_compared(fanouts: list[int] | None) -> None:
+    whole, model = graph(), predictor()
+    full = links(5)
+    assert full.negatives is not None
+    shorter = {t: of[:, :3] for t, of in full.negatives.items()}
+    padded = {t: torch.nn.functional.pad(of, (1, 2), value=-1) for t, of in shorter.items()}
+
+    def measured(negatives: dict[EdgeType, Tensor]) -> dict[str, float]:
+        metrics = ["mrr", "roc-auc", "average-precision", "hits@2", "recall@2", "ndcg@2"]
+        given = Links(full.edges, negatives=negatives)
+        return evaluate_links(model, whole, given, metrics=metrics, fanouts=fanouts)
+
+    assert measured(padded) == pytest.approx(measured(shorter), rel=1e-12)
+    assert measured(padded) != measured(dict(full.negatives))
+    with pytest.raises(ValueError, match=r"negatives of .*: there is no node -2"):
+        measured({t: of.masked_fill(of == -1, -2) for t, of in padded.items()})
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 50, 10**17])
+def test_places_are_counted_up_to_any_k(k: int) -> None:
+    whole, model = graph(), predictor()
+    rows = node_rows(model.encoder, whole, whole.features, TYPES)
+    scores = link_scores(model, row_table(rows), links(9))
+    names = [f"{kind}@{k}" for kind in ("hits", "recall", "ndcg")]
+    found = evaluate_links(model, whole, links(9), metrics=names)
+
+    def mean(gain: Callable[[int], float]) -> float:
+        of_types = []
+        for own, negatives in scores.values():
+            above = (negatives > own.unsqueeze(1)).sum(1).tolist()
+            tied = (negatives == own.unsqueeze(1)).sum(1).tolist()
+            places = [range(a + 1, a + t + 2) for a, t in zip(above, tied, strict=True)]
+            of_types.append(fmean(fmean(gain(place) for place in of_link) for of_link in places))
+        return fmean(of_types)
+
+    hits, gains = mean(lambda place: place <= k), mean(lambda place: (place <= k) / math.log2(place + 1))
+    assert found == pytest.approx(dict(zip(names, (hits, hits, gains), strict=True)))
+
+
+@pytest.mark.parametrize("name", ["hits@0", "hits@", "hits@-1", "hits@1.5", "hits", "mrr@3", "auc"])
+def test_a_metric_that_does_not_exist_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match=r"must be one of mrr, .*hits@K, recall@K, ndcg@K"):
+        evaluate_links(predictor(), graph(), links(3), metrics=[name])

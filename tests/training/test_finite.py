@@ -12,7 +12,6 @@ from torch import nn
 
 from khop.inference.full_ranking import full_ranking
 from khop.inference.link_evaluation import mean_metrics
-from khop.training.link_prediction import LINK_METRICS, LinkMetric
 from khop.training.metrics import METRICS, NodeMetric
 from khop.training.observer import Unwatched
 from khop.training.settings import CheckpointPolicy
@@ -45,9 +44,9 @@ def test_metrics_of_an_order_refuse_infinity_too(metric: NodeMetric, classes: in
         NodeClassification("user", "y", metric).score(output, torch.arange(6) % classes, torch.arange(6))
 
 
-@pytest.mark.parametrize("metric", LINK_METRICS)
+@pytest.mark.parametrize("metric", ["mrr", "roc-auc", "average-precision", "hits@3", "recall@20", "ndcg@1"])
 @pytest.mark.parametrize("is_negative", [False, True])
-def test_no_metric_of_links_scores_nan(metric: LinkMetric, is_negative: bool) -> None:
+def test_no_metric_of_links_scores_nan(metric: str, is_negative: bool) -> None:
     links, negatives = torch.randn(4), torch.randn(4, 3)
     (negatives.view(-1) if is_negative else links)[2] = NAN
     with pytest.raises(ValueError, match="is nan, which has no place in an order; look for NaN"):

@@ -111,7 +111,7 @@ def test_another_loss_or_metric_is_refused() -> None:
     with pytest.raises(ValueError, match=r"loss 'hinge': must be one of bce, bpr"):
         LinkPrediction("hinge")  # type: ignore[arg-type]
     with pytest.raises(
-        ValueError, match=r"metric 'accuracy': must be one of \['average-precision', 'hits@10'"
+        ValueError, match="metric 'accuracy': must be one of mrr, roc-auc, average-precision, hits@K"
     ):
         LinkPrediction(metric="accuracy")  # type: ignore[arg-type]
 

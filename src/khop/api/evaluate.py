@@ -26,8 +26,11 @@ from khop.inference.forward_inputs import all_neighbors, columns_read, evaluatio
 from khop.inference.link_evaluation import (
     check_metrics,
     check_negatives,
+    check_pair_labels,
     check_untimed,
+    comparable,
     exact_link_scores,
+    is_labeled,
     mean_metrics,
 )
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
@@ -115,7 +118,7 @@ def evaluate_links(
     graph: Graph,
     links: LinkList,
     *,
-    metrics: Sequence[LinkMetric] = ("mrr", "roc-auc"),
+    metrics: Sequence[LinkMetric] | None = None,
     fanouts: Sequence[Fanout] | None = None,
     rule: Rule | None = None,
     columns: Sequence[str] | NamesByType | None = None,
@@ -124,7 +127,13 @@ def evaluate_links(
 ) -> dict[str, float]:
     """Compute metrics of a link-prediction model: each link is compared with its own negatives.
 
-    Negatives come with the links (see `khop.with_negatives`). Without `fanouts` the result is exact: the rows
+    Negatives come with the links (see `khop.with_negatives`). Where links have different numbers of them, pad
+    the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
+    `khop.links_from_pyg` gives them, are compared with each other. `metrics` are "mrr", "roc-auc",
+    "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K, such as "hits@50"; by default "mrr"
+    and "roc-auc", for labels "roc-auc" and "average-precision", the metrics that labels have.
+
+    Without `fanouts` the result is exact: the rows
     of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
     encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
     so. Neighbors are weighed by `rule`: by default that of the sampler of `loader`, else `khop.Uniform()`.
@@ -145,9 +154,14 @@ def evaluate_links(
             f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
             "an encoder with a decoder per edge type"
         )
+    if metrics is None:
+        metrics = ("roc-auc", "average-precision") if is_labeled(links) else ("mrr", "roc-auc")
     check_metrics(metrics)
     links = links.of_schema(graph.schema) if isinstance(links, Links) else links
     check_negatives(graph, links)
+    if isinstance(links, Links) and is_labeled(links):
+        check_pair_labels(links, metrics)
+    given, links = links, comparable(links)
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
@@ -160,7 +174,7 @@ def evaluate_links(
         if hops is None:
             work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
             exact = exact_link_scores(predictor, graph, graph.features, links, work, draws)
-            return mean_metrics(exact, metrics)
+            return mean_metrics(exact, metrics, given)
         chosen = columns_read(encoder, graph.schema, columns, of_loader)
         scores_of_links = sampled_link_scores(
             predictor,
@@ -170,7 +184,7 @@ def evaluate_links(
             chosen,
             InferenceWork(1024, progress, group=group, lanes=graph.lanes),
         )
-        return mean_metrics(scores_of_links, metrics)
+        return mean_metrics(scores_of_links, metrics, given)
 
 
 def evaluate_edges(

@@ -33,8 +33,7 @@ from khop.sampling.link_seeds import LinkList
 from khop.sampling.link_split import LinkColumns
 from khop.schema import EdgeType, EdgeTypeName, NodeType
 from khop.training.baselines import POPULARITY
-from khop.training.link_prediction import LINK_METRICS, LinkMetric, LinkPrediction
-from khop.training.metrics import known_metric
+from khop.training.link_prediction import LinkMetric, LinkPrediction, check_link_metric
 
 BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
 
@@ -67,8 +66,8 @@ class LinkTask:
 
         model = parts.model(context, around)
         assert isinstance(model, LinkPredictor)
-        metric = known_metric(config.task.metric, LINK_METRICS)
-        task = LinkPrediction(links.loss, metric, links.margin, links.temperature)
+        assert config.task.metric is not None, "resolved"
+        task = LinkPrediction(links.loss, config.task.metric, links.margin, links.temperature)
         ends = (parts.whole, parts.edge_types, parts.fanouts, parts.measured)
         hard = None
         if links.hard_negatives:
@@ -123,7 +122,7 @@ class LinkTask:
         found: dict[str, float] = {}
         baselines: dict[str, float] = {}
         kept: dict[str, tuple[LinkList, Scores]] = {}
-        asked = [known_metric(name, LINK_METRICS) for name in beside]
+        asked = [check_link_metric(name) for name in beside]
         for name in splits:
             if name not in self._held_out:
                 raise ValueError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import get_args
 
 from khop.config.fields import value_at
 from khop.config.on_servers import cut_offs_of
@@ -14,7 +14,7 @@ from khop.config.tables import BuiltinTask
 from khop.graph.import_record import TimeCutOffs
 from khop.sampling.time_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, Schema
-from khop.training.link_prediction import LinkMetric
+from khop.training.link_prediction import LINK_METRIC_PATTERN, LINK_METRICS
 
 _SPLITS = {"column": "by a column", "time": "by time", "random": "at random"}
 
@@ -29,7 +29,12 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
     asked = [None] if task.target is None else [name.strip() for name in task.target.split(",")]
     targets = [chosen("task.target", name, there, "edge types", raw) for name in asked]
     target = ", ".join(targets)
-    metric = chosen("task.metric", task.metric or "mrr", get_args(LinkMetric), "metrics of links", raw)
+    metric = task.metric or "mrr"
+    if not re.fullmatch(LINK_METRIC_PATTERN, metric):
+        names = ", ".join(LINK_METRICS)
+        raise ValueError(
+            f"task.metric is {metric!r}: the metrics of links are {names} ({raw.where('task.metric')})"
+        )
     _check_several(context, target, [there[name] for name in targets])
     _check_hard(context, [there[name] for name in targets])
     for name in targets:

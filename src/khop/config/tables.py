@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from khop.config.kinds import MODELS, OPTIMIZERS, RULES, SAMPLERS, TASKS
 from khop.config.section import (
     LARGEST,
+    Allowed,
     Count,
     CountOrNone,
     Default,
@@ -49,26 +50,19 @@ class BuiltinTask(TaskTable):
     """The prediction task of the model."""
 
     metric: Annotated[
-        (
-            Literal[
-                "accuracy",
-                "f1-macro",
-                "f1-micro",
-                "roc-auc",
-                "average-precision",
-                "mrr",
-                "hits@10",
-                "ndcg@10",
-                "ndcg@20",
-                "recall@10",
-                "recall@20",
-            ]
-            | None
+        str | None,
+        Field(
+            pattern=r"^(accuracy|f1-macro|f1-micro|roc-auc|average-precision|mrr|"
+            r"(hits|recall|ndcg)@[1-9][0-9]{0,17})$"
+        ),
+        Allowed(
+            "one of accuracy, f1-macro, f1-micro, roc-auc, average-precision, mrr, and hits@K, recall@K and "
+            "ndcg@K for a whole number K"
         ),
         Default("accuracy for nodes, mrr for links"),
     ] = None
     """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
-    roc-auc, average-precision, mrr, hits@10, or ndcg or recall at 10 or 20"""
+    roc-auc, average-precision, mrr, or hits, recall or ndcg among the first K, such as hits@50"""
 
 
 class ClassificationTable(BuiltinTask):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -32,10 +32,11 @@ from khop.sampling.fanouts import Fanout
 from khop.sampling.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.schema import EdgeType, NodeType
-from khop.training.link_prediction import LINK_METRICS, LinkMetric
+from khop.training.link_prediction import PAIR_METRICS, LinkMetric, check_link_metric, link_metric
 from khop.training.move import mover
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
+PADDING = -1  # in the given negatives of links that have fewer than others
 CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time
 
 
@@ -119,12 +120,14 @@ def link_scores(
 
 
 def check_negatives(graph: GraphStore, links: LinkList) -> None:
-    """Raise ValueError unless links and their negatives connect nodes of the graph."""
-    check_has_negatives(links)
+    """Raise ValueError unless links and their negatives or labels can be evaluated on the graph."""
+    if not is_labeled(links):
+        check_has_negatives(links)
     if isinstance(links, Links):  # others were made from a graph, and are valid
         check_links(graph, links)
         for edge_type, negatives in (links.negatives or {}).items():
-            check_ids(f"negatives of {edge_type}", negatives.flatten(), graph.num_nodes(edge_type[2]))
+            given = negatives[negatives != PADDING]
+            check_ids(f"negatives of {edge_type}", given, graph.num_nodes(edge_type[2]))
 
 
 def check_untimed(links: LinkList) -> None:
@@ -141,7 +144,7 @@ def check_has_negatives(links: LinkList) -> None:
     if "negatives" not in links.facts:
         raise ValueError(
             "links without negatives cannot be evaluated: there is nothing to compare "
-            "them with; give khop.Links(..., negatives=...)"
+            "them with; give khop.Links(..., negatives=...), or labels of 0 and 1"
         )
 
 
@@ -175,17 +178,28 @@ def with_negatives(
 
 
 def mean_metrics(
-    scores: Mapping[EdgeType, tuple[Tensor, Tensor]], metrics: Sequence[LinkMetric]
+    scores: Scores, metrics: Sequence[LinkMetric], links: LinkList | None = None
 ) -> dict[str, float]:
-    """Compute each metric, averaged over the edge types."""
+    """Compute each metric, averaged over the edge types.
+
+    Negatives of `links` that are -1 pad a row, and are not compared. Links with labels and without negatives
+    are compared with each other.
+    """
     check_metrics(metrics)
     for edge_type, (of_links, _) in scores.items():
         if of_links.numel() == 0:
             raise ValueError(f"links of {edge_type}: there are none to evaluate; leave the edge type out")
-    return {
-        metric: sum(LINK_METRICS[metric](*of_type) for of_type in scores.values()) / len(scores)
-        for metric in metrics
-    }
+    given = links if isinstance(links, Links) else None
+
+    def of_type(metric: LinkMetric, edge_type: EdgeType) -> float:
+        of_links, negatives = scores[edge_type]
+        if given is not None and given.negatives is not None:
+            return link_metric(metric, of_links, negatives, given.negatives[edge_type] != PADDING)
+        if given is not None and given.labels is not None:
+            return PAIR_METRICS[metric](of_links, given.labels[edge_type])
+        return link_metric(metric, of_links, negatives)
+
+    return {metric: sum(of_type(metric, t) for t in scores) / len(scores) for metric in metrics}
 
 
 def check_metrics(metrics: Sequence[LinkMetric]) -> None:
@@ -193,8 +207,46 @@ def check_metrics(metrics: Sequence[LinkMetric]) -> None:
     if isinstance(metrics, str):
         raise ValueError(f"metrics {metrics!r}: give a list of them, such as [{metrics!r}]")
     for metric in metrics:
-        if metric not in LINK_METRICS:
-            raise ValueError(f"metric {metric!r}: must be one of {sorted(LINK_METRICS)}")
+        check_link_metric(metric)
+
+
+def is_labeled(links: LinkList) -> bool:
+    """Return True for links that are compared by labels, not with negatives."""
+    return isinstance(links, Links) and links.negatives is None and links.labels is not None
+
+
+def check_pair_labels(links: Links, metrics: Sequence[LinkMetric]) -> None:
+    """Raise ValueError unless labels are 0 or 1, and all metrics are of labeled pairs."""
+    for metric in metrics:
+        if metric not in PAIR_METRICS:
+            raise ValueError(
+                f"metric {metric!r}: ranks each link among its own negatives, and these links have labels "
+                f"alone; give metrics of {', '.join(PAIR_METRICS)}, or khop.Links(..., negatives=...)"
+            )
+    for edge_type, labels in (links.labels or {}).items():
+        wrong = labels.flatten()[((labels != 0) & (labels != 1)).flatten()]
+        if labels.dim() != 1 or wrong.numel():
+            what = f"shape {tuple(labels.shape)}" if labels.dim() != 1 else f"value {wrong[0].item()}"
+            raise ValueError(
+                f"labels of {edge_type}: {what}; evaluate_links takes one label for each link, 1 for a link "
+                "and 0 for a negative; khop.evaluate_edges scores other labels"
+            )
+
+
+def comparable(links: LinkList) -> LinkList:
+    """Return links with negatives that can be scored: padding replaced, none for links with labels."""
+    if not isinstance(links, Links):
+        return links
+    if links.negatives is None:
+        nothing = {t: ends.new_zeros(ends.shape[1], 0) for t, ends in links.edges.items()}
+        return replace(links, negatives=nothing) if is_labeled(links) else links
+    filled = {t: _filled(of_type, links.edges[t][1]) for t, of_type in links.negatives.items()}
+    return replace(links, negatives=filled)
+
+
+def _filled(negatives: Tensor, destinations: Tensor) -> Tensor:
+    """Return the negatives with the destination of the link itself in place of padding."""
+    return torch.where(negatives == PADDING, destinations.unsqueeze(1), negatives)
 
 
 def _scores(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -18,33 +19,52 @@ from khop.schema import EdgeType
 from khop.training.ranking import Places, average_precision, binary_roc_auc
 
 LinkLoss = Literal["bce", "bpr", "margin", "infonce"]
-LinkMetric = Literal[
-    "mrr", "roc-auc", "average-precision", "hits@10", "ndcg@10", "ndcg@20", "recall@10", "recall@20"
-]
-
-
-def _flat(metric: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
-    """Adapt a metric to scores of links and of their negatives, joined in one list."""
-
-    def of(links: Tensor, negatives: Tensor) -> float:
-        positive = torch.cat([torch.ones_like(links), torch.zeros_like(negatives).flatten()])
-        return metric(torch.cat([links, negatives.flatten()]), positive)
-
-    return of
-
-
-# (scores of links (n), scores of their negatives (n, k)) -> metric; higher is better.
-LINK_METRICS: Mapping[LinkMetric, Callable[[Tensor, Tensor], float]] = {
-    "mrr": lambda links, negatives: Places.of(links, negatives).mean_reciprocal_rank(),
-    "roc-auc": _flat(binary_roc_auc),
-    "average-precision": _flat(average_precision),
-    "hits@10": lambda links, negatives: Places.of(links, negatives).hits(10),
-    "ndcg@10": lambda links, negatives: Places.of(links, negatives).ndcg(10),
-    "ndcg@20": lambda links, negatives: Places.of(links, negatives).ndcg(20),
-    # Each link is ranked alone, among its own negatives: its recall is a hit.
-    "recall@10": lambda links, negatives: Places.of(links, negatives).hits(10),
-    "recall@20": lambda links, negatives: Places.of(links, negatives).hits(20),
+LinkMetric = str  # "mrr", "roc-auc", "average-precision", "hits@10", "recall@10", "ndcg@10" or any other k
+# Metrics of scored pairs that are positive or not.
+PAIR_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
+    "roc-auc": binary_roc_auc,
+    "average-precision": average_precision,
 }
+# Metrics of the first k places. Each link is ranked alone, among its own negatives: its recall is a hit.
+AT_K: Mapping[str, Callable[[Places, int], float]] = {
+    "hits@K": Places.hits,
+    "recall@K": Places.hits,
+    "ndcg@K": Places.ndcg,
+}
+LINK_METRICS = ("mrr", *PAIR_METRICS, *AT_K)
+LINK_METRIC_PATTERN = r"^(mrr|roc-auc|average-precision|(hits|recall|ndcg)@[1-9][0-9]{0,17})$"
+
+
+def check_link_metric(name: str) -> str:
+    """Return the name; ValueError unless it is a metric of links."""
+    if not isinstance(name, str) or not re.fullmatch(LINK_METRIC_PATTERN, name):
+        raise ValueError(
+            f"metric {name!r}: must be one of {', '.join(LINK_METRICS)}, with a whole number K from 1 on, "
+            "such as hits@50"
+        )
+    return name
+
+
+def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tensor | None = None) -> float:
+    """Compute a metric of links, each compared with its own negatives; higher is better.
+
+    Args:
+        name: Name of the metric.
+        links: Scores of the links, (n).
+        negatives: Scores of the negatives of each link, (n, k).
+        given: False for entries of `negatives` that pad a row, bool (n, k); None if all are negatives.
+    Returns:
+        The metric, from 0 to 1.
+    Raises:
+        ValueError: If there is no such metric, or a score is NaN or infinite.
+    """
+    kind, _, k = check_link_metric(name).partition("@")
+    if kind in PAIR_METRICS:
+        compared = negatives.flatten() if given is None else negatives[given]
+        positive = torch.cat([torch.ones_like(links), torch.zeros_like(compared)])
+        return PAIR_METRICS[kind](torch.cat([links, compared]), positive)
+    places = Places.of(links, negatives, given)
+    return AT_K[f"{kind}@K"](places, int(k)) if k else places.mean_reciprocal_rank()
 
 
 @dataclass(frozen=True)
@@ -67,8 +87,7 @@ class LinkPrediction:
         for name in ("margin", "temperature"):
             if not 0 < real_number(name, getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)}: must be above 0, and finite")
-        if self.metric not in LINK_METRICS:
-            raise ValueError(f"metric {self.metric!r}: must be one of {sorted(LINK_METRICS)}")
+        check_link_metric(self.metric)
 
     def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
         """Return (pairs): one loss per pair of all edge types, as input of `batch.global_mean`."""
@@ -85,7 +104,7 @@ class LinkPrediction:
 
     def score(self, links: Tensor, negatives: Tensor) -> float:
         """Compute the metric of links (n), each compared with its own negatives (n, k)."""
-        return LINK_METRICS[self.metric](links, negatives)
+        return link_metric(self.metric, links, negatives)
 
     def _losses(self, edge_type: EdgeType, scores: LinkScores, labels: Tensor | None) -> Tensor:
         match self.loss:

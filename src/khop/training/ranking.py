@@ -58,25 +58,30 @@ class Places:
     tied: Tensor  # int64 (positives): negatives with the same score
 
     @classmethod
-    def of(cls, positives: Tensor, negatives: Tensor) -> Places:
-        """Compute places from scores: (n) of the positives, (n, k) of each one's negatives."""
+    def of(cls, positives: Tensor, negatives: Tensor, given: Tensor | None = None) -> Places:
+        """Compute places from scores: (n) of the positives, (n, k) of each one's negatives.
+
+        `given`, bool (n, k), is False for entries that pad a row; None if all are negatives.
+        """
         check_scores(positives, "ranking")
-        check_scores(negatives, "ranking")
         own = positives.unsqueeze(1)
-        return cls((negatives > own).sum(1), (negatives == own).sum(1))
+        above, tied = negatives > own, negatives == own
+        if given is not None:
+            above, tied, negatives = above & given, tied & given, negatives.masked_fill(~given, 0)
+        check_scores(negatives, "ranking")
+        return cls(above.sum(1), tied.sum(1))
 
     def mean_reciprocal_rank(self) -> float:
         """Mean of 1 / place."""
         self._check_not_empty("mrr")
-        last = int((self.above + self.tied).max()) + 1
-        gains = 1 / torch.arange(1, last + 1, dtype=torch.float64)
+        gains = 1 / torch.arange(1, self._last() + 1, dtype=torch.float64)
         return float(self._expected(gains).mean())
 
     def hits(self, k: int) -> float:
         """Fraction of positives among the first k."""
         self._check_not_empty(f"hits@{k}")
         check_k(k)
-        return float(self._expected(torch.ones(k, dtype=torch.float64)).mean())
+        return float(self.reached(k).mean())
 
     def ndcg(self, k: int) -> float:
         """Mean of 1 / log2(place + 1) for the first k places, 0 for later ones: NDCG of one positive each."""
@@ -86,11 +91,15 @@ class Places:
 
     def discounted_gains(self, k: int) -> Tensor:
         """Return float64 (positives): 1 / log2(place + 1) for the first k places, 0 for later ones."""
-        return self._expected(discounts(k))
+        return self._expected(discounts(min(k, self._last())))
 
     def reached(self, k: int) -> Tensor:
         """Return float64 (positives): the probability of a place among the first k."""
-        return self._expected(torch.ones(k, dtype=torch.float64))
+        return self._expected(torch.ones(min(k, self._last()), dtype=torch.float64))
+
+    def _last(self) -> int:
+        """Return the last place of any positive, at least 1."""
+        return int((self.above + self.tied).max()) + 1 if self.above.numel() else 1
 
     def _expected(self, gains: Tensor) -> Tensor:
         """Mean gain of each positive: `gains` lists the gain of place 1, 2, ...; later places have none."""
