@@ -21,5 +21,5 @@ def test_pieces_are_record_batches_in_order(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="key: a.arrow: no Arrow file, or damaged"):
+    with pytest.raises(ValueError, match="key: a.arrow: is not an Arrow file, or is damaged; write"):
         ArrowTable.open([("a.arrow", path)], "key")

@@ -10,7 +10,14 @@ from khop.importing.file_schema import FileTable, same_schema, total_bytes
 
 def test_columns_of_all_files_are_known_and_widths_may_differ() -> None:
     one, other = pa.schema([("id", pa.int32()), ("a", pa.string())]), pa.schema([("id", pa.int64())])
-    assert same_schema([("a.parquet", one), ("b.parquet", other)], "key").names == ["id"]
+    schema, lacking = same_schema([("a.parquet", one), ("b.parquet", other)], "key")
+    assert (schema.names, lacking) == (["id"], {"a": "b.parquet"})
+
+
+def test_a_file_with_two_columns_of_a_name_is_named() -> None:
+    twice = pa.schema([("id", pa.int64()), ("id", pa.int64())])
+    with pytest.raises(ValueError, match=r"b.parquet: the column 'id' is there twice; rename one"):
+        same_schema([("a.parquet", pa.schema([("id", pa.int64())])), ("b.parquet", twice)], "key")
 
 
 def test_mixed_types_are_refused_with_both_files() -> None:
@@ -34,13 +41,13 @@ def test_mixed_types_are_refused_with_both_files() -> None:
 )
 def test_a_column_has_the_widest_type_of_all_files(types: list[pa.DataType], widest: pa.DataType) -> None:
     schemas = [(f"{number}.parquet", pa.schema([("a", dtype)])) for number, dtype in enumerate(types)]
-    assert same_schema(schemas, "key").field("a").type == widest
+    assert same_schema(schemas, "key")[0].field("a").type == widest
 
 
 def test_a_table_of_files_has_their_names_and_sizes(tmp_path: Path) -> None:
     files = [(name, tmp_path / name) for name in ("a", "b")]
     for _, path in files:
         path.write_bytes(b"12")
-    table = FileTable(files, pa.schema([]), "nodes.user.files")
+    table = FileTable(files, pa.schema([]), {}, "nodes.user.files")
     assert (table.name, table.num_bytes) == ("a and 1 more", 4)
     assert total_bytes(files) == 4

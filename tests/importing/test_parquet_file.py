@@ -23,7 +23,9 @@ def test_pieces_are_row_groups_in_order(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 no more")
-    with pytest.raises(ValueError, match="nodes.user.files: a.parquet: no Parquet file, or damaged"):
+    with pytest.raises(
+        ValueError, match="nodes.user.files: a.parquet: is not a Parquet file, or is damaged; write"
+    ):
         ParquetTable.open([("a.parquet", path)], "nodes.user.files")
 
 

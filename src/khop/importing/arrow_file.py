@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.importing.file_schema import FileTable, NamedPath, same_schema
-from khop.importing.packages import pa
+from khop.importing.packages import pa, reading
 from khop.importing.rows import Piece, Place, Rows
 
 
@@ -21,20 +21,19 @@ class ArrowTable(FileTable):
     def open(cls, files: Sequence[NamedPath], key: str) -> ArrowTable:
         """Read the schemas of all files."""
         schemas = [(name, _opened(name, path, key).schema) for name, path in files]
-        return cls(tuple(files), same_schema(schemas, key), key)
+        return cls(tuple(files), *same_schema(schemas, key), key)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield a reader per record batch."""
         for name, path in self.files:
             reader, first = _opened(name, path, self.key), 0
             for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number).select(list(columns))
+                with reading(f"{self.key}: {name}, batch {number}", "write it again", "is damaged"):
+                    batch = reader.get_batch(number).select(list(columns))
                 yield partial(Rows, batch, Place(name, None, first))
                 first += batch.num_rows
 
 
 def _opened(name: str, path: Path, key: str) -> Any:
-    try:
+    with reading(f"{key}: {name}", "write it again", "is not an Arrow file, or is damaged"):
         return pa.ipc.open_file(pa.memory_map(str(path)))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{key}: {name}: no Arrow file, or damaged ({error}); write it again") from None

@@ -10,7 +10,7 @@ from khop.importing.encode_category import texts_of
 from khop.importing.encode_number import is_text
 from khop.importing.id_column import keys_of
 from khop.importing.packages import pa, pc
-from khop.importing.rows import Table
+from khop.importing.rows import Table, read_pieces
 from khop.importing.times import ZONE
 from khop.kernels.id_table import IdTable, Kind, id_table
 
@@ -110,7 +110,7 @@ def _all(values: Any, pattern: str) -> bool:
 def facts_of(table: Table) -> dict[str, ColumnFacts]:
     """Read all rows of a table once."""
     found = {one.name: ColumnFacts.of(one.name, one.type) for one in table.schema}
-    for piece in table.pieces(list(found)):
+    for piece in read_pieces(table, list(found)):
         rows = piece()
         for name, facts in found.items():
             facts.add(rows.column(name))
@@ -122,7 +122,7 @@ def found_in(
 ) -> Iterator[tuple[str, str, int]]:
     """Read the columns of a table once; yield how many values of each are among the keys of each type."""
     counts = {(name, node_type): 0 for name in columns for node_type in keys}
-    for piece in table.pieces(columns) if counts else ():
+    for piece in read_pieces(table, columns) if counts else ():
         rows = piece()
         for name, node_type in list(counts):
             unique = keys[node_type]

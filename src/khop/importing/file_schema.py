@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ class FileTable:
 
     files: Sequence[NamedPath]
     schema: Any
+    lacking: Mapping[str, str]  # by column that not all files have: the first file without it
     key: str
 
     @property
@@ -32,11 +33,15 @@ class FileTable:
         return total_bytes(self.files)
 
 
-def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
-    """Return the columns that all files have; ValueError if a column has different types.
+def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str]]:
+    """Return the columns that all files have, and for each other column the first file without it.
 
-    Numbers have the widest of their types in the files.
+    Numbers have the widest of their types in the files. ValueError if a column has different types, or if a
+    file has it twice.
     """
+    for name, schema in schemas:
+        if twice := [column for column in schema.names if schema.names.count(column) > 1]:
+            raise ValueError(f"{key}: {name}: the column {twice[0]!r} is there twice; rename one")
     first_name, first = schemas[0]
     for name, other in schemas[1:]:
         for field in other:
@@ -46,8 +51,11 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> Any:
                     f"{key}: column {field.name!r} is {first.field(at).type} in {first_name} and "
                     f"{field.type} in {name}; convert one of the files"
                 )
-    everywhere = [f.name for f in first if all(f.name in schema.names for _, schema in schemas)]
-    return pa.schema([(name, _widest([s.field(name).type for _, s in schemas])) for name in everywhere])
+    columns = dict.fromkeys(column for _, schema in schemas for column in schema.names)
+    without = {c: [name for name, schema in schemas if c not in schema.names] for c in columns}
+    everywhere = [column for column in columns if not without[column]]
+    merged = pa.schema([(name, _widest([s.field(name).type for _, s in schemas])) for name in everywhere])
+    return merged, {column: names[0] for column, names in without.items() if names}
 
 
 def total_bytes(files: Sequence[NamedPath]) -> int:

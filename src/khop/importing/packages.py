@@ -1,6 +1,10 @@
-"""The optional packages of the import, and the one sentence that says how to install them."""
+"""The optional packages of the import: how to install them, and their errors as sentences."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 INSTALL = "khop import needs pyarrow and duckdb: pip install pyarrow duckdb"
 
@@ -13,4 +17,47 @@ try:
 except ImportError as error:
     raise ImportError(f"{INSTALL} ({error})") from None
 
-__all__ = ["INSTALL", "duckdb", "pa", "pa_csv", "pc", "pq"]
+__all__ = ["INSTALL", "PACKAGE_ERRORS", "duckdb", "pa", "pa_csv", "pc", "pq", "reading"]
+
+PACKAGE_ERRORS = (duckdb.Error, pa.lib.ArrowException)  # ArrowInvalid is a ValueError, too
+_REASONS = {
+    r"end of GZIP|Truncated compressed|[Uu]nexpected end|enough bytes": "is cut off",
+    r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
+    r"Could not set lock|Conflicting lock": "is open in another process",
+    r"Could not convert string '(.*)' to (\w+)(?: when casting from source column (\w+))?": (
+        r"has the value '\1' in the column \3, which is no \2"
+    ),
+    r"file system operations are disabled": "reads another file",
+    r"no such table: (?:main\.)?(\S+)|Table with name (\S+) does not exist": (
+        r"reads the table \1\2, which does not exist"
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def reading(place: str, remedy: str, reason: str = "is damaged, or has another format") -> Iterator[None]:
+    """Turn an error of a package into a sentence: place, reason and remedy, without the text of the package.
+
+    Errors of khop, and those of the machine such as a full disk, pass.
+
+    Args:
+        place: What is read, for people: the key in the spec and the file.
+        remedy: What to do about a file that cannot be read.
+        reason: What is wrong if the error of the package does not tell.
+    Raises:
+        ValueError: For errors of the package.
+        MemoryError: If the package has not enough memory.
+    Example:
+        >>> with reading("nodes.user.files: users.parquet", "write it again"):
+        ...     pq.ParquetFile("users.parquet")
+    """
+    try:
+        yield
+    except (MemoryError, duckdb.OutOfMemoryException):
+        raise MemoryError(place) from None
+    except (*PACKAGE_ERRORS, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        found = ((re.search(pattern, str(error)), text) for pattern, text in _REASONS.items())
+        reason = next((match.expand(text) for match, text in found if match), reason)
+        raise ValueError(f"{place}: {reason}; {remedy}") from None

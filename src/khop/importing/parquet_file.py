@@ -10,9 +10,10 @@ from threading import local
 from typing import Any
 
 from khop.importing.file_schema import FileTable, NamedPath, same_schema
-from khop.importing.packages import pa, pq
+from khop.importing.packages import pa, pq, reading
 from khop.importing.rows import Piece, Place, Rows
 
+_DAMAGED = "is not a Parquet file, or is damaged"
 _OPEN = local()  # the last file of each thread: opening a file reads its footer
 
 
@@ -27,15 +28,10 @@ class ParquetTable(FileTable):
         """Read the footers of all files."""
         schemas, groups = [], []
         for name, path in files:
-            try:
-                with pq.ParquetFile(path) as file:
-                    schemas.append((name, file.schema_arrow))
-                    groups.append(file.metadata.num_row_groups)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise ValueError(
-                    f"{key}: {name}: no Parquet file, or damaged ({_first_line(error)}); write it again"
-                ) from None
-        return cls(tuple(files), same_schema(schemas, key), key, tuple(groups))
+            with reading(f"{key}: {name}", "write it again", _DAMAGED), pq.ParquetFile(path) as file:
+                schemas.append((name, file.schema_arrow))
+                groups.append(file.metadata.num_row_groups)
+        return cls(tuple(files), *same_schema(schemas, key), key, tuple(groups))
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield a reader per row group."""
@@ -44,13 +40,9 @@ class ParquetTable(FileTable):
                 yield partial(self._read, name, str(path), group, list(columns))
 
     def _read(self, name: str, path: str, group: int, columns: list[str]) -> Rows:
-        try:
+        with reading(f"{self.key}: {name}, row group {group}", "write it again", "is damaged"):
             file = _opened(path)
             table = file.read_row_group(group, columns=columns, use_threads=False)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{self.key}: {name}, row group {group}: is unreadable ({_first_line(error)}); write it again"
-            ) from None
         place = Place(name, group if file.metadata.num_row_groups > 1 else None)
         return Rows(one_batch(table.select(columns)), place)
 
@@ -74,7 +66,3 @@ def _opened(path: str) -> Any:
     if getattr(_OPEN, "identity", None) != identity:
         _OPEN.file, _OPEN.identity = pq.ParquetFile(path), identity
     return _OPEN.file
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.importing.packages import pa
+from khop.importing.arrow_values import converted
+from khop.importing.file_schema import FileTable
+from khop.importing.packages import pa, reading
 from khop.importing.read_spec import nearest
 
 
@@ -82,11 +86,53 @@ class Table(Protocol):
         ...
 
 
+def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
+    """Yield the pieces of a table, checked. All who read tables call this.
+
+    An error of the package that reads is a ValueError with the file, and so are text that is not UTF-8 and
+    offsets beyond their buffer, with the row.
+    """
+    with reading(table.name, "correct it, or write it again"):
+        for piece in table.pieces(columns):
+            yield partial(_checked, piece, table.name)
+
+
+def _checked(piece: Piece, name: str) -> Rows:
+    with reading(name, "correct it, or write it again"):
+        rows = piece()
+        try:
+            rows.batch.validate(full=True)
+        except pa.ArrowInvalid as error:
+            if "UTF8" not in str(error):
+                raise
+            for column, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
+                converted(
+                    array, _validated, f"the column {column!r}", rows.row, "invalid UTF-8; correct the row"
+                )
+    return rows
+
+
+def _validated(array: Any) -> None:
+    array.validate(full=True)
+
+
 def check_columns(table: Table, wanted: dict[str, str]) -> None:
     """Raise ValueError unless all columns exist; `wanted` maps each to its key in the spec."""
     there = list(table.schema.names)
     for column, key in wanted.items():
-        if column not in there:
-            raise ValueError(f"{key}: no column {column!r} in {table.name}; {nearest(column, there)}")
-        if there.count(column) > 1:
-            raise ValueError(f"{key}: {table.name} has {there.count(column)} columns {column!r}; rename one")
+        if column in there:
+            continue
+        lacking = table.lacking.get(column) if isinstance(table, FileTable) else None
+        if lacking is not None:
+            raise ValueError(
+                f"{key}: no column {column!r} in {lacking}, and other files have it; add it to {lacking}"
+            )
+        raise ValueError(f"{key}: no column {column!r} in {table.name}; {_near(column, there)}")
+
+
+def _near(column: str, there: Sequence[str]) -> str:
+    """Return a hint to the columns that exist, or to the delimiter of a file that seems to have only one."""
+    delimiter = next((one for one in ";|\t," if len(there) == 1 and one in there[0]), None)
+    if delimiter is None:
+        return nearest(column, there)
+    return f"the first row has the one field {there[0]!r}; give delimiter = {json.dumps(delimiter)}"

@@ -12,7 +12,7 @@ from khop.importing.database import Databases, database_of
 from khop.importing.files import find_files, open_files
 from khop.importing.memory_table import MemoryTable
 from khop.importing.read_meter import ReadMeter
-from khop.importing.rows import Piece, Rows, Table, check_columns
+from khop.importing.rows import Piece, Rows, Table, check_columns, read_pieces
 from khop.importing.spec import Source
 from khop.importing.times import TimeFormat
 from khop.importing.where import Where
@@ -44,7 +44,7 @@ class OpenSource:
         table: Table
         if spec.files is not None:
             files = find_files(spec.files, folder.path, f"{key}.files")
-            table = open_files(files, Dialect(spec.header, spec.delimiter), f"{key}.files")
+            table = open_files(files, Dialect(spec.header, spec.delimiter, spec.encoding), f"{key}.files")
         elif spec.database is not None:
             assert spec.table is not None
             assert spec.order_by is not None
@@ -74,7 +74,7 @@ class OpenSource:
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield readers of the kept rows, in order; the columns of filters are read too."""
         wanted = list(dict.fromkeys([*columns, *(name for one in self.wheres for name in one.columns)]))
-        for piece in self.table.pieces(wanted):
+        for piece in read_pieces(self.table, wanted):
             yield partial(self._kept, piece)
             if self.meter is not None:
                 self.meter.report()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from khop.importing.column_spec import AnyColumn, Category, Name, SpecTable
@@ -21,6 +21,16 @@ def _aware(value: Any) -> Any:
     if isinstance(value, datetime) and value.tzinfo is None:
         raise ValueError("has no time zone; append one, as 2020-09-20T00:00:00Z")
     return value
+
+
+def _known(encoding: str) -> str:
+    try:
+        b"".decode(encoding)
+    except LookupError:
+        raise ValueError(
+            f"encoding {encoding!r} does not exist; give a name that Python has, as latin-1, cp1252 or utf-16"
+        ) from None
+    return encoding
 
 
 Instant = Annotated[datetime, BeforeValidator(_aware)]
@@ -122,6 +132,8 @@ class Source(SpecTable):
     """`no`: the first row of CSV files is data, and columns are named "0", "1", ..."""
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     """Character between two fields of CSV files; default: found in the first rows."""
+    encoding: Annotated[Name, AfterValidator(_known)] = "utf-8"
+    """Encoding of CSV files, as Python names it: "latin-1", "cp1252", "utf-16"."""
     time: Name | None = None
     """Column with the time of each row."""
     unit: Unit | None = None
