@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -73,13 +75,68 @@ def test_the_same_snapshot_may_be_published_again(graph: Path) -> None:
     assert len(snapshots_of(graph)) == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"format": "other"}', '{"format": "khop-snapshots 1", "snapshots": [1]}']
-)
+def record(**changes: object) -> str:
+    """Return the text of a record with changes, and a checksum that fits it."""
+    snapshot = {"fingerprint": "ab" * 32, "nodes": {}, "edges": {}}
+    content = {"format": "khop-snapshots 2", "snapshots": [snapshot], "appended": [], **changes}
+    digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**content, "sha256": digest})
+
+
+DAMAGED = [
+    "", "{}", "[]", "7", "null", "[" * 100_000, "\xff", '{"format": "other"}',
+    '{"format": "khop-snapshots 2", "snapshots": []}',
+    record(snapshots=[1]), record(snapshots=7), record(snapshots=None), record(appended=[{}]),
+    record(snapshots=[{"fingerprint": 7, "nodes": {}, "edges": {}}]),
+    record(snapshots=[{"fingerprint": "ab", "nodes": {}, "edges": {}}]),
+    record(snapshots=[{"fingerprint": "../" * 16, "nodes": {}, "edges": {}}]),
+    record(snapshots=[{"fingerprint": "ab" * 32, "nodes": [], "edges": {}}]),
+    record(snapshots=[{"fingerprint": "ab" * 32, "nodes": {"n": "1"}, "edges": {}}]),
+    record(appended=[{"digest": "ab" * 32, "snapshot": "ab", "nodes": {"n": 1}, "left": {}}]),
+    record(appended=[{"digest": "ab" * 32, "snapshot": "ab", "nodes": {}, "left": {"n": [1]}}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_record_is_an_error(graph: Path, text: str) -> None:
-    (graph / "snapshots.json").write_text(text)
+    (graph / "snapshots.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"snapshots.json: not what khop writes"):
         open_folder(graph)
+    (found,) = verify_folder(graph)
+    assert found.file == "snapshots.json"
+    assert found.problem.startswith("not what khop writes")
+
+
+def test_each_changed_byte_of_the_record_is_found(graph: Path) -> None:
+    published(graph, "a", "b", "c")
+    sound = (graph / "snapshots.json").read_bytes()
+    for position in range(len(sound)):
+        changed = bytearray(sound)
+        changed[position] ^= 1
+        (graph / "snapshots.json").write_bytes(changed)
+        if _content(changed) != _content(sound):  # a blank between values says nothing
+            assert [found.file for found in verify_folder(graph)] == ["snapshots.json"], position
+    (graph / "snapshots.json").write_bytes(sound)
+    assert verify_folder(graph) == []
+
+
+def _content(text: bytes | bytearray) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def test_verify_compares_earlier_snapshots_with_the_record(graph: Path) -> None:
+    first = published(graph, "a", "b", "c")
+    second = published(graph, "a", "b", "c", "d")
+    third = published(graph, "a", "b", "c", "d", "e")
+    shutil.rmtree(first)
+    shutil.rmtree(second)
+    shutil.copytree(third, second)
+    assert sorted(found.file for found in verify_folder(graph)) == sorted(
+        [str(first.relative_to(graph)), str(second.relative_to(graph) / "graph.json")]
+    )
 
 
 def test_a_snapshot_that_is_missing_is_named(graph: Path) -> None:

@@ -20,6 +20,9 @@ from tests.importing.shop import TYPE, at, events, spec, users
 
 import khop
 from khop import append, compact, import_tables, open_folder, open_graph, open_ids
+from khop.graph.damage import refuse_damage
+from khop.graph.folder import GraphFolder
+from khop.graph.import_record import import_record
 from khop.graph.snapshots import only_writer, snapshots_of
 from khop.graph.verify import verify_folder
 
@@ -197,8 +200,19 @@ def test_deleted_nodes_leave_the_graph_that_the_other_rows_give(shop: Path, tmp_
     assert sorted(zip(pairs.indices.tolist(), pairs.destinations().tolist(), strict=True)) == [
         (0, 0), (0, 1), (0, 1), (0, 2), (1, 1), (1, 3), (2, 3),
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="no user has the id 'u8'; 1 of 2 ids are unknown"):
-        append(shop, delete={"user": ["u1", "u8"]})
+    with pytest.raises(ValueError, match="no user has the id 'zz'; 1 of 3 ids are unknown"):
+        append(shop, delete={"user": ["u1", "u8", "zz"]})
+
+
+def test_a_deletion_that_is_run_again_says_so(shop: Path) -> None:
+    """After a kill nobody knows whether the ids were deleted: the same call does the rest."""
+    first = append(shop, delete={"user": ["u2"]})
+    again = append(shop, delete={"user": ["u2"]})
+    assert (again.nodes, again.snapshot) == ({}, first.snapshot)
+    assert again.notes == ("nothing to do: all ids are already deleted",)
+    rest = append(shop, delete={"user": ["u3", "u2"]})
+    assert (rest.nodes, rest.notes) == ({"user": -1}, ("user: 1 of 2 ids are already deleted",))
+    assert open_ids(shop, "user").ids([0]) == ["u1"]
 
 
 def test_compact_erases_what_was_deleted(shop: Path) -> None:
@@ -208,6 +222,7 @@ def test_compact_erases_what_was_deleted(shop: Path) -> None:
     assert compact(shop) == shop
     assert not any(b"u2" in file.read_bytes() for file in shop.rglob("bytes.npy"))
     assert not (shop / "snapshots").exists()
+    assert not (shop / "snapshots.json").exists(), "no table was appended"
     assert snapshots_of(shop) == ()
     assert (open_folder(shop).path, open_folder(shop).fingerprint) == (shop, fingerprint)
     assert verify_folder(shop) == []
@@ -246,6 +261,80 @@ def test_snapshots_are_partitioned_and_saved_as_any_graph(shop: Path, tmp_path: 
     assert khop.open_graph(tmp_path / "parts").num_edges(BUYS) == 11
     saved = open_graph(shop).save(tmp_path / "saved")
     assert open_ids(saved, "user").rows(["u9"]).tolist() == [4]
+
+
+def test_tables_are_appended_once_also_after_compact_and_delete(shop: Path, tmp_path: Path) -> None:
+    written_day(tmp_path)
+    first = append(shop, tmp_path / "day.toml")
+    edges = open_folder(shop).num_edges(BUYS)
+    for change in (
+        lambda: compact(shop),
+        lambda: append(shop, delete={"item": ["c"]}),
+        lambda: compact(shop),
+    ):
+        change()
+        now = open_folder(shop).fingerprint
+        again = append(shop, tmp_path / "day.toml")
+        assert (again.nodes, again.edges, again.snapshot) == ({}, {}, first.snapshot)
+        assert again.notes == ("nothing to do: the same spec and files were appended already",)
+        assert open_folder(shop).fingerprint == now
+        assert verify_folder(shop) == []
+    assert open_folder(shop).num_edges(BUYS) < edges
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_tables_with_deleted_nodes_are_appended_again(shop: Path, tmp_path: Path, is_compacted: bool) -> None:
+    """Their nodes come back with their edges; edges that the graph has are not doubled."""
+    written_day(tmp_path)
+    append(shop, tmp_path / "day.toml")
+    append(shop, delete={"user": ["u8"]})
+    compact(shop) if is_compacted else None
+    with pytest.raises(
+        ValueError, match=r"nodes were deleted since \(1 of 2 user\); the others are still in"
+    ):
+        append(shop, tmp_path / "day.toml")
+    append(shop, day(("u7", "a", 29), names=("u7",)))
+    append(shop, delete={"user": ["u9", "u2"]})
+    compact(shop) if is_compacted else None
+    done = append(shop, tmp_path / "day.toml")
+    assert done.nodes == {"user": 2}
+    assert done.edges == {"user buys item": 3, "item bought-by user": 3}, "u1 has bought b on day 3 already"
+    left_out = "1 edges between nodes of the graph left out, as the same tables were appended before"
+    assert f"user buys item: {left_out}" in done.notes
+    assert open_ids(shop, "user").ids(range(5)) == ["u1", "u3", "u7", "u8", "u9"]
+    csc = open_folder(shop).csc(BUYS)
+    pairs = list(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True))
+    assert pairs.count((0, 1)) == 2, "the first import has the link once, and the table once"
+    assert [pair for pair in sorted(pairs) if pair[0] > 2] == [(3, 0), (3, 1), (4, 3)]
+    assert verify_folder(shop) == []
+    again = append(shop, tmp_path / "day.toml")
+    assert (again.nodes, again.snapshot) == ({}, done.snapshot)
+
+
+def test_a_handle_from_before_a_compact_says_so(shop: Path, tmp_path: Path) -> None:
+    """Of the graph before an append, of the newest snapshot, and of one that was erased."""
+    handles = [open_folder(shop)]
+    graph = open_graph(shop)
+    for name in ("u8", "u9"):
+        append(shop, day((name, "a", 29), names=(name,)))
+        handles.append(open_folder(shop))
+    sent = [pickle.dumps(one) for one in handles]
+    whole_graph = open_graph(shop)
+    compact(shop)
+    for handle in handles:
+        for use in (GraphFolder.columns, refuse_damage, import_record):
+            with pytest.raises(ValueError, match="shop: was compacted after .* open it again"):
+                use(handle)
+    with pytest.raises(ValueError, match="was compacted .* open it again"):
+        whole_graph.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="was compacted .* open it again"):
+        graph.save(tmp_path / "saved")
+    for one in sent[:2]:
+        with pytest.raises(ValueError, match="was compacted or written again .* open it again"):
+            pickle.loads(one)
+    assert pickle.loads(sent[2]).num_nodes("user") == 5, "the newest snapshot is the graph now"
+    assert verify_folder(shop) == []
+    assert [path.name for path in shop.iterdir() if path.name == "snapshots"] == []
 
 
 APPEND = """
@@ -331,11 +420,13 @@ def test_readers_see_whole_snapshots_while_one_is_written(shop: Path) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(5):
-        append(shop, day((f"n{number}", "a", 29), names=(f"n{number}",)))
-    append(shop, delete={"user": ["n0"]})
-    ended.set()
-    reader.join()
+    try:
+        for number in range(5):
+            append(shop, day((f"n{number}", "a", 29), names=(f"n{number}",)))
+        append(shop, delete={"user": ["n0"]})
+    finally:
+        ended.set()
+        reader.join()
     assert problems == []
     assert {(3, 7), (8, 12), (7, 11)} >= seen - {(3 + n, 7 + n) for n in range(6)}
     assert len(seen) > 1

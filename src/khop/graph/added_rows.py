@@ -50,6 +50,25 @@ class AddedRows:
     nodes: Mapping[NodeType, AddedNodes]
     edges: Mapping[EdgeType, AddedEdges]
 
+    def without_edges_of(self, base: GraphFolder) -> tuple[AddedRows, list[str]]:
+        """Return the rows without edges between nodes of a graph, and a note for each type that had some."""
+        edges, notes = {}, []
+        for edge_type, new in self.edges.items():
+            first = base.num_nodes(edge_type[0]), base.num_nodes(edge_type[2])
+            kept = np.flatnonzero((new.sources >= first[0]) | (new.destinations >= first[1]))
+            if gone := len(new) - len(kept):
+                notes.append(
+                    f"{' '.join(edge_type)}: {gone:,} edges between nodes of the graph left out, as the same "
+                    "tables were appended before"
+                )
+            edges[edge_type] = AddedEdges(
+                new.sources[kept],
+                new.destinations[kept],
+                np.argsort(np.argsort(new.positions[kept])),
+                {name: column[kept] for name, column in new.columns.items()},
+            )
+        return AddedRows(self.nodes, edges), notes
+
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of new nodes of a type."""
         return self.nodes[node_type].count if node_type in self.nodes else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from khop.arguments import path_of
 from khop.graph.atomic import flush_entries
 from khop.graph.linked_files import link_graph
-from khop.graph.snapshots import current_folder, only_writer
+from khop.graph.snapshots import SnapshotRecord, current_folder, only_writer, snapshot_record
 
 _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
 
@@ -20,8 +20,8 @@ def compact(graph: str | os.PathLike[str]) -> Path:
 
     Rows and ids that were deleted are gone from the folder then, and so is the disk space of earlier
     snapshots. The graph has the same fingerprint and the same batches as before. Takes milliseconds: no array
-    is copied. Runs on earlier snapshots cannot be resumed afterwards, and processes that read one of them end
-    with an error about a missing file.
+    is copied. Appending the same tables again still does nothing. Runs on earlier snapshots cannot be resumed
+    afterwards, and graphs that were opened before have to be opened again.
     """
     path = path_of("graph", graph).resolve()
     hidden = path.with_name(f".{path.name}.compacting")
@@ -31,6 +31,8 @@ def compact(graph: str | os.PathLike[str]) -> Path:
         if newest == path:
             return path
         link_graph(newest, hidden)
+        if appended := snapshot_record(path).appended:
+            SnapshotRecord(appended=appended).write(hidden)
         for folder, _, _ in os.walk(hidden):
             flush_entries(Path(folder))
         _exchange(hidden, path)

@@ -7,7 +7,7 @@ from functools import partial
 from threading import Lock
 
 from khop.errors import REMEDY
-from khop.graph.folder import Folder
+from khop.graph.folder import Folder, refuse_replaced
 from khop.graph.npy import file_checksum
 from khop.graph.progress import Meter, ProgressCallback
 
@@ -26,6 +26,8 @@ def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> Non
         with lock:
             meter.at(f"checking {file}", size)
 
+    refuse_replaced(folder)
+
     def checksum(file: str) -> str:
         return file_checksum(folder.path / file, partial(read, file))
 
@@ -33,6 +35,7 @@ def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> Non
         found = zip(sorted(arrays), pool.map(checksum, sorted(arrays)), strict=True)
         damaged = next((file for file, sha256 in found if sha256 != arrays[file].sha256), None)
         if damaged is not None:
+            refuse_replaced(folder)
             pool.shutdown(wait=False, cancel_futures=True)
             raise ValueError(
                 f"{folder.path / damaged}: checksum differs; {REMEDY}. "

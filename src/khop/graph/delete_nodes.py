@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.graph import layout
 from khop.graph.append_rows import check_appendable
 from khop.graph.build import write_graph
 from khop.graph.damage import refuse_damage
 from khop.graph.documents import documents_of
-from khop.graph.folder import GraphFolder
-from khop.graph.manifest import EdgeEntry, NodeEntry
-from khop.graph.node_ids import stored_ids
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.manifest import EdgeEntry, NodeEntry, read_manifest
+from khop.graph.node_ids import ids_in, stored_ids
 from khop.graph.progress import ProgressCallback
 from khop.graph.row_order import INPUT
+from khop.graph.snapshots import Snapshot, publish_snapshot, snapshot_folder, snapshot_record
 from khop.graph.sparse_column import SparseColumn
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import Keys, keys_at
@@ -62,6 +66,61 @@ def delete_nodes(
         for edge, table in zip(base.manifest.edges, edges.values(), strict=True)
         if edge.count > len(table.sources)
     }
+
+
+def delete_ids(
+    graph: Path,
+    base: GraphFolder,
+    delete: Mapping[NodeType, Sequence[Any]],
+    memory: int,
+    threads: int,
+    notice: ProgressCallback | None,
+) -> tuple[Path, Snapshot, tuple[str, ...]]:
+    """Delete nodes by the users' ids, as a new snapshot; return its folder, the snapshot and notes.
+
+    `base` is the newest snapshot. Ids that earlier snapshots alone have are deleted already. ValueError for
+    other unknown ids.
+    """
+    rows, notes = {}, list[str]()
+    record = snapshot_record(graph)
+    earlier = [snapshot_folder(graph, one) for one in record.snapshots]
+    for node_type, ids in delete.items():
+        own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
+        found = own.rows(ids)
+        rows[node_type] = np.unique(found[found >= 0])
+        missing = [id_ for id_, row in zip(ids, found.tolist(), strict=True) if row < 0]
+        unknown = _never_there(earlier, node_type, missing)
+        if unknown:
+            raise ValueError(
+                f"delete: no {node_type} has the id {unknown[0]!r}; {len(unknown)} of {len(ids)} ids are "
+                "unknown, leave them out"
+            )
+        if missing:
+            notes.append(f"{node_type}: {len(missing):,} of {len(ids):,} ids are already deleted")
+    nodes = {node_type: -len(of_type) for node_type, of_type in rows.items() if len(of_type)}
+    if not nodes:
+        notes = ["nothing to do: all ids are already deleted"] if notes else ["nothing to do: no ids"]
+        return base.path, Snapshot(base.fingerprint), tuple(notes)
+    out = graph / layout.SNAPSHOTS / ".deleting"
+    out.parent.mkdir(exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    gone = delete_nodes(base, rows, out, memory=memory, threads=threads, notice=notice)
+    edges = {" ".join(edge_type): -count for edge_type, count in gone.items()}
+    snapshot = Snapshot(read_manifest(out)[1], nodes, edges)
+    left = tuple(tables.without(rows) for tables in record.appended)
+    target = publish_snapshot(graph, out, snapshot, base.fingerprint, left)
+    return target, snapshot, tuple(notes)
+
+
+def _never_there(snapshots: Sequence[Path], node_type: NodeType, ids: Sequence[Any]) -> list[Any]:
+    """Return the ids that no snapshot has."""
+    for folder in reversed(snapshots):
+        if not ids:
+            break
+        of_earlier = open_folder(folder)
+        own = ids_in(folder, of_earlier.arrays, node_type, of_earlier.num_nodes(node_type))
+        ids = [id_ for id_, row in zip(ids, own.rows(list(ids)).tolist(), strict=True) if row < 0]
+    return list(ids)
 
 
 def _nodes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -155,7 +156,13 @@ class GraphFolder:
     def array(self, file: str) -> Tensor:
         """Return an array of the folder, mapped."""
         if file not in self._mapped:
-            self._mapped[file] = map_array(self.path / file, self.manifest.arrays[file])
+            try:
+                mapped = map_array(self.path / file, self.manifest.arrays[file])
+            except (OSError, ValueError):
+                refuse_replaced(self)
+                raise
+            refuse_replaced(self)  # last: the file that was mapped is in the folder that was opened
+            self._mapped[file] = mapped
         return self._mapped[file]
 
 
@@ -165,6 +172,24 @@ def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
         check_ids(ids, num_nodes, "node")
     except ValueError as error:
         raise ValueError(f"{file}: {error}; {REMEDY}") from error
+
+
+def refuse_replaced(folder: StoredFiles) -> None:
+    """Raise ValueError if `khop compact` has replaced or erased a graph folder since it was opened."""
+    if not isinstance(folder, GraphFolder):
+        return
+    try:
+        found = json.loads((folder.path / layout.MANIFEST).read_bytes()).get("fingerprint")
+    except (OSError, ValueError, AttributeError):
+        if folder.path.is_dir() or folder.path.parent.name != layout.SNAPSHOTS:
+            return  # damaged, moved or removed: the caller's error names the file
+        found = None
+    if found != folder.fingerprint:
+        graph = folder.path if found else folder.path.parent.parent
+        raise ValueError(
+            f"{graph}: was compacted after this process opened it (snapshot {folder.fingerprint[:16]}); open "
+            "it again"
+        )
 
 
 def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:
@@ -184,4 +209,13 @@ def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL)
 
 def _opened_again(path: Path, contents: Contents, fingerprint: str) -> GraphFolder:
     """Open the same snapshot in another process, also if rows were appended since."""
-    return open_folder(folder_with(path, fingerprint), contents)
+    there = folder_with(path, fingerprint)
+    if not there.is_dir() and there.parent.name == layout.SNAPSHOTS:
+        there = there.parent.parent  # compacted: the newest snapshot is the graph itself
+    folder = open_folder(there, contents)
+    if folder.fingerprint != fingerprint:
+        raise ValueError(
+            f"{there}: was compacted or written again after it was opened, and the snapshot "
+            f"{fingerprint[:16]} was erased; open it again"
+        )
+    return folder

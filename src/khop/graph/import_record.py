@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from khop.graph.documents import read_document
-from khop.graph.folder import Folder
+from khop.graph.folder import Folder, refuse_replaced
 
 DOCUMENT = "import.json"
 LATER = "later"  # key of the record of later data: the encoders and the rows of its tables
@@ -28,6 +28,7 @@ def import_record(folder: Folder) -> Mapping[str, Any]:
     """
     if DOCUMENT not in folder.documents:
         return {}
+    refuse_replaced(folder)
     found: Mapping[str, Any] = read_document(folder.path, DOCUMENT, folder.documents[DOCUMENT])
     return found
 

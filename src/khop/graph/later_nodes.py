@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from khop.graph.folder import Folder
+from khop.graph.folder import Folder, refuse_replaced
 from khop.graph.import_record import DOCUMENT, LATER, import_record
 from khop.graph.node_ids import ids_in
 from khop.kernels.id_table import Int64s, Keys
@@ -62,6 +62,7 @@ def later_ids(later: Folder, node_type: NodeType) -> Keys:
 
 def _found(base: Folder, node_type: NodeType, keys: Keys) -> Int64s:
     """Return the node of the graph with each id, -1 for new ids, and where the graph stores no ids."""
+    refuse_replaced(base)
     try:
         own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
     except ValueError:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.folder import Folder
+from khop.graph.folder import Folder, refuse_replaced
 from khop.graph.manifest import Manifest
 from khop.graph.npy import ArrayEntry, map_numpy
 from khop.kernels.id_table import Int64s, Keys, StringKeys
@@ -85,6 +85,7 @@ def first_lost(ids: OwnIds) -> int:
 
 def stored_ids(folder: Folder) -> dict[NodeType, Keys]:
     """Return the ids of a graph by node type, mapped, for those types whose ids are stored."""
+    refuse_replaced(folder)
     having = [t for t in folder.schema.node_types if _kind(folder.arrays, t)]
     return {t: ids_in(folder.path, folder.arrays, t, folder.num_nodes(t)).stored for t in having}
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from khop.errors import REMEDY
 from khop.graph import layout
@@ -18,7 +23,8 @@ from khop.graph.atomic import flush_entries
 from khop.graph.linked_files import link_graph
 from khop.graph.npy import flush
 
-FORMAT = "khop-snapshots 1"
+FORMAT = "khop-snapshots 2"
+_HEX = re.compile("[0-9a-f]{32,64}")
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,6 @@ class Snapshot:
     fingerprint: str  # of its graph.json
     nodes: Mapping[str, int] = field(default_factory=dict)  # new nodes by type; negative: deleted
     edges: Mapping[str, int] = field(default_factory=dict)  # new edges by type
-    input: str = ""  # digest of the spec and its files; "": nothing to compare
 
     @property
     def id(self) -> str:
@@ -36,18 +41,123 @@ class Snapshot:
         return self.fingerprint[:16]
 
 
-def snapshots_of(graph: Path) -> tuple[Snapshot, ...]:
-    """Return the snapshots of a graph folder, oldest first; () for a graph without appends."""
+@dataclass(frozen=True)
+class AppendedTables:
+    """Tables that were appended, and the nodes that are left of them in the newest snapshot."""
+
+    digest: str  # of the spec and its files
+    snapshot: str  # the id of the snapshot that the append made
+    nodes: Mapping[str, int] = field(default_factory=dict)  # new nodes of the append, by type
+    left: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # first, and one past the last
+
+    @classmethod
+    def after(cls, counts: Callable[[str], int], digest: str, snapshot: Snapshot) -> AppendedTables:
+        """Return the record of a new append; `counts` are nodes of the graph before it."""
+        left = {name: (counts(name), counts(name) + new) for name, new in snapshot.nodes.items()}
+        return cls(digest, snapshot.id, snapshot.nodes, left)
+
+    def is_gone(self, graph: Path) -> bool:
+        """Return True if all nodes of the tables were deleted; ValueError if some of them were."""
+        deleted = self.deleted()
+        if not deleted or deleted == dict(self.nodes):
+            return bool(deleted)
+        counts = ", ".join(f"{n:,} of {self.nodes[name]:,} {name}" for name, n in deleted.items())
+        raise ValueError(
+            f"append: the same spec and files were appended as snapshot {self.snapshot}, and some of their "
+            f"nodes were deleted since ({counts}); the others are still in {graph}. To bring the deleted "
+            "nodes back, append a table with their rows alone"
+        )
+
+    def deleted(self) -> dict[str, int]:
+        """Return the number of their nodes that were deleted since, by type, without zeros."""
+        gone = {name: count - (self.left[name][1] - self.left[name][0]) for name, count in self.nodes.items()}
+        return {name: count for name, count in gone.items() if count}
+
+    def without(self, deleted: Mapping[str, npt.NDArray[np.int64]]) -> AppendedTables:
+        """Return the record after nodes were deleted, whose rows are ascending: later nodes move up."""
+        left = dict(self.left)
+        for name in left.keys() & deleted.keys():
+            first, end = left[name]
+            before, inside = np.searchsorted(deleted[name], (first, end)).tolist()
+            left[name] = (first - before, end - inside)
+        return replace(self, left=left)
+
+
+@dataclass(frozen=True)
+class SnapshotRecord:
+    """Content of snapshots.json."""
+
+    snapshots: tuple[Snapshot, ...] = ()  # oldest first; () after `compact`
+    appended: tuple[AppendedTables, ...] = ()  # kept by `compact`, so that tables are appended once
+
+    def tables(self, digest: str) -> AppendedTables | None:
+        """Return the record of tables with a digest; None if they were not appended."""
+        return next((one for one in self.appended if one.digest == digest), None)
+
+    def write(self, folder: Path) -> None:
+        """Write snapshots.json of a folder in one step, with its checksum."""
+        content = {"format": FORMAT, **asdict(self)}
+        unfinished = folder / f".{layout.SNAPSHOT_RECORD}.new"
+        with unfinished.open("wb") as file:
+            file.write(json.dumps({**content, "sha256": _checksum(content)}, indent=1).encode() + b"\n")
+            flush(file)
+        unfinished.rename(folder / layout.SNAPSHOT_RECORD)
+        flush_entries(folder)
+
+
+def snapshot_record(graph: Path) -> SnapshotRecord:
+    """Return snapshots.json of a graph folder, empty for a graph without appends; ValueError for damage."""
     record = graph / layout.SNAPSHOT_RECORD
     try:
-        content: Mapping[str, Any] = json.loads(record.read_bytes())
+        content = json.loads(record.read_bytes())
         if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']!r}")
-        return tuple(Snapshot(**one) for one in content["snapshots"])
+            raise ValueError(f"format {content['format']!r} is not {FORMAT!r}")
+        if content.pop("sha256") != _checksum(content):
+            raise ValueError("its checksum differs from its content")
+        return SnapshotRecord(
+            tuple(_snapshot(one) for one in content["snapshots"]),
+            tuple(_tables(one) for one in content["appended"]),
+        )
     except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{record}: not what khop writes ({error}); {REMEDY}") from error
+        return SnapshotRecord()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{record}: not what khop writes ({reason}); {REMEDY}") from error
+
+
+def snapshots_of(graph: Path) -> tuple[Snapshot, ...]:
+    """Return the snapshots of a graph folder, oldest first; () for a graph without appends."""
+    return snapshot_record(graph).snapshots
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _snapshot(entry: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(_digest(entry["fingerprint"]), _counts(entry["nodes"]), _counts(entry["edges"]))
+
+
+def _tables(entry: Mapping[str, Any]) -> AppendedTables:
+    left = {str(name): (int(first), int(end)) for name, (first, end) in entry["left"].items()}
+    nodes = _counts(entry["nodes"])
+    if left.keys() != nodes.keys() or not all(
+        0 <= a <= b <= a + nodes[name] for name, (a, b) in left.items()
+    ):
+        raise ValueError(f"{dict(left)!r} are not the rows that are left of {nodes!r}")
+    return AppendedTables(_digest(entry["digest"]), str(entry["snapshot"]), nodes, left)
+
+
+def _digest(text: object) -> str:
+    if not isinstance(text, str) or not _HEX.fullmatch(text):
+        raise ValueError(f"{text!r} is not a digest in hexadecimal digits")
+    return text
+
+
+def _counts(entry: Mapping[str, Any]) -> dict[str, int]:
+    if not all(type(count) is int for count in entry.values()):
+        raise ValueError(f"{dict(entry)!r} has a count that is not a whole number")
+    return dict(entry)
 
 
 def current_folder(graph: Path) -> Path:
@@ -87,11 +197,17 @@ def only_writer(graph: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def publish_snapshot(graph: Path, written: Path, snapshot: Snapshot, base_fingerprint: str) -> Path:
+def publish_snapshot(
+    graph: Path,
+    written: Path,
+    snapshot: Snapshot,
+    base_fingerprint: str,
+    appended: tuple[AppendedTables, ...] = (),
+) -> Path:
     """Make a finished folder the newest snapshot of a graph, in one step for all readers.
 
     Readers of earlier snapshots keep them. The first append also gives the graph before it a folder, so that
-    runs on it can be resumed.
+    runs on it can be resumed. `appended` is the record of all tables that were appended.
     """
     before = snapshots_of(graph)
     if not before:
@@ -100,18 +216,12 @@ def publish_snapshot(graph: Path, written: Path, snapshot: Snapshot, base_finger
     for folder, _, _ in os.walk(written):
         flush_entries(Path(folder))
     target = snapshot_folder(graph, snapshot)
-    if target.is_dir():  # a writer died before it recorded the same snapshot
+    if target.is_dir():  # an earlier snapshot with equal rows, or of a writer that died before it recorded it
         shutil.rmtree(written)
     else:
         written.rename(target)
     flush_entries(target.parent)
-    content = {"format": FORMAT, "snapshots": [asdict(one) for one in (*before, snapshot)]}
-    unfinished = graph / f".{layout.SNAPSHOT_RECORD}.new"
-    with unfinished.open("wb") as file:
-        file.write(json.dumps(content, indent=1).encode() + b"\n")
-        flush(file)
-    unfinished.rename(graph / layout.SNAPSHOT_RECORD)
-    flush_entries(graph)
+    SnapshotRecord((*before, snapshot), appended).write(graph)
     return target
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from khop.graph.node_ids import first_lost, ids_of
 from khop.graph.npy import file_checksum, map_array, row_chunks
 from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.row_order import INPUT
-from khop.graph.snapshots import current_folder
+from khop.graph.snapshots import Snapshot, snapshot_folder, snapshot_record
 from khop.graph.sparse_column import check_sparse
 from khop.kernels.checks import check_offsets
 from khop.kernels.csc import Csc
@@ -47,16 +47,20 @@ class Finding:
 def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> list[Finding]:
     """Return all problems of a folder, sorted by file; empty if there are none.
 
-    After appends, the newest snapshot is checked.
+    After appends, the newest snapshot is checked, and the record of all snapshots.
 
     Sizes, headers and checksums reveal damage. Ids, offsets, lengths, labels and splits reveal a faulty
     writer. Reads every file of graph.json twice, and derived files once. ValueError if there is no graph
     folder.
     """
-    folder = current_folder(Path(path))
-    if folder != Path(path):
-        home = folder.relative_to(path)
-        return [replace(found, file=str(home / found.file)) for found in verify_folder(folder, progress)]
+    folder = Path(path)
+    try:
+        snapshots = snapshot_record(folder).snapshots
+    except ValueError as error:
+        record = folder / layout.SNAPSHOT_RECORD
+        return [Finding(layout.SNAPSHOT_RECORD, str(error).removeprefix(f"{record}: "))]
+    if snapshots:
+        return _snapshot_problems(folder, snapshots, progress)
     try:
         manifest, fingerprint = read_manifest(folder)
     except ValueError as error:
@@ -77,6 +81,25 @@ def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | Non
         findings += document_problems(folder, name, sha256)
     meter.at("done", meter.total - meter.done)
     return sorted(findings, key=lambda finding: finding.file)
+
+
+def _snapshot_problems(
+    folder: Path, snapshots: Sequence[Snapshot], progress: ProgressCallback | None
+) -> list[Finding]:
+    """Return the problems of the newest snapshot, and earlier ones that are missing or other graphs."""
+    findings = []
+    for number, snapshot in enumerate(snapshots, start=1):
+        own = snapshot_folder(folder, snapshot)
+        home = own.relative_to(folder)
+        try:
+            if read_manifest(own)[1] != snapshot.fingerprint:
+                problem = f"is another graph than {layout.SNAPSHOT_RECORD} names; {REMEDY}"
+                findings.append(Finding(str(home / layout.MANIFEST), problem))
+            if number == len(snapshots):
+                findings += [replace(one, file=str(home / one.file)) for one in verify_folder(own, progress)]
+        except ValueError as error:
+            findings.append(Finding(str(home), str(error).removeprefix(f"{own}: ")))
+    return sorted(set(findings), key=lambda finding: finding.file)
 
 
 def document_problems(folder: Path, name: str, sha256: str) -> Iterator[Finding]:

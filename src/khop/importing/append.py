@@ -13,15 +13,21 @@ from typing import Any
 from khop.arguments import mapping_of, path_of, whole_number
 from khop.graph.added_rows import AddedRows, added_rows
 from khop.graph.append_rows import Appending, check_appendable, check_split
-from khop.graph.delete_nodes import delete_nodes
+from khop.graph.delete_nodes import delete_ids
 from khop.graph.disk_space import check_disk
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.layout import SNAPSHOTS, is_partitioned
 from khop.graph.manifest import write_manifest
-from khop.graph.node_ids import ids_in
 from khop.graph.progress import Meter, ProgressCallback
-from khop.graph.snapshots import Snapshot, only_writer, owner_of, publish_snapshot, snapshots_of
+from khop.graph.snapshots import (
+    AppendedTables,
+    Snapshot,
+    only_writer,
+    owner_of,
+    publish_snapshot,
+    snapshot_record,
+)
 from khop.importing.fingerprint import fingerprint_of
 from khop.importing.given_encoders import GivenEncoders
 from khop.importing.pipeline import LEAST_MEMORY, run_import
@@ -70,9 +76,13 @@ def append(
     last, with the encoders and splits of the graph. It is complete or not at all, and an append that was
     killed goes on where it stopped. Processes that have opened the graph before keep their snapshot.
 
+    The same spec and files are appended once, also after `khop.compact`. If all their nodes were deleted
+    since, appending them again brings the nodes back, with their edges.
+
     New nodes are in no split, unless `split` names one and their labels are known. `delete` has
     the users' ids of nodes to delete, by node type: their edges are left out too, and other nodes are
-    numbered anew. Earlier snapshots keep them until `khop.compact`.
+    numbered anew. Ids that earlier snapshots alone have are deleted already. Earlier snapshots keep nodes
+    until `khop.compact`.
 
     ValueError names file, row and column of the first problem.
     """
@@ -89,7 +99,8 @@ def append(
         if spec is None or delete is not None:
             if spec is not None or not delete or split:
                 raise ValueError("append: give a spec of new rows, or the ids of nodes to delete")
-            return _delete(path, base, delete, budget, threads, notice)
+            target, snapshot, notes = delete_ids(path, base, delete, budget, threads, notice)
+            return Appended(target, snapshot.id, snapshot.nodes, snapshot.edges, notes)
         values, start = _read(spec, path_of("folder", folder))
         source = SourceFolder(start, environment or {})
         with closing(source.databases):
@@ -137,22 +148,28 @@ class _Append:
         self._refuse_duplicates()
         encoders = GivenEncoders.open(self.graph)
         given = fingerprint_of(self.spec, self.source, f"append {self.split}")
-        before = next((one for one in snapshots_of(self.graph) if one.input == given), None)
-        if before is not None:
-            note = "nothing to do: the same spec and files were appended already"
-            return Appended(self.base.path, before.id, {}, {}, (note,))
-        identity = f"{given} {self.base.fingerprint}"
+        record = snapshot_record(self.graph)
+        before = record.tables(given)
         home = self.graph / SNAPSHOTS
+        if before is not None and not before.is_gone(self.graph):
+            shutil.rmtree(WorkFolder.at(home / _NEXT).path, ignore_errors=True)  # of a killed process
+            note = "nothing to do: the same spec and files were appended already"
+            return Appended(self.base.path, before.snapshot, {}, {}, (note,))
         home.mkdir(exist_ok=True)
-        with WorkFolder.open(home / _NEXT, identity) as stages:
+        with WorkFolder.open(home / _NEXT, f"{given} {self.base.fingerprint}") as stages:
             later = stages.path / "later"
             notes = stages.stage("tables", lambda: self._import(later, encoders))["notes"]
             new = added_rows(self.base, open_folder(later))
+            if before is not None:
+                new, left_out = new.without_edges_of(self.base)
+                notes += left_out
             fingerprint = self._merge(new, stages.graph)
             nodes = {node_type: one.count for node_type, one in new.nodes.items() if one.count}
             edges = {" ".join(edge_type): len(one) for edge_type, one in new.edges.items() if len(one)}
-            snapshot = Snapshot(fingerprint, nodes, edges, given)
-            target = publish_snapshot(self.graph, stages.graph, snapshot, self.base.fingerprint)
+            snapshot = Snapshot(fingerprint, nodes, edges)
+            tables = AppendedTables.after(self.base.num_nodes, given, snapshot)
+            appended = (*(one for one in record.appended if one.digest != given), tables)
+            target = publish_snapshot(self.graph, stages.graph, snapshot, self.base.fingerprint, appended)
         shutil.rmtree(stages.path, ignore_errors=True)
         return Appended(target, snapshot.id, nodes, edges, tuple(notes))
 
@@ -182,27 +199,3 @@ class _Append:
                     f'edges."{" ".join(edge_type)}".duplicates is {rules.duplicates!r}: append keeps the '
                     "edges of the graph as they are; leave it out, or import all tables again"
                 )
-
-
-def _delete(
-    graph: Path, base: GraphFolder, delete: Ids, memory: int, threads: int, notice: ProgressCallback | None
-) -> Appended:
-    rows = {}
-    for node_type, ids in delete.items():
-        own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
-        rows[node_type] = own.rows(ids)
-        missing = [id_ for id_, row in zip(ids, rows[node_type].tolist(), strict=True) if row < 0]
-        if missing:
-            raise ValueError(
-                f"delete: no {node_type} has the id {missing[0]!r}; {len(missing)} of {len(ids)} ids are "
-                "unknown, leave them out"
-            )
-    out = graph / SNAPSHOTS / ".deleting"
-    out.parent.mkdir(exist_ok=True)
-    shutil.rmtree(out, ignore_errors=True)
-    gone = delete_nodes(base, rows, out, memory=memory, threads=threads, notice=notice)
-    nodes = {node_type: -len(set(of_type.tolist())) for node_type, of_type in rows.items() if len(of_type)}
-    edges = {" ".join(edge_type): -count for edge_type, count in gone.items()}
-    snapshot = Snapshot(open_folder(out).fingerprint, nodes, edges)
-    target = publish_snapshot(graph, out, snapshot, base.fingerprint)
-    return Appended(target, snapshot.id, nodes, edges)
