@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "runtime": {"arguments", "errors"},
     "sampling": BASICS | {"errors", "batch", "kernels", "rules", "graph"},
     "partition": BASICS | {"components", "errors", "kernels", "rules", "features", "graph"},
-    "models": BASICS | {"batch", "kernels", "runtime"},
+    "models": BASICS | {"batch", "kernels", "rules", "runtime"},
     "datasets": BASICS | {"components", "user_cache", "kernels", "graph"},
     "loading": BASICS | {"errors", "batch", "kernels", "features", "graph", "sampling"},
     "exchange": {"errors", "schema", "draw", "rules", "graph", "runtime", "partition", "loading"},

@@ -58,6 +58,7 @@ class Component:
     options: type  # a pydantic model or a dataclass
     build: Callable[[Any, Any], Any]  # (options, context) -> the object that khop uses
     resolve: Callable[[Any, Any], Any]  # (options, context) -> options with open settings filled in
+    rule: str | None = None  # of a model: the kind of rule that draws its neighbors, unless a run names one
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,10 @@ def _component(found: Any) -> Component:  # noqa: ANN401
             "a component is a class with build(options, context), and with Options, a dataclass or pydantic "
             "model; or it is a dataclass without both"
         )
-    return Component(options, build, getattr(found, "resolve", _unchanged))
+    rule = getattr(found, "rule", None)
+    return Component(
+        options, build, getattr(found, "resolve", _unchanged), rule if isinstance(rule, str) else None
+    )
 
 
 def _itself(options: object, context: object) -> object:

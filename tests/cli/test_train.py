@@ -49,6 +49,24 @@ def test_scores_are_far_above_chance(khop_command: Command, small_run: Path) -> 
     assert json.loads(ran.stdout)["test_accuracy"] > 0.6  # four classes
 
 
+@pytest.mark.parametrize(
+    ("model", "rule"), [("gcn", "symmetric-sum"), ("gin", "sum"), ("lightgcn", "symmetric-sum")]
+)
+def test_a_model_that_needs_a_rule_trains_by_it_and_the_command_says_so(
+    khop_command: Command, small_run: Path, model: str, rule: str
+) -> None:
+    ran = khop_command("train", str(small_run), "--model", model, "--epochs", "1")
+    assert ran.code == 0, ran.stderr
+    assert f"{model} draws neighbors by the rule {rule}, which it needs" in " ".join(ran.stdout.split())
+    assert f'kind = "{rule}"' in Path("runs/toy-1/config.toml").read_text()
+
+
+def test_a_rule_that_does_not_fit_the_model_is_refused(khop_command: Command, small_run: Path) -> None:
+    ran = khop_command("train", str(small_run), "--model", "gcn", "--rule", "uniform")
+    assert ran.code == 2
+    assert "GCN sums neighbors; draw them by rule=khop.SymmetricSum()" in ran.stderr
+
+
 def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
     khop_command: Command, small_run: Path
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
-from khop.config.read import RawRun, checked, read_toml, to_toml, with_options
+from khop.config.read import RawRun, checked, notes_on, read_toml, to_toml, with_options
 from khop.config.values import RunConfig
 
 
@@ -32,6 +32,64 @@ def test_the_example_of_the_documentation_is_a_run(tmp_path: Path) -> None:
     run = checked(read_toml(written))
     assert (run.graph, run.task.target, run.sampler.fanouts) == ("graphs/shop", "item", (15, 10, 5))
     assert (run.training.epochs, run.training.learning_rate) == (20, 1e-3)
+
+
+def test_a_model_gets_the_rule_that_it_needs_and_a_note_says_so() -> None:
+    for kind, rule in (("gcn", "symmetric-sum"), ("gin", "sum"), ("lightgcn", "symmetric-sum")):
+        raw = RawRun({"graph": "g", "model": {"kind": kind}}, "run.toml")
+        made = checked(raw).sampler.rule
+        assert made is not None
+        assert made.kind == rule
+        (note,) = notes_on(raw)
+        assert note.startswith(f"{kind} draws neighbors by the rule {rule}, which it needs")
+    assert run_of(model={"kind": "sage"}).sampler.rule is None
+
+
+def test_such_a_rule_draws_by_the_weights_of_the_run() -> None:
+    sampler = run_of(model={"kind": "gin"}, sampler={"weight": "w", "replacement": True}).sampler
+    assert sampler.rule is not None
+    assert sampler.rule.model_dump(include={"kind", "column", "replacement"}) == {
+        "kind": "sum", "column": "w", "replacement": True,
+    }  # fmt: skip
+    assert (sampler.weight, sampler.replacement) == (None, False)
+
+
+def test_a_rule_that_a_run_names_stays() -> None:
+    raw = RawRun({"graph": "g", "model": {"kind": "gcn"}, "sampler": {"rule": {"kind": "labor"}}}, "run.toml")
+    made = checked(raw).sampler.rule
+    assert made is not None
+    assert made.kind == "labor"
+    assert notes_on(raw) == []
+
+
+def test_gatv2_is_gat_with_its_attention() -> None:
+    raw = RawRun({"graph": "g", "model": {"kind": "gatv2", "heads": 2}}, "run.toml")
+    assert checked(raw).model.model_dump(include={"kind", "attention", "heads"}) == {
+        "kind": "gat", "attention": "gatv2", "heads": 2,
+    }  # fmt: skip
+    assert notes_on(raw) == ['model gatv2 is gat with attention = "gatv2"']
+
+
+def test_an_option_that_names_another_component_leaves_out_settings_of_the_one_before() -> None:
+    raw = RawRun({"graph": "g", "model": {"hidden": 8, "dropout": 0.1}}, "run.toml")
+    light = with_options(raw, {"model.kind": "lightgcn"})
+    assert checked(light).model.hidden == 8
+    assert notes_on(light)[0] == "model.dropout of run.toml is left out: lightgcn has no such setting"
+    with pytest.raises(ValueError, match=r"model\.dropout: no such field"):
+        checked(RawRun({"graph": "g", "model": {"kind": "lightgcn", "dropout": 0.1}}, "run.toml"))
+
+
+def test_evaluation_draws_as_training_does_if_there_is_a_time() -> None:
+    raw = RawRun({"graph": "g", "sampler": {"time": "day", "fanouts": [4, 3]}}, "run.toml")
+    assert checked(raw).evaluation.fanouts == (4, 3)
+    assert notes_on(raw)[0].startswith("evaluation.fanouts is [4, 3], as in training")
+
+
+def test_an_empty_option_leaves_a_setting_out() -> None:
+    raw = RawRun({"graph": "g", "sampler": {"time": "day"}, "evaluation": {"fanouts": [2, 2]}}, "run.toml")
+    run = checked(with_options(raw, {"sampler.time": ""}))
+    assert (run.sampler.time, run.evaluation.fanouts) == (None, (2, 2))
+    assert "graph is ''" in complaint({"graph": "g"}, {"graph": ""})
 
 
 FANOUTS_ALLOWED = (

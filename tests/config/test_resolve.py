@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from khop.config.read import RawRun, checked, with_options
-from khop.config.resolve import graph_folder, resolve
+from khop.config.resolve import graph_folder, notes_of, resolve
 from khop.config.values import RunConfig
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
@@ -110,3 +110,27 @@ def test_what_the_graph_or_machine_does_not_have_is_named_with_what_there_is(
     with pytest.raises(ValueError, match=r"\w") as caught:
         resolved(shop, options)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("columns", "model", "note"),
+    [
+        ({"size": torch.zeros(4, 2)}, {"column": "size"}, "model.column is 'size': it is the only column"),
+        ({}, {"embedding": 32}, "model.embedding is 32: no node has a column, so rows are learned"),
+    ],
+)
+def test_the_only_possible_input_is_taken(
+    tmp_path: Path, columns: dict[str, torch.Tensor], model: dict[str, object], note: str
+) -> None:
+    tables = {"item": NodeTable(count=4, columns=columns)}
+    edges = {("item", "in", "item"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
+    folder = write_graph(tmp_path / "graph", tables, edges)
+    links = {"val": 0.25, "test": 0.25}
+    raw = RawRun({"graph": str(folder), "task": {"kind": "link-prediction"}, "links": links}, "run.toml")
+    config = checked(raw)
+    run = resolve(config, graph_folder(config, raw, tmp_path), raw)
+    assert run.model.model_dump(include=set(model)) == model
+    assert notes_of(run, raw)[0].startswith(note)
+    named = with_options(raw, {"model.column": "x"})
+    with pytest.raises(ValueError, match=r"model\.column is 'x': no node type has it"):
+        resolve(checked(named), graph_folder(config, raw, tmp_path), named)

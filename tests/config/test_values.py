@@ -28,7 +28,10 @@ def test_a_run_cannot_be_changed() -> None:
     [
         ({"model": {"embedding_update": "sparse"}}, "but the model has no embeddings"),
         ({"sampler": {"window": [5, 0]}}, "need times: set sampler.time"),
-        ({"sampler": {"time": "day"}}, "evaluation over all neighbors would use later edges"),
+        (
+            {"sampler": {"time": "day", "kind": "shadow"}},
+            "evaluation over all neighbors would use later edges",
+        ),
         ({"model": {"layers": 3}}, "sampler.fanouts has 2 entries, model.layers is 3"),
         ({"evaluation": {"fanouts": [5]}}, "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers"),
     ],

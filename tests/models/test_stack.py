@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import khop
+import khop.models
 from khop.batch import Batch
 from khop.draw import DrawKey
 from khop.graph.csc_graph import CscGraph
@@ -22,7 +24,7 @@ from khop.sampling.fanouts import Fanout
 from khop.sampling.neighbor import NeighborSampler
 from khop.sampling.sampler import Seeds
 from khop.schema import Schema
-from support.small_graphs import SmallGraph, shop
+from support.small_graphs import SmallGraph, one_type, shop
 
 MODELS: Mapping[str, Callable[[SmallGraph], Stack]] = {
     "sage": lambda graph: SAGE.for_graph(
@@ -176,3 +178,23 @@ def test_a_rescaled_model_gives_outputs_in_the_unit_of_labels_in_batches_and_lay
     assert "unit.mean" in model.state_dict()
     with pytest.raises(ValueError, match="must be finite, as many of both"):
         model.rescale((0.0,), (float("inf"),))
+
+
+def test_a_model_names_the_rule_by_which_a_sampler_draws_for_it() -> None:
+    expected = {
+        "SAGE": khop.Uniform(),
+        "GAT": khop.Uniform(),
+        "GCN": khop.SymmetricSum(),
+        "GIN": khop.Sum(),
+        "LightGCN": khop.SymmetricSum(),
+    }
+    assert {name: getattr(khop.models, name).rule for name in expected} == expected
+
+
+def test_the_rule_of_a_predictor_is_that_of_its_encoder() -> None:
+    encoder = khop.models.GCN.for_graph(one_type().store, 4, 1, target=["node"], outputs=4)
+    of_links = khop.models.LinkPredictor.of(encoder, [("node", "to", "node")], "dot", 4)
+    of_edges = khop.models.EdgePredictor.of(encoder, [("node", "to", "node")], 4, 2)
+    other = khop.models.LinkPredictor.of(torch.nn.Identity(), [("node", "to", "node")], "dot", 4)
+    assert of_links.rule == of_edges.rule == khop.SymmetricSum()
+    assert other.rule == khop.Uniform()

@@ -18,7 +18,7 @@ from khop.cli.short_help import HelpAll, ShortHelp
 from khop.cli.which_run import Words, named_run
 from khop.components import ANY_NAMED, NOTHING_NAMED, Permission
 from khop.config.fields import RunField, Value, run_fields
-from khop.config.run_type import run_type
+from khop.config.read import run_type_of
 from khop.config.section import Fanout
 
 Options = Mapping[str, object]  # dotted path -> value, only of the given options
@@ -115,8 +115,7 @@ class RunCommand(ComponentCommand):
         if permission is NOTHING_NAMED:
             raw = replace(raw, options={}, permission=permission)
         known = {entry.path for entry in run_fields()}
-        run = run_type(raw.values, raw.permission_at, raw.where)
-        return [entry for entry in run_fields(run) if entry.path not in known]
+        return [entry for entry in run_fields(run_type_of(raw)) if entry.path not in known]
 
 
 def values_of_components(context: Any) -> dict[str, object]:  # noqa: ANN401

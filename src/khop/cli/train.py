@@ -42,6 +42,7 @@ from khop.config.gpu import check_gpu_is_there
 from khop.config.link_run_task import LinkTask
 from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
+from khop.config.resolve import notes_of
 from khop.config.values import RunConfig
 from khop.errors import PeerLost
 from khop.graph.node_ids import stored_ids
@@ -90,6 +91,8 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         say(console, f"{_title(run)}; results in {folder}")
         if run.graph.stores is not None:
             say(console, run.graph.placement)
+        for note in notes_of(run.config, request.raw):
+            say(console, note)
         biased = biased_draws(run.config, run.graph)
         if biased is not None:
             say(console, biased)

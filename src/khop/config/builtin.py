@@ -54,6 +54,7 @@ class Gin:
 
     Options = SageTable
     build = ImportedLater("khop.config.build_model:gin")
+    rule = "sum"
 
 
 class Gcn:
@@ -61,6 +62,7 @@ class Gcn:
 
     Options = SageTable
     build = ImportedLater("khop.config.build_model:gcn")
+    rule = "symmetric-sum"
 
 
 class Hgt:
@@ -75,6 +77,7 @@ class LightGcn:
 
     Options = ModelTable
     build = ImportedLater("khop.config.build_model:light_gcn")
+    rule = "symmetric-sum"
 
 
 class NodeClassification:

@@ -13,6 +13,7 @@ from khop.api.open_graph import open_graph
 from khop.api.time_split import link_counts
 from khop.config.link_task import link_split
 from khop.config.parts import words_of
+from khop.config.resolve import EMBEDDING
 from khop.config.resolve_task import LABEL
 from khop.graph.folder import Folder
 from khop.graph.import_record import import_record, recorded_cut_offs
@@ -21,7 +22,7 @@ from khop.partition.parts_folder import known_folder
 from khop.schema import EdgeType, NodeType, Schema
 
 _SPLITS = ("train", "val", "test")
-_INPUT, _EMBEDDING, _UNKNOWN = "x", 32, 0.05
+_INPUT, _UNKNOWN = "x", 0.05
 _BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 500  # of a small run, at most and at least
 _METRICS = {
     "node-classification": '# metric = "f1-macro"  # instead of accuracy',
@@ -149,7 +150,7 @@ def _model(schema: Schema, settings: Settings) -> list[str]:
     without = [t for t in schema.node_types if column not in having[t]]
     lines = ["[model]", f"column = {_text(column)}  # the input of the node types that have it"]
     if without:
-        lines.append(f"embedding = {_EMBEDDING}  # numbers learned for each node of {', '.join(without)}")
+        lines.append(f"embedding = {EMBEDDING}  # numbers learned for each node of {', '.join(without)}")
         lines.append(f"unknown = {_UNKNOWN}  # share of them hidden in a step, so new nodes can be predicted")
     fanouts = settings.get("fanouts", [15, 10])
     sampler = ["[sampler]", f"fanouts = {fanouts}  # neighbors of each hop; one layer per hop"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from khop.components import ANY_NAMED, NOTHING_NAMED, Component, Permission
 from khop.config.fields import RunField, field_at, run_fields, sections
+from khop.config.kinds import FAMILIES, MODELS
 from khop.config.options import composed
 from khop.config.run_type import run_type
 from khop.config.section import Section
@@ -55,10 +57,16 @@ def read_toml(path: Path) -> RawRun:
 
 
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
-    """Return the run with some fields, by dotted path, replaced from the command line."""
+    """Return the run with some fields, by dotted path, replaced from the command line.
+
+    An empty text leaves a field out that has no value by default: `--time ""` trains without a time limit.
+    """
     changed = raw
     for path, value in options.items():
-        changed = replace(changed, values=_with_value(changed.values, path.split("."), value))
+        entry = field_at(path)
+        is_left_out = value == "" and entry is not None and entry.default is None and not entry.required
+        given = None if is_left_out else value
+        changed = replace(changed, values=_with_value(changed.values, path.split("."), given))
     # Kinds first: an option of a component is known only to the run that names the component.
     named = {path: entry.option for path in options if (entry := field_at(path))}
     changed = replace(changed, options={**raw.options, **named})
@@ -68,12 +76,103 @@ def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
 
 def run_type_of(raw: RawRun) -> type[RunConfig]:
     """Return the class of a run, with the options of the components that it names."""
-    return run_type(raw.values, raw.permission_at, raw.where)
+    return _type_of(_implied(raw))
 
 
 def checked(raw: RawRun) -> RunConfig:
-    """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place."""
-    return _validated(raw, run_type_of(raw))
+    """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place.
+
+    Settings that are left out and follow from others are filled in; `notes_on` names them.
+    """
+    full = _implied(raw)
+    return _validated(full, _type_of(full))
+
+
+def notes_on(raw: RawRun) -> list[str]:
+    """Return a sentence for each setting that `checked` fills in or leaves out because of another setting."""
+    notes: list[str] = []
+    _implied(raw, notes.append)
+    return notes
+
+
+def _unsaid(note: str) -> None:
+    """Drop a note."""
+
+
+def _implied(raw: RawRun, say: Callable[[str], None] = _unsaid) -> RawRun:
+    """Return the run with the settings that its other settings imply. What is wrong stays as it is."""
+    values = dict(raw.values)
+    if _at(values, "model.kind") == "gatv2" and _at(values, "model.attention") in (None, "gatv2"):
+        values = _with_value(values, ["model", "kind"], "gat")
+        values = _with_value(values, ["model", "attention"], "gatv2")
+        say('model gatv2 is gat with attention = "gatv2"')
+    values = _without_unknown(values, raw, say)
+    kind, rule = _at(values, "model.kind"), _rule_of_model(values, raw)
+    if rule is not None and _at(values, "sampler.rule.kind") is None:
+        values = _with_rule(values, rule)
+        say(f"{kind} draws neighbors by the rule {rule}, which it needs; sampler.rule.kind is not set")
+    groups = _at(values, "sampler.kind") not in (None, "neighbor")
+    if _at(values, "sampler.time") is not None and not _at(values, "evaluation.fanouts") and not groups:
+        default = field_at("sampler.fanouts")
+        assert default is not None
+        fanouts = _at(values, "sampler.fanouts") or list(default.default)  # type: ignore[arg-type]
+        values = _with_value(values, ["evaluation", "fanouts"], fanouts)
+        say(f"evaluation.fanouts is {fanouts}, as in training: sampler.time is set, so neighbors are drawn")
+    return replace(raw, values=values)
+
+
+def _without_unknown(values: dict[str, object], raw: RawRun, say: Callable[[str], None]) -> dict[str, object]:
+    """Leave out settings of a file for another component than the one that an option names."""
+    for path, (family, _) in FAMILIES.items():
+        kind, table = _at(values, f"{path}.kind"), _at(values, path)
+        if f"{path}.kind" not in raw.options or kind not in family.builtin or not isinstance(table, Mapping):
+            continue
+        known = {name: _fields_of(path, name) for name in family.builtin}
+        others = frozenset().union(*known.values()) - known[str(kind)]
+        for name in [name for name in table if name in others and f"{path}.{name}" not in raw.options]:
+            values = _with_value(values, [*path.split("."), name], None)
+            say(f"{path}.{name} of {raw.source} is left out: {kind} has no such setting")
+    return values
+
+
+@cache
+def _fields_of(path: str, kind: str) -> frozenset[str]:
+    """Return the settings of one of khop's components."""
+    run = run_type(_with_value({}, [*path.split("."), "kind"], kind))
+    return frozenset(sections(run)[path].model_fields)
+
+
+def _rule_of_model(values: Mapping[str, object], raw: RawRun) -> str | None:
+    """Return the kind of rule that the run's model needs; None for any, or if there is no such model."""
+    kind = _at(values, "model.kind")
+    if not isinstance(kind, str):
+        return None
+    try:
+        return MODELS.load(kind, raw.permission_at("model.kind")).rule
+    except ValueError:
+        return None  # the check of the run reports it
+
+
+def _with_rule(values: Mapping[str, object], rule: str) -> dict[str, object]:
+    """Name the rule. It draws by the weights, and with replacement, if the run says so."""
+    inner = {"weight": "column", "replacement": "replacement"}
+    given = {name: value for name in inner if (value := _at(values, f"sampler.{name}"))}
+    full = _with_value(values, ["sampler", "rule", "kind"], rule)
+    for name, value in given.items():
+        full = _with_value(full, ["sampler", "rule", inner[name]], value)
+        full = _with_value(full, ["sampler", name], None)
+    return full
+
+
+def _type_of(raw: RawRun) -> type[RunConfig]:
+    return run_type(raw.values, raw.permission_at, raw.where)
+
+
+def _at(values: Mapping[str, object], path: str) -> object:
+    found: object = values
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def checked_options(raw: RawRun, component: Component) -> dict[str, object]:
@@ -124,8 +223,10 @@ def to_toml(config: RunConfig) -> str:
 
 
 def _with_value(values: Mapping[str, object], path: Sequence[str], value: object) -> dict[str, object]:
-    """Return the values with another one at a path; one below a value that is no table is left out."""
+    """Return the values with another one at a path; None, and one below a value, is left out."""
     name, *rest = path
+    if value is None and not rest:
+        return {key: other for key, other in values.items() if key != name}
     match values.get(name, {}):
         case Mapping() as table if rest:
             return {**values, name: _with_value(table, rest, value)}

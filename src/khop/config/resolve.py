@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,8 +12,8 @@ from khop.config.kinds import TASKS
 from khop.config.memory import check_memory
 from khop.config.on_servers import graph_on_servers
 from khop.config.options import options_of, with_values
-from khop.config.read import RawRun
-from khop.config.resolve_task import ResolveContext, with_node_defaults
+from khop.config.read import RawRun, notes_on
+from khop.config.resolve_task import LABEL, ResolveContext, with_node_defaults
 from khop.config.run_type import component_of
 from khop.config.section import Fanout
 from khop.config.tables import TaskTable
@@ -27,6 +28,8 @@ from khop.sampling.fanouts import fanout_by_type
 from khop.schema import Schema
 from khop.training.run_loggers import LoggerKind, check_logger
 from khop.training.tensorboard import check_tensorboard
+
+EMBEDDING = 32  # numbers learned for each node without columns, unless a run says otherwise
 
 
 def graph_folder(
@@ -53,6 +56,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 
     The result has the absolute path of the graph, so that the run can be repeated from any folder.
     """
+    config = _with_inputs(config, graph.schema, raw)
     task = _resolved_task(config, graph, raw)
     _check_column(config, graph.schema, raw)
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
@@ -76,6 +80,37 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     )
     check_memory(resolved, graph, raw)
     return resolved
+
+
+def notes_of(config: RunConfig, raw: RawRun) -> list[str]:
+    """Return a sentence for each setting of a resolved run that follows from others or from the graph."""
+    notes, model = notes_on(raw), config.model
+    given = raw.values.get("model", {})
+    written = given if isinstance(given, Mapping) else {}
+    if model.column != "x" and "column" not in written:
+        notes.append(f"model.column is {model.column!r}: it is the only column of numbers of nodes")
+    if model.embedding and written.get("embedding") is None:
+        notes.append(f"model.embedding is {model.embedding}: no node has a column, so rows are learned")
+    return notes
+
+
+def _with_inputs(config: RunConfig, schema: Schema, raw: RawRun) -> RunConfig:
+    """Fill in the input of the model if a graph without the default column leaves one choice."""
+    written = raw.values.get("model", {})
+    columns = [of for node_type in schema.node_types for of in schema.columns.get(node_type, {}).items()]
+    is_open = isinstance(written, Mapping) and "column" not in written and config.model.embedding is None
+    if not is_open or any(name == config.model.column for name, _ in columns):
+        return config
+    fit = {name for name, spec in columns if "float" in spec.dtype or spec.sparse_width is not None}
+    labels = {LABEL, config.task.label}
+    if len(fit - labels) == 1:
+        chosen: dict[str, object] = {"column": (fit - labels).pop()}
+    elif not fit - labels:
+        is_light = config.model.kind == "lightgcn"  # it adds the rows of all layers, of one width
+        chosen = {"embedding": config.model.hidden if is_light else EMBEDDING}
+    else:
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update=chosen)})
 
 
 def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> TaskTable:

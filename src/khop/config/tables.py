@@ -110,7 +110,9 @@ class RuleTable(Section):
 
     option_prefix = "rule-"
 
-    kind: Annotated[str, KindOf(RULES), Default("uniform, or weighted if sampler.weight is set")]
+    kind: Annotated[
+        str, KindOf(RULES), Default("that of the model, else uniform, or weighted if sampler.weight is set")
+    ]
     """Rule that draws neighbors: uniform, weighted, sum, symmetric-sum, relation-mean, labor, top-k, or
     package.module:Class"""
 

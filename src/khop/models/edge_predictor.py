@@ -11,6 +11,8 @@ from khop.arguments import whole_number
 from khop.batch import Batch
 from khop.models.names import parameter_name
 from khop.models.stack import OutputUnit
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.schema import EdgeType, EdgeTypeName, by_edge_type, edge_type_of
 
 HeadsByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
@@ -56,6 +58,11 @@ class EdgePredictor(nn.Module):
         self.encoder = encoder
         self.edge_types = tuple(heads)
         self.heads = nn.ModuleDict({parameter_name(*t): head for t, head in heads.items()})
+
+    @property
+    def rule(self) -> Rule:
+        """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
+        return getattr(self.encoder, "rule", Uniform())
 
     @classmethod
     def of(

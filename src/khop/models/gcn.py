@@ -14,6 +14,8 @@ from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sage import SageWeights
 from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
+from khop.rules.rule import Rule
+from khop.rules.symmetric_sum import SymmetricSum
 from khop.schema import EdgeType, NodeType
 
 
@@ -25,7 +27,13 @@ class GCN(Stack):
     widths. This is GCNConv of torch_geometric without self loops; W stands for them. The sampler must draw by
     `khop.SymmetricSum()`, which counts the degrees d in the training graph and weighs drawn neighbors so that
     they estimate the sum over all. Every node type has its own W, b and norm, every edge type its own W_e.
+
+    Example:
+        >>> model = khop.models.GCN.for_graph(graph, hidden=64)
+        >>> sampler = khop.NeighborSampler(graph, fanouts=[10, 5], rule=model.rule)
     """
+
+    rule: Rule = SymmetricSum()
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from khop.models.names import parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
+from khop.rules.rule import Rule
+from khop.rules.sum import Sum
 from khop.schema import EdgeType, NodeType
 
 
@@ -26,6 +28,8 @@ class GIN(Stack):
     two linear layers and its own learned eps. The sampler must draw by `khop.Sum()`, so that sampled
     neighbors estimate the sum over all.
     """
+
+    rule: Rule = Sum()
 
     def __init__(
         self,

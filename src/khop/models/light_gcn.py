@@ -14,6 +14,8 @@ from khop.models.layer_sum import aggregated, weighted
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
+from khop.rules.rule import Rule
+from khop.rules.symmetric_sum import SymmetricSum
 from khop.schema import EdgeType, NodeType
 
 
@@ -26,6 +28,8 @@ class LightGCN(Stack):
     `embedded_types="all"`, of both. The sampler must draw by `khop.SymmetricSum()`. An encoder of several
     targets returns the means themselves, `hidden` numbers; a classifier has a linear head on top.
     """
+
+    rule: Rule = SymmetricSum()
 
     def __init__(self, sizes: ModelSizes, hidden: int = 64, layers: int = 3) -> None:
         encoding: Encoding = "linear" if sizes.inputs else "none"

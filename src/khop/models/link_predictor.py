@@ -16,6 +16,8 @@ from khop.models.link_scores import LinkScores
 from khop.models.names import RowNames, parameter_name
 from khop.models.relation_decoders import RelationDecoder
 from khop.models.relation_rows import RelationRows, RowsOfType, joined_scores, scored
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.schema import EdgeType, EdgeTypeName, by_edge_type, edge_type_of
 
 DecodersByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
@@ -65,6 +67,11 @@ class LinkPredictor(nn.Module):
             raise ValueError("link predictor: no decoders, give one per edge type whose links are scored")
         self.edge_types = tuple(by_type)
         self.decoders = nn.ModuleDict({parameter_name(*t): decoder for t, decoder in by_type.items()})
+
+    @property
+    def rule(self) -> Rule:
+        """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
+        return getattr(self.encoder, "rule", Uniform())
 
     @classmethod
     def of(

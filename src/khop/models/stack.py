@@ -15,6 +15,8 @@ from khop.models.layer import LayerOptions
 from khop.models.layered import check_num_blocks, destination_types
 from khop.models.names import parameter_name
 from khop.models.sizes import ModelSizes
+from khop.rules.rule import Rule
+from khop.rules.uniform import Uniform
 from khop.schema import EdgeType, NodeType, Type
 
 # (width of each type's rows, destination types, edge types into them, options) -> a module over (rows, block)
@@ -28,6 +30,9 @@ class Stack(nn.Module):
 
     Only types that can reach a target have parameters, and all parameters take part in every batch.
     """
+
+    rule: Rule = Uniform()
+    """Rule by which a sampler draws neighbors for this model, unless another one is chosen."""
 
     def __init__(
         self,

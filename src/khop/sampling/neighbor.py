@@ -51,7 +51,8 @@ class NeighborSampler(SamplerBase):
     """Sampler of up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1. Hop 1 is at the seeds.
 
     A fanout is one number for all edge types, or a mapping from edge types or patterns to numbers, for
-    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. With `trees="disjoint"`,
+    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. `rule=model.rule` is the
+    rule that a model of `khop.models` needs. With `trees="disjoint"`,
     which Temporal implies, every seed has a separate tree: nodes are unique within a tree, and duplicate
     seeds have a row each. `output` selects the edges of a subgraph. A pure function of (graph, settings,
     seeds, key). Any number of threads may share one sampler.
