@@ -40,7 +40,9 @@ def test_missing_names_are_refused_with_the_nearest(bank: Path) -> None:
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.duckdb").write_text("no database")
-    with pytest.raises(ValueError, match="text.duckdb: DuckDB cannot open it .*; close other writers"):
+    with pytest.raises(
+        ValueError, match="text.duckdb: is not a DuckDB file, or is damaged; close programs that write"
+    ):
         DuckDbTable.open(tmp_path / "text.duckdb", "tx", "id", "nodes.tx")
 
 
@@ -49,5 +51,7 @@ def test_a_view_reads_no_other_file(bank: Path) -> None:
     other.write_text("id\n1\n")
     with duckdb.connect(str(bank)) as connection:
         connection.execute(f"CREATE VIEW outside AS SELECT * FROM read_csv('{other}')")
-    with pytest.raises(ValueError, match="bank.duckdb, table outside: DuckDB cannot read it"):
+    with pytest.raises(
+        ValueError, match="bank.duckdb, table outside: reads another file; a view reads this file alone"
+    ):
         DuckDbTable.open(bank, "outside", "id", "nodes.tx")

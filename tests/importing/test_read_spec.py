@@ -56,19 +56,19 @@ def read(tmp_path: Path, text: str) -> object:
         (
             "words = 50000",
             'words = "many"',
-            "nodes.item.columns.title.words is 'many': should be a valid integer",
+            "nodes.item.columns.title.words is 'many': must be a whole number",
         ),
         (
             'kind = "text", words',
             'kind = "words", wordz',
             "nodes.item.columns.title.wordz: no such field; did you mean words?",
         ),
-        ("words = 50000", "words = 1", "words is 1: should be greater than or equal to 2"),
+        ("words = 50000", "words = 1", "words is 1: must be at least 2"),
         ('label = "category"', 'label = { colum = "x" }', "nodes.item.label.column is missing; add it"),
         ("0.1, 0.1]", "0.1, 0.2]", "nodes.item.split: ratio [0.8, 0.1, 0.2]: must be three shares"),
         ("source =", "sources =", 'edges."user buys item".'),
         ("[nodes.user]", "[node.user]", "node: no such field; did you mean nodes?"),
-        ('["users.parquet"]', '"users.parquet"', "nodes.user.files is 'users.parquet': should be a list"),
+        ('["users.parquet"]', '"users.parquet"', "nodes.user.files is 'users.parquet': must be a list"),
         ("time = {", "time = ", "not TOML"),
     ],
 )

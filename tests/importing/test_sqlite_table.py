@@ -90,8 +90,12 @@ def test_what_does_not_exist_is_named(
 
 
 def test_a_damaged_file_is_refused(bank: Path, databases: Databases) -> None:
-    bank.write_bytes(bank.read_bytes()[:100] + b"x" * 5000)
-    with pytest.raises(ValueError, match="a bank.*: SQLite cannot read it"):
+    whole = bank.read_bytes()
+    bank.write_bytes(whole[:5000])
+    with pytest.raises(ValueError, match="a bank.*: is cut off; restore the file"):
+        opened(databases, bank)
+    bank.write_bytes(whole[:100] + b"x" * (len(whole) - 100))
+    with pytest.raises(ValueError, match="a bank.*: is damaged, or is a view that fails; close programs"):
         opened(databases, bank)
 
 

@@ -82,7 +82,7 @@ def test_anything_else_is_refused_with_the_key(expression: str, reason: str) -> 
 
 
 def test_a_failing_cast_names_the_file() -> None:
-    with pytest.raises(ValueError, match=r"fails in events.csv \(.*use try_cast"):
+    with pytest.raises(ValueError, match=r"events.csv, row 3: .*fails for text = 'x'; use try_cast"):
         kept("text::DOUBLE > 1")
 
 

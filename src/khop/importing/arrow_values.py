@@ -49,7 +49,7 @@ def converted(
         return convert(array)
     except PACKAGE_ERRORS:
         row = first_failing(len(array), lambda first, count: convert(array.slice(first, count)))
-    raise ValueError(f"{where(row)}: {key} is {_shown(array[row])}: {reason}")
+    raise ValueError(f"{where(row)}: {key} is {shown(array[row])}: {reason}")
 
 
 def first_failing(rows: int, run: Callable[[int, int], object]) -> int:
@@ -65,7 +65,7 @@ def first_failing(rows: int, run: Callable[[int, int], object]) -> int:
     return low
 
 
-def _shown(scalar: Any) -> str:
+def shown(scalar: Any) -> str:
     """Return a value for people, no longer than a line."""
     try:
         value = scalar.as_py()

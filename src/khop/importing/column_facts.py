@@ -64,12 +64,12 @@ class ColumnFacts:
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         self._find_twice(values, array.null_count)
-        if pa.types.is_nested(values.type):
+        if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
             self.is_number = self.is_time = False
             self.distinct = None
             return
         if self.distinct is not None:
-            self.distinct.update(texts_of(values.unique()).to_pylist())
+            self.distinct.update(texts_of(values.unique(), self.name, str).to_pylist())
             self.distinct = self.distinct if len(self.distinct) <= MOST_CATEGORIES else None
         self._type(values)
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from khop.importing.csv_file import BATCH_ROWS, quoted
 from khop.importing.file_schema import total_bytes
-from khop.importing.ordered_rows import batches_as_pieces, check_order, check_table, first_line
-from khop.importing.packages import duckdb
+from khop.importing.ordered_rows import batches_as_pieces, check_order, check_table
+from khop.importing.packages import duckdb, reading
 from khop.importing.rows import Piece
+
+_BROKEN = "is damaged, or is a view that fails"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,30 +31,21 @@ class DuckDbTable:
     def open(cls, path: Path, table: str, order_by: str, key: str) -> DuckDbTable:
         """Open the file read-only, and check that the order is unique."""
         name = f"{path.name}, table {table}"
-        try:
+        remedy = "close programs that write to it, or give the path of a DuckDB or SQLite file"
+        with reading(f"{key}: {path.name}", remedy, "is not a DuckDB file, or is damaged"):
             connection = duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
             connection.execute("BEGIN TRANSACTION")
-        except duckdb.Error as error:
-            raise ValueError(
-                f"{key}: {path.name}: DuckDB cannot open it ({first_line(error)}); close other writers, or "
-                "give the path of a DuckDB or SQLite file"
-            ) from None
         found = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
         check_table(table, [one for (one,) in found], path.name, key)
-        try:
-            schema = connection.sql(f"SELECT * FROM {quoted(table)} LIMIT 0").to_arrow_table().schema
-        except duckdb.Error as error:
-            raise ValueError(
-                f"{key}: {name}: DuckDB cannot read it ({first_line(error)}); a view reads this file alone, "
-                "write other tables into it"
-            ) from None
 
         def counts(column: str) -> tuple[int, int]:
             query = f"SELECT count(*), count(DISTINCT {column}) FROM {quoted(table)}"
             found: Any = connection.execute(query).fetchone()
             return found[0], found[1]
 
-        rows = check_order(order_by, schema.names, counts, name, key)
+        with reading(f"{key}: {name}", "a view reads this file alone: write other tables into it", _BROKEN):
+            schema = connection.sql(f"SELECT * FROM {quoted(table)} LIMIT 0").to_arrow_table().schema
+            rows = check_order(order_by, schema.names, counts, name, key)
         return cls(path, table, order_by, schema, connection, rows)
 
     @property

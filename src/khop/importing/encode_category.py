@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.importing.arrow_values import numpy_of
+from khop.importing.arrow_values import converted, numpy_of
 from khop.importing.encode_number import as_lists
 from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa, pc
@@ -99,11 +99,12 @@ class CategoryFitter:
         return CategoryEncoder(self.key, self.several, self.separator, categories, self.encoding)
 
 
-def texts_of(array: Any) -> Any:
-    """Return values as text: 3 and "3" are the same category."""
+def texts_of(array: Any, key: str, where: Where) -> Any:
+    """Return values as text: 3 and "3" are the same category. ValueError for lists and other structures."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
-    return array.cast(pa.string())
+    reason = "no text or number; convert the column, or give another kind"
+    return converted(array, lambda part: part.cast(pa.string()), key, where, reason)
 
 
 def _rows_and_texts(
@@ -111,12 +112,12 @@ def _rows_and_texts(
 ) -> tuple[npt.NDArray[np.int64], Any]:
     """Return the categories that are not null, and the row of each."""
     if several == "none":
-        texts = texts_of(array)
+        texts = texts_of(array, key, where)
         rows = np.arange(len(array))
     else:
         lists = as_lists(array, separator, key, where)
         rows = numpy_of(pc.list_parent_indices(lists)).astype(np.int64)
-        texts = texts_of(pc.list_flatten(lists))
+        texts = texts_of(pc.list_flatten(lists), key, lambda at: where(int(rows[at])))
         texts = pc.utf8_trim_whitespace(texts) if separator is not None else texts
     valid = numpy_of(texts.is_valid())
     return rows[valid], texts.filter(pa.array(valid))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.importing.arrow_values import numpy_of
+from khop.importing.arrow_values import converted, numpy_of
 from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa, pc
 from khop.kernels.moments import Moments
@@ -53,7 +53,7 @@ class NumberEncoder:
         fill = self.mean if self.scale == "none" and self.missing == "mean" else zero
         values = numbers if self.scale == "none" else (numbers - self.mean) / self.std
         columns = [np.where(missing, fill, values), missing][: self.width]
-        return Encoded(np.stack(columns, axis=1).astype(np.float32))
+        return Encoded(np.stack([as_float32(one, self.key, where) for one in columns], axis=1))
 
     def state(self) -> Mapping[str, Any]:
         """Return settings and statistics as JSON values."""
@@ -125,7 +125,8 @@ class VectorEncoder:
             raise ValueError(f'{where(row)}: {self.key} is null; give missing = "zero"')
         values = np.zeros((len(lists), self.width), np.float32)
         flat = numbers_of(pc.list_flatten(lists), self.key, lambda at: where(at // max(1, self.width)))
-        values[~null] = flat.reshape(-1, self.width)
+        with np.errstate(over="ignore"):
+            values[~null] = flat.reshape(-1, self.width)
         if not np.isfinite(values).all():
             row = int(np.argmax(~np.isfinite(values).all(axis=1)))
             raise ValueError(
@@ -147,21 +148,24 @@ def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.flo
     return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
 
 
+def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray[np.float32]:
+    """Return finite numbers, or NaN, in the precision of features; ValueError for one beyond its range."""
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(np.float32)
+    if np.isinf(stored).any():
+        row = int(np.argmax(np.isinf(stored)))
+        raise ValueError(f"{where(row)}: {key} is {numbers[row]}: beyond float32; correct it, or scale it")
+    return stored
+
+
 def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
     """Return a column as float64, NaN for null; ValueError for text that is no number."""
-    try:
-        cast = (pc.utf8_trim_whitespace(array) if is_text(array.type) else array).cast(
-            pa.float64(), safe=False
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        for row, value in enumerate(array.to_pylist()):
-            if not _is_number(value):
-                raise ValueError(
-                    f"{where(row)}: {key} is {value!r}: no number; correct it, or give another kind"
-                ) from None
-        raise
-    numbers: npt.NDArray[np.float64] = numpy_of(cast)
-    return np.array(numbers, np.float64)
+
+    def as_numbers(part: Any) -> Any:
+        return (pc.utf8_trim_whitespace(part) if is_text(part.type) else part).cast(pa.float64(), safe=False)
+
+    cast = converted(array, as_numbers, key, where, "no number; correct it, or give another kind")
+    return np.array(numpy_of(cast), np.float64)
 
 
 def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
@@ -196,11 +200,3 @@ def _truths(array: Any, key: str, where: Where) -> Any:
             )
         found.append(None if word is None else _TRUTH[word])
     return pa.array(found, pa.bool_())
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return value is None
-    return True

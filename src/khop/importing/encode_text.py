@@ -36,7 +36,7 @@ class TextEncoder:
         """Encode texts; a word of a bucket that training lacks adds nothing."""
         values = np.zeros((len(array), self.width), np.float32)
         unknown = 0
-        for row, text in enumerate(texts_of(array).to_pylist()):
+        for row, text in enumerate(texts_of(array, self.key, where).to_pylist()):
             buckets = sorted(set(buckets_of(text or "", self.words, self.bigrams)))
             known = [bucket for bucket in buckets if bucket in self.counts]
             unknown += len(known) < len(buckets)
@@ -82,7 +82,7 @@ class TextFitter:
 
     def add(self, array: Any, where: Where) -> None:
         """Add the texts of training rows."""
-        for text in texts_of(array).to_pylist():
+        for text in texts_of(array, self.key, where).to_pylist():
             self.texts += text is not None
             for bucket in set(buckets_of(text or "", self.words, self.bigrams)):
                 self.counts[bucket] = self.counts.get(bucket, 0) + 1

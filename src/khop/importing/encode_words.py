@@ -33,7 +33,7 @@ class Bags:
     def of(self, array: Any, where: Where) -> Iterator[set[int] | None]:
         """Yield the buckets of each row; None for null."""
         if self.separator is None and not pa.types.is_nested(array.type):
-            for text in texts_of(array).to_pylist():
+            for text in texts_of(array, self.key, where).to_pylist():
                 yield None if text is None else set(buckets_of(text, self.words, self.bigrams))
             return
         for row in as_lists(array, self.separator, self.key, where).to_pylist():

@@ -61,7 +61,7 @@ def open_files(files: Sequence[InputFile], dialect: Dialect, key: str) -> Table:
 
 
 def _matches(pattern: str, folder: Path, key: str) -> list[str]:
-    if has_magic(pattern):
+    if has_magic(pattern) and not (folder / pattern).exists():
         found = [name for name in glob(pattern, root_dir=folder, recursive=True) if (folder / name).is_file()]
         if not found:
             raise ValueError(f"{key}: no file matches {pattern!r} in {folder}; {_near(pattern, folder)}")
@@ -71,6 +71,8 @@ def _matches(pattern: str, folder: Path, key: str) -> list[str]:
         raise ValueError(f'{key}: {pattern} is a folder; name its files, as "{pattern}/*.parquet"')
     if not path.exists():
         raise ValueError(f"{key}: {pattern}: no such file in {folder}; {_near(pattern, folder)}")
+    if not path.is_file():
+        raise ValueError(f"{key}: {pattern} is not a regular file, and is read twice; save it as one")
     return [pattern]
 
 

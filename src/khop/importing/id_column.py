@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.importing.arrow_values import numpy_of
+from khop.importing.arrow_values import converted, numpy_of
 from khop.importing.encode_number import is_text
 from khop.importing.encoder import Where
 from khop.importing.packages import pa, pc
@@ -47,7 +47,8 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
             f"{where(row)}: {key} is null; an id is never null, correct the row or leave it out by where"
         )
     if kind == "string":
-        return _string_keys(array.cast(pa.large_string()))
+        reason = "no text or integer; convert the column"
+        return _string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
     if is_text(array.type):
         canonical = numpy_of(pc.match_substring_regex(array, _CANONICAL))
         if not canonical.all():
@@ -56,12 +57,8 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
                 f"{where(row)}: {key} is {array[row].as_py()!r}, and ids of other tables are integers; write "
                 'it as an integer, or give id_type = "string"'
             )
-    try:
-        integers = array.cast(pa.int64())
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f'{where(0)} and after: {key} is beyond int64 ({error}); give id_type = "string"'
-        ) from None
+    reason = 'no integer within int64; correct it, or give id_type = "string"'
+    integers = converted(array, lambda part: part.cast(pa.int64()), key, where, reason)
     return np.ascontiguousarray(numpy_of(integers), np.int64)
 
 

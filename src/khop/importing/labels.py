@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from khop.importing.arrow_values import numpy_of
 from khop.importing.encode_category import texts_of
-from khop.importing.encode_number import as_lists, numbers_of
+from khop.importing.encode_number import as_float32, as_lists, scaled
 from khop.importing.encoder import Where
 from khop.importing.packages import pc
 from khop.importing.read_spec import nearest
@@ -60,9 +60,8 @@ class LabelReader:
     def read(self, array: Any, where: Where) -> Labeled:
         """Return the labels of rows: int64, (rows, classes) uint8, or float32 with NaN for unknown."""
         if self.spec.kind == "number":
-            numbers = numbers_of(array, self.key, where)
-            known = np.isfinite(numbers)
-            return Labeled(np.where(known, numbers, np.nan).astype(np.float32), known, 0)
+            numbers = scaled(array, "none", self.key, where)
+            return Labeled(as_float32(numbers, self.key, where), ~np.isnan(numbers), 0)
         place = {name: number for number, name in enumerate(self.classes)}
         return (
             self._class(array, place, where)
@@ -89,7 +88,7 @@ class LabelReader:
         values[~known] = UNKNOWN_BYTE
         rows = numpy_of(pc.list_parent_indices(lists))
         outside = set()
-        for row, name in zip(rows.tolist(), texts_of(pc.list_flatten(lists)).to_pylist(), strict=True):
+        for row, name in zip(rows.tolist(), self._texts(array, where).to_pylist(), strict=True):
             if name in place:
                 values[row, place[name]] = 1
             elif self.is_closed:
@@ -100,8 +99,10 @@ class LabelReader:
 
     def _texts(self, array: Any, where: Where) -> Any:
         if self.spec.kind == "multi":
-            return texts_of(pc.list_flatten(as_lists(array, self.spec.separator, self.key, where)))
-        return texts_of(array)
+            lists = as_lists(array, self.spec.separator, self.key, where)
+            rows = numpy_of(pc.list_parent_indices(lists))
+            return texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
+        return texts_of(array, self.key, where)
 
     def _outside(self, name: str | None, place: str) -> str:
         hint = nearest(str(name), list(self.classes))

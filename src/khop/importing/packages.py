@@ -17,13 +17,13 @@ try:
 except ImportError as error:
     raise ImportError(f"{INSTALL} ({error})") from None
 
-__all__ = ["INSTALL", "PACKAGE_ERRORS", "duckdb", "pa", "pa_csv", "pc", "pq", "reading"]
+__all__ = ["INSTALL", "PACKAGE_ERRORS", "duckdb", "explained", "pa", "pa_csv", "pc", "pq", "reading"]
 
 PACKAGE_ERRORS = (duckdb.Error, pa.lib.ArrowException)  # ArrowInvalid is a ValueError, too
 _REASONS = {
     r"end of GZIP|Truncated compressed|[Uu]nexpected end|enough bytes": "is cut off",
     r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
-    r"Could not set lock|Conflicting lock": "is open in another process",
+    r"Could not set lock|Conflicting lock|different configuration": "is open elsewhere for writing",
     r"Could not convert string '(.*)' to (\w+)(?: when casting from source column (\w+))?": (
         r"has the value '\1' in the column \3, which is no \2"
     ),
@@ -58,6 +58,11 @@ def reading(place: str, remedy: str, reason: str = "is damaged, or has another f
     except (*PACKAGE_ERRORS, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        found = ((re.search(pattern, str(error)), text) for pattern, text in _REASONS.items())
-        reason = next((match.expand(text) for match, text in found if match), reason)
-        raise ValueError(f"{place}: {reason}; {remedy}") from None
+        raise explained(error, place, remedy, reason) from None
+
+
+def explained(error: Exception, place: str, remedy: str, reason: str) -> ValueError:
+    """Return the error of a package as a sentence; `reason` is for errors that do not tell a known one."""
+    found = ((re.search(pattern, str(error)), text) for pattern, text in _REASONS.items())
+    reason = next((match.expand(text) for match, text in found if match), reason)
+    return ValueError(f"{place}: {reason}; {remedy}")

@@ -19,6 +19,17 @@ from khop.importing.spec import Spec
 
 _PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
 _KINDS = frozenset(get_args(Kind))
+_BOUNDS = {
+    "too_short": "have at least {} items", "too_long": "have at most {} items",
+    "string_too_short": "have at least {} characters", "string_too_long": "have at most {} characters",
+    "greater_than": "be more than {}", "greater_than_equal": "be at least {}",
+    "less_than": "be less than {}", "less_than_equal": "be at most {}",
+}  # fmt: skip
+_WORDS = {
+    "string": "text", "int": "a whole number", "float": "a number", "finite": "a finite number",
+    "bool": "true or false", "tuple": "a list", "list": "a list", "dict": "a table", "model": "a table",
+    "mapping": "a table", "datetime": "a time, as 2020-09-20T00:00:00Z",
+}  # fmt: skip
 _TAGS = _KINDS | {"datetime", "int"}  # names of alternatives in the places of errors
 
 
@@ -99,12 +110,14 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
 
 
 def _reason(error: ErrorDetails) -> str:
-    message = error["msg"].removeprefix("Input ")
-    if error["type"] == "literal_error":
-        return f"must be {error['ctx']['expected']}"
-    return message[:1].lower() + message[1:].replace("valid string", "text").replace(
-        "valid tuple", "list"
-    ).replace("valid dictionary or instance", "table")
+    """Return a rule of the spec that a value breaks, without the words of pydantic."""
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind == "literal_error":
+        return f"must be {context['expected']}"
+    if kind in _BOUNDS:
+        limit = next(value for value in context.values() if isinstance(value, int | float))
+        return f"must {_BOUNDS[kind].format(limit)}".removesuffix("s" if limit == 1 else "")
+    return f"must be {_WORDS.get(kind.split('_')[0], 'another value')}"
 
 
 def _written_path(location: tuple[int | str, ...], values: object) -> tuple[str | int, ...]:

@@ -59,7 +59,7 @@ def parts_by_column(array: Any, split: Split, key: str, where: Where) -> Parts:
     """Return the part that each row names; null is in none."""
     names = {_text(split.train): TRAIN, _text(split.val): VAL, _text(split.test): TEST}
     parts = np.full(len(array), NONE, np.int8)
-    for row, text in enumerate(texts_of(array).to_pylist()):
+    for row, text in enumerate(texts_of(array, key, where).to_pylist()):
         if text is None:
             continue
         if text not in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -23,9 +24,15 @@ def _aware(value: Any) -> Any:
     return value
 
 
+def _separating(delimiter: str) -> str:
+    if delimiter in '"\r\n':
+        raise ValueError(f"delimiter is {delimiter!r}: must not be a quote or a line end")
+    return delimiter
+
+
 def _known(encoding: str) -> str:
     try:
-        b"".decode(encoding)
+        io.TextIOWrapper(io.BytesIO(), encoding)
     except LookupError:
         raise ValueError(
             f"encoding {encoding!r} does not exist; give a name that Python has, as latin-1, cp1252 or utf-16"
@@ -130,7 +137,7 @@ class Source(SpecTable):
     """Rows to read: one SQL expression over the columns of a row."""
     header: Literal["yes", "no"] = "yes"
     """`no`: the first row of CSV files is data, and columns are named "0", "1", ..."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    delimiter: Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_separating)] | None = None
     """Character between two fields of CSV files; default: found in the first rows."""
     encoding: Annotated[Name, AfterValidator(_known)] = "utf-8"
     """Encoding of CSV files, as Python names it: "latin-1", "cp1252", "utf-16"."""

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from khop.importing.adbc import driver
 from khop.importing.csv_file import BATCH_ROWS, literal, quoted
 from khop.importing.file_schema import total_bytes
-from khop.importing.ordered_rows import batches_as_pieces, check_order, check_table, first_line
-from khop.importing.packages import pa
+from khop.importing.ordered_rows import batches_as_pieces, check_order, check_table
+from khop.importing.packages import explained, pa
 from khop.importing.rows import Piece
 
 HEADER = b"SQLite format 3\0"
@@ -39,6 +39,8 @@ class SqliteTable:
     def open(cls, path: Path, connection: Any, table: str, order_by: str, key: str) -> SqliteTable:
         """Check the table, its order, and the kinds of all values: SQLite fixes none."""
         name = f"{path.name}, table {table}"
+        if path.stat().st_size < _recorded_bytes(path):
+            raise ValueError(f"{key}: {path.name}: is cut off; restore the file")
         try:
             found = _answer(connection, "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             check_table(table, [one for (one,) in found], path.name, key)
@@ -52,10 +54,8 @@ class SqliteTable:
             rows = check_order(order_by, columns, counts, name, key)
             kinds = _kinds_of(connection, table, columns)
         except driver("sqlite").Error as error:
-            raise ValueError(
-                f"{key}: {name}: SQLite cannot read it ({first_line(error)}); close writers, or restore the "
-                "file"
-            ) from None
+            remedy = "close programs that write to it, or restore the file"
+            raise explained(error, f"{key}: {name}", remedy, "is damaged, or is a view that fails") from None
         return cls(path, table, order_by, connection, key, kinds, rows)
 
     @property
@@ -93,7 +93,8 @@ class SqliteTable:
                 cursor.execute(query)
                 yield from batches_as_pieces(_without_first(cursor.fetch_record_batch()), self.name)
             except (driver("sqlite").Error, OSError) as error:
-                raise ValueError(f"{self.key}: {self.name}: {first_line(error)}; correct the rows") from None
+                place, reason = f"{self.key}: {self.name}", "has a value that cannot be read"
+                raise explained(error, place, "correct the rows", reason) from None
 
     def _check_kinds(self, column: str) -> None:
         kinds = self.kinds[column]
@@ -116,6 +117,14 @@ class SqliteTable:
 def connect(path: Path) -> Any:
     """Return a read-only connection; its transaction begins with the first query and ends with it."""
     return driver("sqlite").connect(f"file:{quote(str(path))}?mode=ro")
+
+
+def _recorded_bytes(path: Path) -> int:
+    """Return the size of a file as its header has it; 0 if an early version wrote the file."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    page, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
+    return (page if page > 1 else 1 << 16) * pages if header[24:28] == header[92:96] else 0
 
 
 def _kind(kinds: Mapping[str, int]) -> str:

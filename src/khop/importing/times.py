@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.importing.arrow_values import numpy_of
+from khop.importing.arrow_values import converted, numpy_of
 from khop.importing.packages import pa, pc
 from khop.importing.spec import Unit
 
@@ -112,7 +112,11 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
         array = _cast(array, pa.timestamp("s"), key, where)
     if array.type.tz is None:
         array = _localized(array, given, key, where)
-    return _numpy(array.cast(pa.int64()))
+    counts = _numpy(array.cast(pa.int64()))
+    infinite = np.abs(counts) == np.iinfo(np.int64).max
+    if infinite.any():
+        raise ValueError(f"{where(int(np.argmax(infinite)))}: {key} is infinite; correct the row")
+    return counts
 
 
 def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
@@ -152,7 +156,7 @@ def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches
         return
     if given.unit is not None:
         yield _matching(r"^-?\d+$"), lambda part, where: _numpy(_cast(part, pa.int64(), key, where))
-    reason = "no ISO 8601 time; give format"
+    reason = "no ISO 8601 time; give format, or unit for numbers"
     yield _has_zone, instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
     yield _all_rows, instants(lambda part: part.cast(pa.timestamp(unit)), reason)
 
@@ -180,28 +184,21 @@ def _matching(pattern: str) -> _Matches:
 
 
 def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
-    assert given.timezone is not None
+    zone = given.timezone
+    assert zone is not None
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("s")), zone)
+    except pa.ArrowInvalid:
+        raise ValueError(f'{key}: timezone is {zone!r}, which does not exist; give one as "UTC"') from None
     return _rowwise(
         array,
-        lambda part: pc.assume_timezone(part, given.timezone, ambiguous="raise", nonexistent="raise"),
-        key, where, f"exists twice or never in {given.timezone} (a clock change), or the zone is unknown",
+        lambda part: pc.assume_timezone(part, zone, ambiguous="raise", nonexistent="raise"),
+        key, where, f"exists twice or never in {zone} (a clock change)",
     )  # fmt: skip
 
 
 def _rowwise(array: Any, convert: Callable[[Any], Any], key: str, where: Where, reason: str) -> Any:
-    """Convert an array; ValueError with its first row that cannot be converted."""
-    try:
-        return convert(array)
-    except (pa.ArrowInvalid, pa.ArrowKeyError):
-        low, high = 0, len(array)  # rows before `low` are good, one before `high` is bad
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                convert(array.slice(low, middle - low))
-                low = middle
-            except (pa.ArrowInvalid, pa.ArrowKeyError):
-                high = middle
-        raise ValueError(f"{where(low)}: {key} is {str(array[low])!r}: {reason}; correct the row") from None
+    return converted(array, convert, key, where, f"{reason}; correct the row")
 
 
 def _cast(array: Any, kind: Any, key: str, where: Where) -> Any:

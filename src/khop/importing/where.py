@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.importing.arrow_values import numpy_of
+from khop.importing.arrow_values import first_failing, numpy_of, shown
 from khop.importing.csv_file import quoted
 from khop.importing.packages import duckdb, pa
 from khop.importing.read_spec import nearest
@@ -75,10 +76,14 @@ class Where:
         chosen = rows.batch.select(list(self.columns)) if self.columns else rows.batch
         try:
             table = self._query(chosen).to_arrow_table()
-        except duckdb.Error as error:
+        except duckdb.Error:
+            row = first_failing(
+                len(rows), lambda first, count: self._query(chosen.slice(first, count)).to_arrow_table()
+            )
+            values = ", ".join(f"{name} = {shown(chosen.column(name)[row])}" for name in self.columns)
             raise ValueError(
-                f"{self.key}: {self.expression!r} fails in {rows.place.name} ({_line(error)}); use try_cast, "
-                "or correct the rows"
+                f"{rows.row(row)}: {self.key}: {self.expression!r} fails for {values or 'it'}; use try_cast, "
+                "or correct the row"
             ) from None
         mask: npt.NDArray[np.bool_] = numpy_of(table.column(0).combine_chunks())
         return mask
@@ -97,10 +102,11 @@ class Where:
             connection = locked_connection()
             connection.register(_ROWS, batch)
             kind = connection.sql(f"SELECT ({self.expression}\n) FROM {_ROWS}").types[0]
-        except duckdb.Error as error:
+        except duckdb.Error:
+            types = ", ".join(f"{name} is {schema.field(name).type}" for name in self.columns)
             raise ValueError(
-                f"{self.key}: {self.expression!r}: {_line(error)}; columns of CSV files are text, cast them, "
-                "as price::DOUBLE"
+                f"{self.key}: {self.expression!r} does not fit the types of its columns ({types or 'none'}); "
+                "columns of CSV files are text, cast them, as price::DOUBLE"
             ) from None
         if str(kind) != "BOOLEAN":
             raise ValueError(
@@ -122,10 +128,9 @@ def _parsed(expression: str, key: str) -> dict[str, Any]:
         found: Any = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
         answer = json.loads(found[0])
     if answer["error"]:
-        raise ValueError(
-            f"{key}: {expression!r} is not one SQL expression ({answer['error_message']}); write one, "
-            "as kind = 'buy'"
-        )
+        found = re.search(r'at or near "(.*)"', answer["error_message"])
+        near = f", near {found[1]!r}" if found and found[1] in expression else ""
+        raise ValueError(f"{key}: {expression!r} is not one SQL expression{near}; write one, as kind = 'buy'")
     node = answer["statements"][0]["node"]
     is_plain = (
         len(answer["statements"]) == 1
@@ -188,8 +193,3 @@ def _column(names: list[str], schema: Any, key: str) -> str:
     if len(found) > 1:
         raise ValueError(f"{key}: {quoted(name)} is one of {', '.join(found)}; rename the columns")
     return found[0]
-
-
-def _line(error: BaseException) -> str:
-    line: str = str(error).splitlines()[0]
-    return line.partition(": ")[2] or line

@@ -1,0 +1,788 @@
+"""Input that cannot be read: a sentence with its place and the remedy, never the text of a library."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from .conftest import Ran
+
+Command = Callable[..., Ran]
+Files = Mapping[str, bytes | Callable[[Path], None]]
+
+SPEC = """
+[nodes.user]
+files = ["users.csv"]
+id = "id"
+columns = { age = "number", city = "category" }
+[nodes.item]
+files = ["items.parquet"]
+id = "id"
+label = "kind"
+split = { ratio = [0.5, 0.25, 0.25] }
+[edges."user buys item"]
+files = ["buys.csv"]
+source = "user"
+destination = "item"
+time = "at"
+columns = { price = "number" }
+orphans = "drop"
+"""
+RUN = """
+graph = "shop"
+out = "run"
+compute_threads = 1
+task = { kind = "link-prediction", target = "user buys item" }
+sampler = { fanouts = [2] }
+model = { hidden = 4 }
+training = { epochs = 1, batch_size = 32 }
+"""
+USERS = b"id,age,city\n" + b"".join(b"u%d,%d,Rome\n" % (n, 20 + n) for n in range(1, 31))
+MANY_USERS = USERS + b"".join(b"v%d,%d,Rome\n" % (n, n % 90) for n in range(200_000))
+BUYS = b"user,item,price,at\n" + b"".join(
+    b"u%d,%d,1.5,2024-02-%02dT00:00:00Z\n" % (n % 30 + 1, n * 7 % 20 + 1, n % 28 + 1) for n in range(60)
+)
+PAIRS = b"user,item\nu1,1\nu2,2\n"
+
+
+def parquet(**columns: object) -> bytes:
+    """The bytes of a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def arrow(**columns: object) -> bytes:
+    """The bytes of an Arrow file."""
+    table, sink = pa.table(columns), io.BytesIO()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+NUMBERS = list(range(1, 21))
+ITEMS = parquet(id=NUMBERS, kind=["hat", "shoe"] * 10)
+
+
+def of_duckdb(*statements: str) -> Callable[[Path], None]:
+    """Write a DuckDB file."""
+
+    def write(path: Path) -> None:
+        with duckdb.connect(str(path)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    return write
+
+
+def of_sqlite(*statements: str, keep: int | None = None) -> Callable[[Path], None]:
+    """Write an SQLite file, or its first bytes."""
+
+    def write(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+        path.write_bytes(path.read_bytes()[:keep])
+
+    return write
+
+
+USERS_TABLE = "CREATE TABLE users AS SELECT 'u' || i AS id, 20 AS age, 'Rome' AS city FROM range(1, 31) t(i)"
+SQLITE_USERS = (
+    "CREATE TABLE users (id TEXT, age INTEGER, city TEXT)",
+    "INSERT INTO users VALUES ('u1', 1, 'a')",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Malformed input of a command."""
+
+    name: str
+    files: Files
+    says: str  # a regular expression that the error has
+    edits: tuple[tuple[str, str], ...] = ()  # of the spec
+    spec: str = field(default=SPEC, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def users(name: str, text: bytes, says: str, *edits: tuple[str, str]) -> Case:
+    """Another users.csv."""
+    return Case(name, {"users.csv": text}, says, edits)
+
+
+def buys(name: str, line: str, says: str, *edits: tuple[str, str]) -> Case:
+    """One more line of buys.csv: line 62, and row 61."""
+    return Case(name, {"buys.csv": BUYS + line.encode()}, says, edits)
+
+
+def aged(name: str, value: str, kind: str, says: str) -> Case:
+    """A value of a column of some kind in row 2."""
+    text = b"id,age,city\nu1,1,a\nu2," + value.encode() + b",b\n" + USERS.split(b"\n", 3)[3]
+    return users(name, text, says, ('age = "number"', f"age = {kind}"))
+
+
+def items(name: str, content: bytes, says: str, *edits: tuple[str, str]) -> Case:
+    """Another items.parquet."""
+    return Case(name, {"items.parquet": content}, says, edits)
+
+
+def instead(of: str, name: str, more: str = "") -> tuple[str, str]:
+    """The edit that gives a table another file."""
+    return f'files = ["{of}"]', f'files = ["{name}"]{more}'
+
+
+def database(
+    name: str, file: str, content: bytes | Callable[[Path], None] | None, says: str, by: str = "id"
+) -> Case:
+    """The table users of a database."""
+    place = f'database = "{file}"\ntable = "users"\norder_by = "{by}"'
+    files = {} if content is None else {file: content}
+    return Case(name, files, says, (('files = ["users.csv"]', place),))
+
+
+def edited(name: str, before: str, after: str, says: str) -> Case:
+    """Another spec."""
+    return Case(name, {}, says, ((before, after),))
+
+
+PRICE = "columns = { price"
+REFUSED = ('orphans = "drop"', "")
+TIME = 'time = "at"'
+CSV = [
+    users("empty", b"", r"nodes.user.files: users.csv: is empty; the first row must name the columns"),
+    users("blank", b"\n\n", r"users.csv: is empty; the first row must name"),
+    users(
+        "header only",
+        b"id,age,city\n",
+        r"buys.csv, row 1: .*user is 'u1', and no 'user' has this id.*orphans = ",
+        REFUSED,
+    ),
+    users(
+        "other delimiter",
+        USERS.replace(b",", b";"),
+        r"no column 'id' in users.csv; .*; give delimiter = \";\"",
+    ),
+    users("tabs", USERS.replace(b",", b"\t"), r"no column 'id' in users.csv; .*give delimiter = \"\\t\""),
+    users(
+        "no column",
+        b"id,town\nu1,a\n",
+        r"nodes.user.columns.age: no column 'age' in users.csv; there are id, town",
+    ),
+    users("other case", USERS.replace(b"age", b"Age"), r"no column 'age' in users.csv; did you mean Age\?"),
+    users(
+        "column twice",
+        b"id,id,age,city\nu1,u1,1,a\n",
+        r"users.csv, line 1: the column 'id' is there twice; rename",
+    ),
+    users(
+        "open quote in header",
+        b'id,"age,city\nu1,1,a\n',
+        r"users.csv, line 1: .*a quote is not closed.*correct",
+    ),
+    users("NUL in header", b"i\0d,age,city\nu1,1,a\n", r"users.csv, line 1: has a NUL byte; give encoding"),
+    users(
+        "NUL", USERS + b"u\x0031,1,a\n", r"users.csv, row 31: .*column 'id' has a NUL byte; correct the row"
+    ),
+    users("UTF-16", USERS.decode().encode("utf-16"), r'users.csv: is UTF-16; give encoding = "utf-16"'),
+    users(
+        "Latin-1", USERS + "u31,1,Köln\n".encode("latin-1"), r'line 32: invalid UTF-8; .*encoding = "latin-1"'
+    ),
+    users("Latin-1 after 1 MB", MANY_USERS + b"w,1,\xe9\n", r"users.csv, line 200032: invalid UTF-8"),
+    users("gzip as CSV", gzip.compress(USERS), r"users.csv: is compressed; rename it to end in .csv.gz"),
+    users("Parquet as CSV", ITEMS, r"users.csv: is a Parquet file; rename it"),
+    users("zip as CSV", b"PK\x03\x04" + USERS, r"users.csv: is a zip archive or a spreadsheet; unpack it"),
+    users("id null", USERS + b",1,a\n", r"users.csv, row 31: nodes.user.id is null; .*correct the row"),
+    users(
+        "id twice",
+        USERS + b"u1,1,a\n",
+        r"users.csv, row 31: nodes.user.id is 'u1', and so is users.csv, row 1",
+    ),
+    buys(
+        "short row",
+        "u1,2\n",
+        r"buys.csv, line 62, column 'price': the row has 2 fields, .*has 4; complete or remove",
+    ),
+    buys("long row", "u1,2,1,2024-01-01,5\n", r"buys.csv, line 62, column 'at': the row has 5 fields"),
+    buys(
+        "open quote",
+        'u1,"2,3,2024-02-03T00:00:00Z\n',
+        r"buys.csv, line 62: a quote is not closed; correct the line",
+    ),
+    buys("text after quote", 'u1,"2"x,3,4\n', r"buys.csv, line 62: a quote is not closed; correct the line"),
+    buys("line of 3 MB", 'u1,"' + "x" * 3_000_000, r"buys.csv, line 62: a quote is not closed; correct"),
+    buys(
+        "orphan",
+        "u99,1,3,2024-02-03T00:00:00Z\n",
+        r"buys.csv, row 61: .*user is 'u99', and no 'user' has this id",
+        REFUSED,
+    ),
+    buys(
+        "id no integer",
+        "u1,x,3,2024-02-03T00:00:00Z\n",
+        r"buys.csv, row 61: .*item is 'x', .*write it as an int",
+    ),
+    buys(
+        "id beyond int64",
+        f"u1,{10**20},3,2024-02-03T00:00:00Z\n",
+        r"row 61: .*item is '10+': no integer within int64",
+    ),
+    buys("end null", "u1,,3,2024-02-03T00:00:00Z\n", r"buys.csv, row 61: .*item is null; .*correct the row"),
+    buys(
+        "no such day",
+        "u1,1,3,2024-02-31T00:00:00Z\n",
+        r"row 61: .*time is '2024-02-31T00:00:00Z': no ISO 8601",
+    ),
+    buys(
+        "no time",
+        "u1,1,3,today\n",
+        r"buys.csv, row 61: .*\.time is 'today': no ISO 8601 time; give format, or unit",
+    ),
+    buys("time null", "u1,1,3,\n", r"buys.csv, row 61: .*time is null; give each row a time"),
+    buys("year 999999", "u1,1,3,999999-01-01T00:00:00Z\n", r"row 61: .*time is '999999-01-01T00:00:00Z'"),
+    buys(
+        "other format",
+        "",
+        r"buys.csv, row 1: .*does not have the format '%d.%m.%Y'; correct the row",
+        (TIME, TIME + '\nformat = "%d.%m.%Y"\ntimezone = "UTC"'),
+    ),
+    Case(
+        "clock change",
+        {"buys.csv": b"user,item,price,at\nu1,1,1,2024-03-31T02:30:00\n"},
+        r"buys.csv, row 1: .*time is '2024-03-31 02:30:00': exists twice or never in Europe/Berlin",
+        ((TIME, TIME + '\ntimezone = "Europe/Berlin"'),),
+    ),
+    Case(
+        "no such zone",
+        {"buys.csv": b"user,item,price,at\nu1,1,1,2024-03-31T02:30:00\n"},
+        r"timezone is 'Mars/Olympus', which does not exist; give",
+        ((TIME, TIME + '\ntimezone = "Mars/Olympus"'),),
+    ),
+    aged(
+        "no number",
+        "old",
+        '"number"',
+        r"users.csv, row 2: nodes.user.columns.age is 'old': no number; correct it",
+    ),
+    aged("decimal comma", '"1,5"', '"number"', r"users.csv, row 2: .*age is '1,5': no number"),
+    aged("infinite", "inf", '"number"', r"users.csv, row 2: nodes.user.columns.age is infinite; correct it"),
+    aged("beyond float64", "1e999", '"number"', r"users.csv, row 2: nodes.user.columns.age is infinite"),
+    aged(
+        "beyond float32",
+        "1e300",
+        '{ kind = "number", scale = "none" }',
+        r"row 2: .*age is 1e\+300: beyond float32",
+    ),
+    aged(
+        "number null",
+        "",
+        '{ kind = "number", missing = "refuse" }',
+        r"users.csv, row 2: .*age is null; give missing",
+    ),
+    aged(
+        "no truth",
+        "maybe",
+        '"bool"',
+        r"users.csv, row 2: .*age is 'maybe': neither true nor false; give kind",
+    ),
+    aged(
+        "vector of other length",
+        "1|2",
+        '{ kind = "vector", separator = "|" }',
+        r"users.csv, row 2: .*has 2 numbers",
+    ),
+    aged(
+        "vector of words",
+        "x",
+        '{ kind = "vector", separator = "|" }',
+        r"users.csv, row 2: .*age is 'x': no number",
+    ),
+    aged(
+        "raw beyond int64",
+        "9" * 20,
+        '{ kind = "raw", dtype = "int64" }',
+        r"users.csv, row 2: .*'9+': no int64",
+    ),
+    aged(
+        "raw loses digits",
+        "9007199254740993",
+        '"raw"',
+        r"row 2: .*9007199254740993: float64 loses its digits; give",
+    ),
+    aged("raw null", "", '"raw"', r"users.csv, row 2: .*age is null; give kind"),
+    Case(
+        "no date",
+        {"users.csv": b"id,age,city\nu1,2020-01-01,a\nu2,2020-13-01,b\n"},
+        r"users.csv, row 2: .*age is '2020-13-01': no ISO",
+        (('age = "number"', 'age = { kind = "date", timezone = "UTC" }'),),
+    ),
+]
+FILES = [
+    Case(
+        "gzip cut",
+        {"u.csv.gz": gzip.compress(MANY_USERS)[:-100]},
+        r"u.csv.gz: is cut off; write it again",
+        (instead("users.csv", "u.csv.gz"),),
+    ),
+    Case(
+        "gzip changed",
+        {"u.csv.gz": gzip.compress(MANY_USERS)[:-8] + b"\1" * 8},
+        r"u.csv.gz: is damaged, or has another format; write it again",
+        (instead("users.csv", "u.csv.gz"),),
+    ),
+    Case(
+        "plain as gzip",
+        {"u.csv.gz": USERS},
+        r"u.csv.gz: is not compressed as its name says",
+        (instead("users.csv", "u.csv.gz"),),
+    ),
+    Case(
+        "zstd cut",
+        {"u.csv.zst": pa.Codec("zstd").compress(MANY_USERS, asbytes=True)[:-100]},
+        r"u.csv.zst: is cut off; write it again",
+        (instead("users.csv", "u.csv.zst"),),
+    ),
+    Case(
+        "plain as zstd",
+        {"u.csv.zst": USERS},
+        r"u.csv.zst: is not compressed as its name says",
+        (instead("users.csv", "u.csv.zst"),),
+    ),
+    Case(
+        "other encoding",
+        {"users.csv": USERS + b"u31,1,\x81\n"},
+        r"users.csv, line 32: invalid cp1252; give the enc",
+        (instead("users.csv", "users.csv", '\nencoding = "cp1252"'),),
+    ),
+    Case(
+        "second of two is short",
+        {"p0.csv": USERS, "p1.csv": b"id,age,city\nv1,1\n"},
+        r"p1.csv, line 2, column 'city': the row has 2 fields",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "second of two has a word",
+        {"p0.csv": USERS, "p1.csv": b"id,age,city\nv1,x,a\n"},
+        r"p1.csv, row 1: .*age is 'x': no number",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "second of two lacks a column",
+        {"p0.csv": USERS, "p1.csv": b"id,city\nv1,a\n"},
+        r"no column 'age' in p1.csv, and other files have it; add it to p1.csv",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "second of two is empty",
+        {"p0.csv": USERS, "p1.csv": b""},
+        r"p1.csv: is empty",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "second of two repeats ids",
+        {"p0.csv": USERS, "p1.csv": USERS},
+        r"p1.csv, row 1: nodes.user.id is 'u1', and so is p0.csv, row 1",
+        (instead("users.csv", "p*.csv"),),
+    ),
+    Case(
+        "brackets",
+        {"p[1].csv": b"id,age,city\nu1,x,a\n", "p1.csv": USERS},
+        r"p\[1\].csv, row 1: .*age is 'x'",
+        (instead("users.csv", "p[1].csv"),),
+    ),
+    Case(
+        "no file",
+        {},
+        r"user.csv: no such file in .*; did you mean users.csv",
+        (instead("users.csv", "user.csv"),),
+    ),
+    Case("no match", {}, r"no file matches 'u\*.txt' in", (instead("users.csv", "u*.txt"),)),
+    Case(
+        "folder",
+        {"d.csv/x.csv": USERS},
+        r"d.csv is a folder; name its files",
+        (instead("users.csv", "d.csv"),),
+    ),
+    Case(
+        "suffix",
+        {"u.xlsx": b"x"},
+        r"u.xlsx: unknown format; give files that end in",
+        (instead("users.csv", "u.xlsx"),),
+    ),
+    Case(
+        "device",
+        {},
+        r"/dev/null is not a regular file, and is read twice; save",
+        (instead("users.csv", "/dev/null"),),
+    ),
+    items(
+        "Parquet empty",
+        b"",
+        r"nodes.item.files: items.parquet: is not a Parquet file, or is damaged; write it again",
+    ),
+    items("CSV as Parquet", USERS, r"items.parquet: is not a Parquet file, or is damaged"),
+    items("Parquet cut", ITEMS[:-20], r"items.parquet: is not a Parquet file, or is damaged"),
+    items(
+        "Parquet page damaged",
+        ITEMS[:10] + b"\xff" * 20 + ITEMS[30:],
+        r"items.parquet, row group 0: is damaged; write",
+    ),
+    items(
+        "id of fractions", parquet(id=[0.5], kind=["a"]), r"nodes.item.id: ids are double; convert the column"
+    ),
+    items("id of lists", parquet(id=[[1]], kind=["a"]), r"nodes.item.id: ids are list.*; convert the column"),
+    items(
+        "id null in Parquet",
+        parquet(id=[1, None], kind=["a", "b"]),
+        r"items.parquet, row 2: nodes.item.id is null",
+    ),
+    items(
+        "unsigned id",
+        parquet(id=pa.array([2**63 + 5], pa.uint64()), kind=["a"]),
+        r"items.parquet, row 1: nodes.item.id is 9223372036854775813: no integer within int64",
+    ),
+    items(
+        "label of structures",
+        parquet(id=[1], kind=[{"a": 1}]),
+        r"items.parquet, row 1: nodes.item.label is .*no text",
+    ),
+    items(
+        "label of bytes",
+        parquet(id=[1], kind=[b"\xff"]),
+        r"items.parquet, row 1: nodes.item.label is b'.xff': no text",
+    ),
+    items(
+        "unnamed class",
+        ITEMS,
+        r"items.parquet, row 2: nodes.item.label is 'shoe', which is not among the classes",
+        ('label = "kind"', 'label = { column = "kind", classes = ["hat"] }'),
+    ),
+    items(
+        "label infinite",
+        parquet(id=[1], kind=[np.inf]),
+        r"items.parquet, row 1: nodes.item.label is infinite; correct",
+        ('label = "kind"', 'label = { column = "kind", kind = "number" }'),
+    ),
+    items(
+        "no split",
+        ITEMS,
+        r"items.parquet, row 1: nodes.item.split.column is 'hat': must be train, val, test or null",
+        ("ratio = [0.5, 0.25, 0.25]", 'column = "kind"'),
+    ),
+    Case(
+        "types differ",
+        {"i0.parquet": ITEMS, "i1.parquet": parquet(id=["x"], kind=["a"])},
+        r"column 'id' is int64 in i0.parquet and string in i1.parquet; convert",
+        (instead("items.parquet", "i*.parquet"),),
+    ),
+    Case(
+        "second Parquet file damaged",
+        {"i0.parquet": ITEMS, "i1.parquet": ITEMS[:4] + b"\xff" * 40 + ITEMS[44:]},
+        r"i1.parquet, row group 0: is damaged; write it again",
+        (instead("items.parquet", "i*.parquet"),),
+    ),
+    Case(
+        "Arrow cut",
+        {"i.arrow": arrow(id=NUMBERS, kind=["a"] * 20)[:-30]},
+        r"i.arrow: is not an Arrow file, or is damaged; write it again",
+        (instead("items.parquet", "i.arrow"),),
+    ),
+    Case(
+        "Arrow offsets",
+        {
+            "i.arrow": arrow(id=[1, 2, 3], kind=["a", "b", "a"]).replace(
+                np.arange(4, dtype=np.int32).tobytes(), np.array([0, 10**8, 2, 3], np.int32).tobytes()
+            )
+        },
+        r"i.arrow: is damaged, or has another format; correct it",
+        (instead("items.parquet", "i.arrow"),),
+    ),
+    Case(
+        "Arrow text",
+        {"i.arrow": arrow(id=[1, 2], kind=["ab", "cd"]).replace(b"abcd", b"ab\xffd")},
+        r"i.arrow, row 2: the column 'kind' is b'.xffd': invalid UTF-8; correct",
+        (instead("items.parquet", "i.arrow"),),
+    ),
+]
+DATABASES = [
+    database(
+        "text as database",
+        "shop.duckdb",
+        USERS,
+        r"shop.duckdb: is not a DuckDB file, or is damaged; .*DuckDB or SQL",
+    ),
+    database("empty database", "shop.duckdb", b"", r"shop.duckdb: is not a DuckDB file, or is damaged"),
+    database("no database", "shop.duckdb", None, r"shop.duckdb: no such file in .*; give the path"),
+    database(
+        "no table",
+        "shop.duckdb",
+        of_duckdb("CREATE TABLE uers (id INT)"),
+        r"no table 'users'; did you mean uers\?",
+    ),
+    database(
+        "no order",
+        "shop.duckdb",
+        of_duckdb(USERS_TABLE),
+        r"order_by: no column 'nr' in .*; there are id",
+        "nr",
+    ),
+    database(
+        "order repeats",
+        "shop.duckdb",
+        of_duckdb(USERS_TABLE),
+        r"order_by 'city' of .*1 values in 30 rows",
+        "city",
+    ),
+    database(
+        "no column in table",
+        "shop.duckdb",
+        of_duckdb("CREATE TABLE users (id VARCHAR, age INT)"),
+        r"no column 'city' in shop.duckdb, table users; there are id, age",
+    ),
+    database(
+        "word in table",
+        "shop.duckdb",
+        of_duckdb("CREATE TABLE users AS SELECT 'u1' AS id, 'x' AS age, 1 AS city"),
+        r"shop.duckdb, table users, row 1: nodes.user.columns.age is 'x': no number",
+    ),
+    database(
+        "interval",
+        "shop.duckdb",
+        of_duckdb("CREATE TABLE users AS SELECT 'u1' AS id, INTERVAL 1 DAY AS age, 1 AS city"),
+        r"table users, row 1: .*no number",
+    ),
+    database(
+        "view of a file",
+        "shop.duckdb",
+        lambda path: of_duckdb(f"CREATE VIEW users AS SELECT * FROM read_csv('{path.parent / 'users.csv'}')")(
+            path
+        ),
+        r"shop.duckdb, table users: reads another file; a view reads this file alone",
+    ),
+    database(
+        "view of nothing",
+        "shop.duckdb",
+        of_duckdb("CREATE TABLE t (id INT)", "CREATE VIEW users AS SELECT * FROM t", "DROP TABLE t"),
+        r"shop.duckdb, table users: reads the table t, which does not exist",
+    ),
+    database(
+        "view that fails",
+        "shop.duckdb",
+        of_duckdb(
+            "CREATE TABLE t AS SELECT 'u1' AS id, 'x' AS age, 'a' AS city",
+            "CREATE VIEW users AS SELECT id, age::INT AS age, city FROM t",
+        ),
+        r"shop.duckdb, table users: has the value 'x' in the column age, which is no INT32",
+    ),
+    database(
+        "SQLite cut", "shop.db", of_sqlite(*SQLITE_USERS, keep=5000), r"shop.db: is cut off; restore the file"
+    ),
+    database(
+        "SQLite without pages", "shop.db", of_sqlite(*SQLITE_USERS, keep=16), r"shop.db.*is damaged.*restore"
+    ),
+    database(
+        "no SQLite table",
+        "shop.db",
+        of_sqlite("CREATE TABLE uers (id)"),
+        r"no table 'users'; did you mean uers",
+    ),
+    database(
+        "SQLite view of nothing",
+        "shop.db",
+        of_sqlite("CREATE TABLE t (id)", "CREATE VIEW users AS SELECT * FROM t", "DROP TABLE t"),
+        r"reads the table t, which does not",
+    ),
+    database(
+        "SQLite mixes types",
+        "shop.db",
+        of_sqlite(
+            "CREATE TABLE users (id, age, city)", "INSERT INTO users VALUES ('u1', 1, 'a'), ('u2', 'x', 'b')"
+        ),
+        r"column 'age' of shop.db, table users has values of several types .*row with id = 'u[12]'",
+    ),
+    database(
+        "SQLite text not UTF-8",
+        "shop.db",
+        of_sqlite(SQLITE_USERS[0], "INSERT INTO users VALUES ('u1', 1, 'a'), ('u2', 1, CAST(x'ff' AS TEXT))"),
+        r"shop.db, table users, row 2: the column 'city' is b'.xff': invalid UTF-8; correct the row",
+    ),
+    database(
+        "SQLite bytes",
+        "shop.db",
+        of_sqlite(SQLITE_USERS[0], "INSERT INTO users VALUES ('u1', 1, x'ff')"),
+        r"shop.db, table users, row 1: nodes.user.columns.city is b'.xff': no text or number",
+    ),
+    database(
+        "no variable",
+        "env:NO_SUCH_DATABASE",
+        None,
+        r"the environment has no variable NO_SUCH_DATABASE; set it",
+    ),
+    database(
+        "MySQL", "mysql://host/shop", None, r"mysql://host/shop is the address of a database that is not read"
+    ),
+]
+SPECS = [
+    edited("not TOML", "[nodes.user]", "[nodes.user", r"shop.toml: not TOML: .*line 2"),
+    edited(
+        "unknown field",
+        'id = "id"\nlabel',
+        'idd = "id"\nlabel',
+        r"nodes.item.idd: no such field; did you mean id",
+    ),
+    edited(
+        "files are text", '["users.csv"]', '"users.csv"', r"nodes.user.files is 'users.csv': must be a list"
+    ),
+    edited("files are numbers", '["users.csv"]', "[3]", r"nodes.user.files\[0\] is 3: must be text"),
+    edited("no files", '["users.csv"]', "[]", r"nodes.user.files is \[\]: must have at least 1 item"),
+    edited(
+        "file without name",
+        '["users.csv"]',
+        '[""]',
+        r"nodes.user.files\[0\] is '': must have at least 1 character",
+    ),
+    edited(
+        "long delimiter",
+        "\nid",
+        '\ndelimiter = ";;"\nid',
+        r"delimiter is ';;': must have at most 1 character",
+    ),
+    edited(
+        "quote as delimiter",
+        "\nid",
+        "\ndelimiter = '\"'\nid",
+        r"delimiter is '\"': must not be a quote or a line end",
+    ),
+    edited(
+        "no such encoding",
+        "\nid",
+        '\nencoding = "utf-9"\nid',
+        r"encoding 'utf-9' does not exist; give a name",
+    ),
+    edited(
+        "no such kind",
+        'age = "number"',
+        'age = "nubmer"',
+        r"age: kind 'nubmer' does not exist; did you mean number",
+    ),
+    edited("width 0", '"category"', '{ kind = "text", width = 0 }', r"city.width is 0: must be at least 1"),
+    edited(
+        "width is text",
+        '"category"',
+        '{ kind = "text", width = "8" }',
+        r"city.width is '8': must be a whole number",
+    ),
+    edited("ratio is text", "[0.5, 0.25, 0.25]", '["a", 0, 1]', r"split.ratio\[0\] is 'a': must be a number"),
+    edited(
+        "shares", "[0.5, 0.25, 0.25]", "[0.5, 0.5, 0.5]", r"ratio \[0.5, 0.5, 0.5\]: must be three shares"
+    ),
+    edited(
+        "no such type", "[nodes.item]", "[nodes.itme]", r"edge type 'user buys item': no node type 'item'"
+    ),
+    edited(
+        "where ends early",
+        PRICE,
+        'where = "price >"\n' + PRICE,
+        r"where: 'price >' is not one SQL expression; write one",
+    ),
+    edited(
+        "where of no column",
+        PRICE,
+        "where = \"prise = '1'\"\n" + PRICE,
+        r"where: no column 'prise'; did you mean price",
+    ),
+    edited(
+        "where compares",
+        PRICE,
+        'where = "price > 1"\n' + PRICE,
+        r"'price > 1' does not fit .*price is string.*cast them",
+    ),
+    edited(
+        "where calls", PRICE, 'where = "substr(price)"\n' + PRICE, r"'substr\(price\)' does not fit the types"
+    ),
+    edited("where is text", PRICE, 'where = "price"\n' + PRICE, r"'price' is VARCHAR: must be true or false"),
+    buys(
+        "where fails",
+        "u1,1,x,2024-02-03T00:00:00Z\n",
+        r"buys.csv, row 61: .*'price::DOUBLE > 1' fails for price = 'x'; use",
+        (PRICE, 'where = "price::DOUBLE > 1"\n' + PRICE),
+    ),
+]
+# Words of DuckDB, Arrow, torch, pydantic, NumPy, the driver of SQLite, and Python.
+FOREIGN = re.compile(
+    r"Traceback|likely a bug|Error:|Exception|Errno|[Pp]yarrow|pydantic|numpy|torch|Input should|Possible fix"
+    r"|Binder|Catalog|Parser|thrift|magic bytes|deserialize|Failed to|scalar of type|cast_|Warning|read_csv"
+    r"|UTF8|should (be|have)|\bLINE \d|codec|0x"
+)
+REMEDIES = re.compile(
+    r"; .*\b(give|write|correct|rename|did you mean|there are|add|convert|complete|remove|close|restore|save"
+    r"|name|use|cast|unpack|set|export|orphans|missing|must)\b|: must \w+|not TOML"
+)
+
+
+def written(folder: Path, files: Files) -> None:
+    """Write the files of a case."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content)
+
+
+def spec_of(case: Case) -> str:
+    """The spec of a case."""
+    text = case.spec
+    for before, after in case.edits:
+        assert before in text, case
+        text = text.replace(before, after, 1)
+    return text
+
+
+def check(ran: Ran, case: Case) -> None:
+    """The error is one sentence of khop with the remedy."""
+    said = " ".join(ran.stderr.split())
+    assert ran.code == 2, said
+    assert said.startswith("khop: "), said
+    assert re.search(case.says, said), said
+    assert not FOREIGN.search(said), said
+    assert REMEDIES.search(said), said
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with sound tables."""
+    written(tmp_path, {"users.csv": USERS, "items.parquet": ITEMS, "buys.csv": BUYS})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_tables_are_sound_before_they_are_changed(folder: Path, khop_command: Command) -> None:
+    (folder / "shop.toml").write_text(SPEC)
+    ran = khop_command("import", "shop.toml", "out", "--threads", "1")
+    assert ran.code == 0, ran.stderr
+    assert "30 user, 20 item; 60 user buys item" in ran.stdout
+
+
+@pytest.mark.parametrize("case", [*CSV, *FILES, *DATABASES, *SPECS], ids=str)
+def test_input_is_refused_in_a_sentence(folder: Path, khop_command: Command, case: Case) -> None:
+    written(folder, case.files)
+    (folder / "shop.toml").write_text(spec_of(case))
+    check(khop_command("import", "shop.toml", "out", "--threads", "1"), case)
+    assert not (folder / "out").exists()
