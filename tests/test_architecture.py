@@ -17,7 +17,7 @@ SOURCE = Path(khop.__file__).parent
 # A part imports from the lines above its own.
 # A change to this table is a decision: docs/decisions.md says why.
 LAYERS = (
-    {"_core", "arguments", "components", "errors", "forks", "migrations", "process_tuning", "user_cache"},
+    {"_core", "arguments", "components", "errors", "forks", "process_tuning", "user_cache"},
     {"schema"},
     {"draw", "batch"},
     {"kernels"},
@@ -64,7 +64,7 @@ MAY_IMPORT = {
         "loading", "exchange", "distributed",
     },
     "training": BASICS | {
-        "errors", "migrations", "batch", "kernels", "graph", "runtime", "models", "sampling", "loading",
+        "errors", "batch", "kernels", "graph", "runtime", "models", "sampling", "loading",
     },
     "inference": BASICS | {
         "errors", "batch", "kernels", "rules", "features", "graph", "runtime", "models", "sampling",
@@ -87,7 +87,7 @@ MAY_IMPORT = {
         "loading", "exchange", "training", "api",
     },
     "config": BASICS | {
-        "components", "errors", "migrations", "user_cache", "kernels", "rules", "features", "graph",
+        "components", "errors", "user_cache", "kernels", "rules", "features", "graph",
         "runtime", "datasets", "models", "partition", "sampling", "loading", "training", "inference", "api",
         "importing",
     },

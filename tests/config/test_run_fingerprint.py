@@ -25,15 +25,3 @@ def test_more_epochs_are_another_run_where_the_learning_rate_falls_to_the_last(s
     falling = facts(epochs=3, schedule="linear")
     assert falling["training.epochs"] == "3"
     assert falling != facts(epochs=4, schedule="linear")
-
-
-def test_options_of_sums_that_earlier_versions_lack_are_no_facts_at_their_defaults(shop: Path) -> None:
-    def names(**rule: object) -> set[str]:
-        sampler = {"fanouts": [3, 2], "rule": rule}
-        run = prepared(shop, model={"hidden": 8, "embedding": 0, "encoder": "linear"}, sampler=sampler)
-        facts = facts_of(run.config, run.fingerprint)
-        return {name.removeprefix("sampler.rule.") for name in facts if name.startswith("sampler.rule.")}
-
-    assert names(kind="sum") == {"kind", "column", "replacement"}
-    assert names(kind="sum", inner="labor", kappa=2) == {"kind", "column", "replacement", "inner", "kappa"}
-    assert names(kind="labor") == {"kind", "layer_dependent", "kappa"}  # as before

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import resource
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 import khop
 from khop.training.checkpoint import Snapshot, load_checkpoint, restore_model, restore_optimizer
+from support.small_runs import sign_again
 
 
 def network(width: int = 3) -> nn.Sequential:
@@ -232,58 +232,26 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before_with_a_warning(tmp_p
     assert (checkpoint.training, checkpoint.folder) == ({"epoch": 1}, before)
 
 
-def in_format_1(folder: Path, **entries: object) -> None:
-    """Rewrite state.json as khop 0.1 did, before it had a digest."""
-    state = json.loads((folder / "state.json").read_text())
-    sums = {name: zlib.crc32((folder / name).read_bytes()) for name in state["files"]}
-    kept = {name: state[name] for name in ("khop", "training", "groups")}
-    (folder / "state.json").write_text(json.dumps({"format": 1, "checksums": sums, **kept, **entries}))
-
-
-def test_format_1_is_read_with_a_warning(tmp_path: Path) -> None:
-    model, optimizer = saved(tmp_path / "last")
-    in_format_1(tmp_path / "last")
-    with pytest.warns(UserWarning, match=r"last: format 1, without a digest of state\.json: damage in it"):
-        checkpoint = load_checkpoint(tmp_path / "last")
-    assert checkpoint.records is None
-    again = network()
-    optimizer_again = torch.optim.Adam(again.parameters())
-    restore_model(again, checkpoint)
-    restore_optimizer(again, optimizer_again, checkpoint)
-    step(model, optimizer)
-    step(again, optimizer_again)
-    assert_same(state_of(again), state_of(model))
-
-
-def test_a_flipped_bit_of_a_tensor_is_noticed_in_format_1_too(tmp_path: Path) -> None:
-    saved(tmp_path / "last")
-    in_format_1(tmp_path / "last")
-    flip(tmp_path / "last" / "optimizer.safetensors", -3, 2)
-    with pytest.raises(ValueError, match=r"optimizer\.safetensors: cut short or damaged"):
-        load_checkpoint(tmp_path / "last")
-
-
 def test_tensors_that_are_none_are_refused_though_their_checksum_is_right(tmp_path: Path) -> None:
     saved(tmp_path / "last")
-    content = b"not a tensor" * 9
-    (tmp_path / "last" / "model.safetensors").write_bytes(content)
-    in_format_1(tmp_path / "last")
+    sign_again(tmp_path / "last", model=b"not a tensor" * 9)
     with pytest.raises(ValueError, match=r"model\.safetensors: cut short or damaged"):
         load_checkpoint(tmp_path / "last")
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "last")
-    in_format_1(tmp_path / "last", format=3)
-    with pytest.raises(ValueError, match=r"state\.json: format 3, this khop reads 1 to 2"):
+    path = tmp_path / "last" / "state.json"
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(ValueError, match=r"state\.json: format 3, this khop reads format 2"):
         load_checkpoint(tmp_path / "last")
 
 
-def test_a_state_without_a_digest_does_not_pass_as_format_2(tmp_path: Path) -> None:
+def test_a_state_without_a_digest_in_its_place_is_damaged(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     path = tmp_path / "last" / "state.json"
     state = json.loads(path.read_text())
-    for entries in (state, {name: state[name] for name in state if name != "digest"}, state | {"format": 1}):
+    for entries in (state, {name: state[name] for name in state if name != "digest"}):
         path.write_text(json.dumps(entries))  # in another layout: the digest is not where it has to be
         with pytest.raises(ValueError, match=r"state\.json: cut short or damaged"):
             load_checkpoint(tmp_path / "last")
@@ -295,8 +263,7 @@ def test_a_state_without_a_digest_does_not_pass_as_format_2(tmp_path: Path) -> N
         "[]",
         '"text"',
         "{}",
-        '{"format": 1, "checksums": 3, "groups": [], "training": 1}',
-        '{"format": 1, "checksums": {}, "groups": [3], "training": {}, "khop": ""}',
+        '{"format": 2, "files": 3, "groups": [], "training": 1}',
         pytest.param("[" * 100_000, id="deep"),
     ],
 )

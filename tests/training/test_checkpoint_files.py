@@ -35,14 +35,14 @@ def test_a_flipped_bit_anywhere_is_found(tmp_path: Path, name: str) -> None:
             checked_state(tmp_path, files | {name: bytes(content)})
 
 
-@pytest.mark.parametrize("state", [b"", b"[]", b"{}", b'{"format": 1}', b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("state", [b"", b"[]", b"{}", b'{"format": 2}', b"[" * 100_000, b"\xff"])
 def test_other_content_is_damage(tmp_path: Path, state: bytes) -> None:
     with pytest.raises(ValueError, match=r"state\.json: cut short or damaged"):
         checked_state(tmp_path, {**TENSORS, STATE: state})
 
 
 def test_a_later_format_and_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="format 9, this khop reads 1 to 2"):
+    with pytest.raises(ValueError, match="format 9, this khop reads format 2"):
         checked_state(tmp_path, {**TENSORS, STATE: b'{"format": 9}'})
     with pytest.raises(ValueError, match="no checkpoint there"):
         read_files(tmp_path / "nowhere")

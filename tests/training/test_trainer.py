@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from khop.training.step_clock import STAGES, TimedStep, seconds_by_stage
 from khop.training.tasks import NodeClassification, WithMetric
 from khop.training.trainer import Trainer
 from support.small_graphs import one_type
-from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
+from support.small_runs import STEPS, Interrupting, SmallRun, sign_again, without_seconds
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
@@ -372,28 +371,6 @@ def test_the_damaged_checkpoint_is_set_aside_not_the_whole_one(tmp_path: Path) -
     assert load_checkpoint(checkpoints / "last").training["step"] == 1
 
 
-def in_format_1(folder: Path, **training: object) -> None:
-    """Rewrite state.json as khop did before it had a digest, with some entries of the training changed."""
-    state = json.loads((folder / "state.json").read_text())
-    sums = {name: zlib.crc32((folder / name).read_bytes()) for name in state["files"]}
-    kept = {"khop": state["khop"], "groups": state["groups"], "training": state["training"] | training}
-    (folder / "state.json").write_text(json.dumps({"format": 1, "checksums": sums, **kept}))
-
-
-def test_a_run_continues_from_format_1_with_a_warning(tmp_path: Path) -> None:
-    expected = SmallRun(tmp_path / "undisturbed").trainer().fit()
-    run = SmallRun(tmp_path / "run", observer=Interrupting(1, 2))
-    with pytest.raises(KeyboardInterrupt):
-        run.trainer().fit()
-    in_format_1(run.out / "checkpoints" / "last")
-    observer = Watching()
-    trainer = replace(run, observer=observer).trainer()
-    trainer.resume()
-    (warning,) = observer.warnings
-    assert "last: format 1, without a digest of state.json" in warning
-    assert without_seconds(trainer.fit().records) == without_seconds(expected.records)
-
-
 @pytest.mark.parametrize(
     "changed",
     [{"epoch": 0}, {"epoch": 5}, {"epoch": -1}, {"step": 9}, {"step": 4}, {"best_epoch": 7}, {"seeds": "x"}],
@@ -402,11 +379,11 @@ def test_a_run_continues_from_format_1_with_a_warning(tmp_path: Path) -> None:
 def test_a_state_that_contradicts_itself_is_refused_before_anything_changes(
     tmp_path: Path, changed: dict[str, object]
 ) -> None:
-    """Of format 1, where no digest tells; logs were cut to a flipped epoch once."""
+    """The state has its digest all the same."""
     run = SmallRun(tmp_path, observer=Interrupting(1, 2))
     with pytest.raises(KeyboardInterrupt):
         run.trainer().fit()
-    in_format_1(tmp_path / "checkpoints" / "last", **changed)
+    sign_again(tmp_path / "checkpoints" / "last", **changed)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=r"last: epoch .* contradict the rest of the state"):
         run.trainer().resume()
@@ -549,9 +526,11 @@ def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: 
     with pytest.raises(ValueError, match="last: no checkpoint there"):
         SmallRun(tmp_path).trainer().resume()
     SmallRun(tmp_path).with_(epochs=1).trainer().fit()
-    path = tmp_path / "checkpoints" / "last" / "state.json"
-    in_format_1(path.parent)
-    path.write_text(path.read_text().replace('"batch_size": 8', '"batch_size": 9'))
+    folder = tmp_path / "checkpoints" / "last"
+    loader = load_checkpoint(folder).training["loader"]
+    assert isinstance(loader, dict)
+    fingerprint = loader["fingerprint"] | {"batch_size": 9}
+    sign_again(folder, loader=loader | {"fingerprint": fingerprint})
     with pytest.raises(ValueError, match=r"another batch_size \(9, here 8\)"):
         SmallRun(tmp_path).trainer().resume()
 

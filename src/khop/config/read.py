@@ -21,7 +21,6 @@ from khop.config.options import composed
 from khop.config.run_type import run_type
 from khop.config.section import Section
 from khop.config.values import RunConfig
-from khop.migrations import with_new_names
 
 COMMAND_LINE = "the command line"
 AnyTable = TypeVar("AnyTable", bound=Section)
@@ -46,12 +45,12 @@ class RawRun:
 
 
 def read_toml(path: Path) -> RawRun:
-    """Read a run from a TOML file, also one with the names of an earlier version.
+    """Read a run from a TOML file.
 
     Raises ValueError if the file is not TOML.
     """
     try:
-        return RawRun(with_new_names(tomllib.loads(path.read_text(encoding="utf-8"))), str(path))
+        return RawRun(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not TOML: {error}") from None
 

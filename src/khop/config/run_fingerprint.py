@@ -36,47 +36,6 @@ NEUTRAL = (
 )
 # Settings that may change when a run is resumed.
 RESUMABLE = NEUTRAL | {"training.epochs", "training.patience"}
-# Settings that earlier versions lack, with their defaults: a run of these resumes.
-ADDED: Mapping[str, object] = {
-    "gather": "ahead",
-    "model.embedded_types": "missing",
-    "model.unknown": 0.0,
-    "optimizer.kind": "adam",
-    "optimizer.beta1": 0.9,
-    "optimizer.beta2": 0.999,
-    "optimizer.eps": 1e-8,
-    "optimizer.amsgrad": False,
-    "optimizer.clip_norm": 0.0,
-    "training.plateau_factor": 0.5,
-    "training.plateau_patience": 2,
-    "links.margin": 1.0,
-    "links.temperature": 1.0,
-    "links.negatives_group": 1,
-    "links.shared_negatives": 0,
-    "links.hard_negatives": 0,
-    "links.hard_every": 1,
-    "links.filtered": False,
-    "links.ranking": False,
-    "links.relation": None,
-    "links.relations": 0,
-    "links.corrupt": "destination",
-    "links.spot_target": 0,
-    "model.relation": None,
-    "model.inputs": "encoded",
-    "model.edge_column": None,
-    "task.loss": "cross-entropy",
-    "task.gamma": 2.0,
-    "task.class_weights": "none",
-    "task.label_smoothing": 0.0,
-    "evaluation.batch_edges": 1 << 20,
-}
-# The same for sums alone: other rules had options of these names before.
-_SUMS = ("sum", "symmetric-sum")
-_ADDED_TO_SUMS: Mapping[str, object] = {
-    "sampler.rule.inner": None,
-    "sampler.rule.layer_dependent": False,
-    "sampler.rule.kappa": 1,
-}
 
 
 def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
@@ -87,16 +46,6 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
     free = RESUMABLE | {"graph", "out"}
     if config.training.schedule != "constant":  # then every update depends on the number of epochs
         free -= {"training.epochs"}
-    if not config.training.drop_last:  # like runs from before this option existed
-        free |= {"training.drop_last"}
-    if config.links.split == "auto":  # like runs from before; the graph, which is compared, decides
-        free |= {"links.split"}
-    paths = {entry.path for entry in run_fields(type(config))}
-    is_sum = value_at(config, "sampler.rule.kind") in _SUMS
-    added = {**ADDED, **_ADDED_TO_SUMS} if is_sum else ADDED
-    free |= {name for name, value in added.items() if name in paths and value_at(config, name) == value}
-    for name in ("sampler.kind", "sampler.rule.kind"):  # the same for components
-        free |= {name} if value_at(config, name) is None else set()
     deciding = [entry.path for entry in run_fields(type(config)) if entry.path not in free]
     settings = {path: str(value_at(config, path)) for path in deciding}
     return {**settings, "graph": graph_fingerprint, "khop": khop.__version__}

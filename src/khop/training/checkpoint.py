@@ -18,13 +18,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
-from khop.migrations import with_new_names, with_new_paths
 from khop.models.names import in_order, is_row_names, row_orders
 from khop.models.node_embedding import sharded_rows, shown
 from khop.runtime.group import Group
 from khop.training.checkpoint_files import (
     FILES,
-    FORMAT,
     MODEL,
     OPTIMIZER,
     checked_state,
@@ -48,7 +46,7 @@ class Checkpoint:
     optimizer: Mapping[str, Tensor]  # "parameter/name of its state"
     groups: list[dict[str, Any]]  # the optimizer's parameter groups, parameters by name
     training: Mapping[str, object]  # JSON values of the trainer
-    records: Sequence[Record] | None  # of the finished epochs; None in format 1
+    records: Sequence[Record]  # of the finished epochs
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,9 @@ class Snapshot:
 def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -> Checkpoint:
     """Read the checkpoint in `folder`, or the previous one (folder-1, folder-2, ...) if it is damaged.
 
-    All files are checked before they are used. `notice` receives a sentence about each damaged checkpoint,
-    and about a checkpoint of format 1, which has no digest of all its files. By default it issues a Python
-    warning. If no checkpoint is intact, ValueError names the file that is missing, damaged or written by a
-    newer khop.
+    All files are checked before they are used. `notice` receives a sentence about each damaged checkpoint; by
+    default it issues a Python warning. If no checkpoint is intact, ValueError names the file that is missing,
+    damaged or written by a newer khop.
     """
     return _newest(path_of("folder", folder), notice or _warn)[0]
 
@@ -123,18 +120,7 @@ def parsed(folder: Path, files: Mapping[str, bytes]) -> Checkpoint:
     """Check and decode the files of a checkpoint; ValueError names the damaged file in `folder`."""
     state = checked_state(folder, files)
     model, optimizer = (_tensors(folder / name, files[name]) for name in (MODEL, OPTIMIZER))
-    records = state.get("records")
-    renamed = None if records is None else [with_new_names(record) for record in records]
-    return Checkpoint(folder, model, optimizer, state["groups"], _with_new_names(state["training"]), renamed)
-
-
-def _with_new_names(training: Mapping[str, object]) -> dict[str, object]:
-    """Rename the keys of a trainer's state that an earlier version wrote."""
-    renamed = with_new_names(training)
-    match training:
-        case {"facts": Mapping() as facts}:
-            renamed["facts"] = with_new_paths(facts)
-    return renamed
+    return Checkpoint(folder, model, optimizer, state["groups"], state["training"], state["records"])
 
 
 def _newest(folder: Path, notice: Callable[[str], None]) -> tuple[Checkpoint, dict[str, bytes]]:
@@ -149,11 +135,6 @@ def _newest(folder: Path, notice: Callable[[str], None]) -> tuple[Checkpoint, di
             continue
         for problem in problems:
             notice(f"{problem.partition(';')[0]}; {kept} is used instead")
-        if found.records is None:
-            notice(
-                f"{kept}: format 1, without a digest of state.json: damage in it can go unnoticed; "
-                f"checkpoints are written in format {FORMAT} from now on"
-            )
         return found, files
     raise ValueError(problems[0])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,10 @@ TENSORS = (MODEL, OPTIMIZER)
 _HEAD = '{\n "format": %d,\n "digest": "%s"'
 _SIGNED = re.compile(rb'\{\n "format": 2,\n "digest": "([0-9a-f]{64})"')
 _UNSIGNED = "0" * 64
-_KEYS_1 = {"format", "khop", "checksums", "training", "groups"}
-_KEYS_2 = {"format", "digest", "khop", "files", "training", "groups", "records"}
+_KINDS = {
+    "format": int, "digest": str, "khop": str, "files": dict,
+    "training": dict, "groups": list, "records": list,
+}  # fmt: skip
 
 
 def encoded(tensors: Mapping[str, bytes], state: Mapping[str, object]) -> dict[str, bytes]:
@@ -49,15 +50,11 @@ def read_state(folder: Path) -> dict[str, Any]:
 def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     """Check every byte of the files and return the content of state.json.
 
-    ValueError names the damaged file in `folder`, or the format that this khop cannot read. A checkpoint of
-    format 1 has no digest of state.json, so only its tensor files are checked.
+    ValueError names the damaged file in `folder`, or the format that this khop cannot read.
     """
     state = _state(folder / STATE, files[STATE])
-    digests = state["files"] if state["format"] == FORMAT else state["checksums"]
     for name in TENSORS:
-        content = files[name]
-        found = hashlib.sha256(content).hexdigest() if state["format"] == FORMAT else zlib.crc32(content)
-        if digests.get(name) != found:
+        if state["files"].get(name) != hashlib.sha256(files[name]).hexdigest():
             raise damaged(folder / name)
     return state
 
@@ -80,25 +77,21 @@ def _state(path: Path, content: bytes) -> dict[str, Any]:
         raise damaged(path) from error
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise damaged(path)
-    if state["format"] not in (1, FORMAT):
-        reason = f"format {state['format']}, this khop reads 1 to {FORMAT}; use the khop that wrote it"
+    if state["format"] != FORMAT:
+        reason = f"format {state['format']}, this khop reads format {FORMAT}; use the khop that wrote it"
         raise ValueError(f"{path}: {reason}")
-    if (signed is None) == (state["format"] == FORMAT) or not _is_whole(state):
+    if signed is None or not _is_whole(state):
         raise damaged(path)
     return state
 
 
 def _is_whole(state: Mapping[str, Any]) -> bool:
     """Return True if state.json has all entries and no others."""
-    is_new = state["format"] == FORMAT
-    kinds = {"files" if is_new else "checksums": dict, "groups": list, "training": dict}
-    if is_new:
-        kinds["records"] = list
     return (
-        state.keys() == (_KEYS_2 if is_new else _KEYS_1)
-        and all(isinstance(state[name], kind) for name, kind in kinds.items())
+        state.keys() == _KINDS.keys()
+        and all(isinstance(state[name], kind) for name, kind in _KINDS.items())
         and all(_is_group(group) for group in state["groups"])
-        and all(isinstance(record, dict) for record in state.get("records", ()))
+        and all(isinstance(record, dict) for record in state["records"])
     )
 
 

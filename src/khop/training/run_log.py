@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from khop.migrations import with_new_names
-
 Record = Mapping[str, object]
 
 
@@ -23,13 +21,10 @@ class RunLog:
         self._waiting: list[str] = []
 
     def lines(self) -> list[bytes]:
-        """Read the complete lines of the file without checks, oldest first.
-
-        Lines of an earlier version get the new names.
-        """
+        """Read the complete lines of the file without checks, oldest first."""
         if not self.path.exists():
             return []
-        return [_with_new_names(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
+        return self.path.read_bytes().split(b"\n")[:-1]
 
     def records(self) -> list[Record]:
         """Read the records of the file, oldest first; ValueError names a damaged line."""
@@ -94,12 +89,6 @@ class RunLog:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)
-
-
-def _with_new_names(line: bytes) -> bytes:
-    record = _record(line) or {}
-    renamed = with_new_names(record)
-    return line if renamed == record else json.dumps(renamed).encode()
 
 
 def _record(line: bytes) -> Record | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -45,15 +44,9 @@ class RunOutput:
         self._warn = warn
 
     def read(self) -> tuple[Checkpoint, list[Record]]:
-        """Return checkpoints/last and the records of its epochs. Rank 0 reads and broadcasts them.
-
-        Checkpoints of format 1 have no records: these come from metrics.jsonl.
-        """
+        """Return checkpoints/last and the records of its epochs. Rank 0 reads and broadcasts them."""
         checkpoint = shared_checkpoint(self.folder / LAST, self._group, self._warn)
-        if checkpoint.records is not None:
-            return checkpoint, list(checkpoint.records)
-        epochs = self.writer.epochs.records() if self.writer else []
-        return checkpoint, list(json.loads(self._group.share_bytes(json.dumps(epochs).encode())))
+        return checkpoint, list(checkpoint.records)
 
     def begin(self, updates: int, steps: int) -> None:
         """Truncate the logs to a run of `updates` updates, with `steps` updates per epoch.
