@@ -54,6 +54,14 @@ def test_a_graph_of_one_type_has_khops_names() -> None:
     assert set(graph.columns["node"]) == {"feat"}
 
 
+def test_a_mask_that_marks_no_node_is_left_out_with_a_warning() -> None:
+    given = dgl_graph(
+        {"_N": (3, {"val_mask": torch.zeros(3, dtype=torch.bool)})}, {("_N", "_E", "_N"): ([], [])}, {}
+    )
+    with pytest.warns(UserWarning, match="the mask of 'val' marks no 'node' node: the split is left out"):
+        assert khop.graph_from_dgl(given).split_names == ()
+
+
 def test_types_are_kept() -> None:
     etype = ("user", "buys", "item")
     graph = khop.graph_from_dgl(dgl_graph({"user": (2, {}), "item": (3, {})}, {etype: ([0, 1], [2, 0])}, {}))

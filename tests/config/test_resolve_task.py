@@ -53,6 +53,32 @@ def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "task", "named"),
+    [
+        (NodeTable(columns={"label": torch.rand(3)}), "node-classification", "node-regression"),
+        (
+            NodeTable(columns={"label": torch.ones(3, 2, dtype=torch.uint8)}),
+            "node-classification",
+            "multi-label",
+        ),
+        (
+            NodeTable(columns={"y": torch.tensor([0, 1, 1])}, num_classes={"y": 2}),
+            "multi-label",
+            "node-classification",
+        ),
+    ],
+)
+def test_labels_of_another_kind_name_their_task(
+    tmp_path: Path, column: NodeTable, task: str, named: str
+) -> None:
+    graph = write_graph(tmp_path / "g", {"item": column}, {})
+    raw = RawRun({"graph": str(graph), "task": {"kind": task}}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(ValueError, match=f"task.kind is '{task}', .*of 'item' .*give --task {named} \\("):
+        resolve(config, graph_folder(config, raw, tmp_path), raw)
+
+
+@pytest.mark.parametrize(
     ("columns", "given", "filled"),
     [
         ({"item": [], "shop": []}, (None, None), (None, None)),

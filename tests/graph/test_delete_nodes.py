@@ -77,3 +77,15 @@ def test_damage_is_not_copied(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"x.npy: checksum differs"):
         delete_nodes(open_folder(base), {"user": np.array([1])}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_unknown_numbers_stay_unknown_and_a_split_may_lose_all_its_nodes(tmp_path: Path) -> None:
+    numbers = np.array([0.5, np.nan, 2.5, np.nan], np.float32)
+    splits = {"train": np.array([0, 1]), "test": np.array([2])}
+    nodes = {"item": NodeTable(4, {"label": numbers}, splits, ids=list("abcd"), unknown=["label"])}
+    base = open_folder(write_graph(tmp_path / "base", nodes, {}))
+    delete_nodes(base, {"item": np.array([1, 2])}, tmp_path / "out")
+    found = open_folder(tmp_path / "out")
+    assert np.array_equal(found.columns()["item"]["label"].numpy(), numbers[[0, 3]], equal_nan=True)
+    assert found.split_names == ("train",)
+    assert verify_folder(found.path) == []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from khop.api.partition import partition_graph
 from khop.graph import layout
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
 from khop.partition.book import (
     PartitionBook,
     edge_key,
@@ -79,3 +82,12 @@ def test_verify_counts_edges(shop: Path, tmp_path: Path) -> None:
 
 def _rewrite(out: Path, book: PartitionBook) -> None:
     write_book(out, book)
+
+
+def test_an_unknown_number_is_no_damage(tmp_path: Path) -> None:
+    label = np.array([0.5, np.nan] * 8, np.float32)
+    nodes = {"item": NodeTable(16, {"label": label}, unknown=["label"])}
+    ring = EdgeTable(np.arange(16), np.roll(np.arange(16), 1))
+    write_graph(tmp_path / "whole", nodes, {("item", "to", "item"): ring})
+    partition_graph(tmp_path / "whole", tmp_path / "parts", 2, method="hash")
+    assert verify_partition(tmp_path / "parts") == []

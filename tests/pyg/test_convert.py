@@ -90,6 +90,18 @@ def test_a_typed_object_comes_back_by_destination() -> None:
     assert back["user", "likes", "tag"].edge_index.shape == (2, 0)
 
 
+def test_a_mask_that_marks_no_node_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    data = plain()
+    data.val_mask, data.test_mask = torch.zeros(25, dtype=torch.bool), torch.zeros(25, 2, dtype=torch.bool)
+    data.test_mask[3, 1] = True
+    with pytest.warns(UserWarning, match="marks no 'node' node: the split is left out") as warned:
+        graph = khop.graph_from_pyg(data)
+    assert ["'val'" in str(one.message) or "'test.0'" in str(one.message) for one in warned] == [True, True]
+    assert warned[0].filename == __file__
+    saved = khop.open_graph(graph.save(tmp_path / "graph"))
+    assert set(saved.split_names) == {"train", "test.1"}
+
+
 def test_masks_of_several_columns_are_several_splits() -> None:
     data = plain()
     data.val_mask = torch.arange(50).view(25, 2) % 3 == 0

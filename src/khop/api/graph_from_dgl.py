@@ -10,6 +10,7 @@ from torch import Tensor
 
 from khop.api.memory_graph import EDGE, NODE, MemoryEdges, memory_graph
 from khop.api.open_graph import Graph
+from khop.graph.checks import splits_of_masks
 from khop.schema import EdgeType, NodeType
 
 _MASK = "_mask"
@@ -20,7 +21,8 @@ def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
     """Make a graph in memory of a DGLGraph, with its node and edge types.
 
     A graph of one type has the types "node" and ("node", "to", "node"). Data of nodes and edges become
-    columns. Boolean node data named `<split>_mask` become splits. `graph.save` writes a graph folder.
+    columns. Boolean node data named `<split>_mask` become splits; one that marks no node is left out, with a
+    warning. `graph.save` writes a graph folder.
     """
     if not all(hasattr(graph, name) for name in _MEMBERS):
         raise ValueError(f"graph {graph!r}: must be a DGLGraph")
@@ -34,7 +36,7 @@ def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
         columns[node_type] = {}
         for name, column in _tensors(graph.nodes[given].data).items():
             if name.endswith(_MASK) and column.dtype == torch.bool and column.dim() == 1:
-                splits.setdefault(name.removesuffix(_MASK), {})[node_type] = column.nonzero().view(-1)
+                splits_of_masks({name.removesuffix(_MASK): column}, node_type, splits)
             else:
                 columns[node_type][name] = column
     edges: dict[EdgeType, MemoryEdges] = {}

@@ -64,11 +64,31 @@ def _resolved(task: AnyTask, context: ResolveContext, metrics: Iterable[str], la
     metric = chosen("task.metric", task.metric or next(iter(metrics)), metrics, "metrics of nodes", raw)
     found = {node_type: labels.columns(graph.schema, node_type) for node_type in graph.schema.node_types}
     labeled = {node_type: columns for node_type, columns in found.items() if columns}
+    if not labeled:
+        _refuse_other_labels(context)
     target = chosen("task.target", task.target, labeled, "node types with labels", raw)
     label = chosen("task.label", task.label, labeled[target], f"label columns of {target}", raw)
     for field in SPLIT_FIELDS:
         _check_split(field, getattr(task, field), context, (target, label), labels)
     return task.model_copy(update={"target": target, "label": label, "metric": metric})
+
+
+def _refuse_other_labels(context: ResolveContext) -> None:
+    """Raise ValueError that names the task for the labels that a graph has, if they are of another one."""
+    schema, own = context.graph.schema, context.config.task.kind
+    kinds: dict[str, Callable[[Schema, NodeType], Mapping[str, ColumnSpec]]] = {
+        "node-classification": _labels,
+        "node-regression": partial(_numbers, None),
+        "multi-label": partial(_label_sets, None),
+    }
+    for kind, columns in kinds.items():
+        for node_type in schema.node_types:
+            label = next((name for name in (LABEL, "y") if name in columns(schema, node_type)), None)
+            if label is not None and kind != own:
+                raise ValueError(
+                    f"task.kind is {own!r}, and the labels in the column {label!r} of {node_type!r} are of "
+                    f"another kind: give --task {kind} ({context.raw.where('task.kind')})"
+                )
 
 
 def with_node_defaults(task: TaskTable, schema: Schema) -> TaskTable:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from khop.graph.inputs import Given
-from khop.schema import EdgeType
+from khop.schema import EdgeType, NodeType
 
 _PAIRS_AT_ONCE = 1 << 20
 
@@ -19,6 +21,18 @@ def split_group(name: str) -> str:
     "train.3" and "val.3" belong to one group, and so do "train" and "val".
     """
     return name.partition(".")[2]
+
+
+def splits_of_masks(
+    masks: Mapping[str, Tensor], node_type: NodeType, splits: dict[str, dict[NodeType, Tensor]]
+) -> None:
+    """Add the marked nodes of masks to `splits`. A split without nodes is left out, with a warning."""
+    for name, mask in masks.items():
+        if bool(mask.any()):
+            splits.setdefault(name, {})[node_type] = mask.nonzero().view(-1)
+        else:
+            said = f"the mask of {name!r} marks no {node_type!r} node: the split is left out"
+            warnings.warn(said, stacklevel=4)
 
 
 def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:

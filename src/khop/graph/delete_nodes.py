@@ -132,12 +132,16 @@ def _nodes(
 ) -> NodeTable:
     rows, number = np.flatnonzero(kept), np.cumsum(kept) - 1
     splits = {name: base.split(name)[node.type].numpy() for name in node.splits}
+    left = {name: number[split[kept[split]]] for name, split in splits.items()}
     return NodeTable(
         len(rows),
         {name: _kept(column, rows, node.sparse.get(name)) for name, column in columns.items()},
-        {name: number[split[kept[split]]] for name, split in splits.items()},
+        {name: nodes for name, nodes in left.items() if len(nodes)},
         node.num_classes,
         None if ids is None else keys_at(ids, rows),
+        unknown=[
+            name for name, column in columns.items() if column.is_floating_point() and column.dim() == 1
+        ],
     )
 
 

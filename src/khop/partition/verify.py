@@ -101,9 +101,8 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
             yield Finding(BOOK, f"two {node_type!r} nodes have one original id; {WRITE_AGAIN}")
         for name in parts[0].schema.columns.get(node_type, {}):
             file = layout.node_column(node_type, name)
-            if file in book.wholes and not torch.equal(
-                map_whole(folder, book, file), torch.cat([part.columns()[node_type][name] for part in parts])
-            ):
+            of_parts = [part.columns()[node_type][name] for part in parts]
+            if file in book.wholes and not _same_bits(map_whole(folder, book, file), torch.cat(of_parts)):
                 yield Finding(file, f"differs from the column of the parts; {WRITE_AGAIN}")
     for edge_type in parts[0].schema.edge_types:
         source, _, destination = edge_type
@@ -118,6 +117,13 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
                 BOOK,
                 f"the edges of {edge_type} differ from those of the graph before partitioning; {WRITE_AGAIN}",
             )
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True for equal bytes. NaN, an unknown number to predict, is equal to itself."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return torch.equal(*(values.contiguous().view(-1).view(torch.uint8) for values in (one, other)))
 
 
 def _original_ids(part: GraphFolder, node_type: NodeType) -> torch.Tensor:

@@ -15,7 +15,7 @@ from khop.api.open_graph import Graph
 from khop.arguments import graph_of, instance_of
 from khop.batch import Adjacency, Batch
 from khop.features.table import FeatureTable
-from khop.graph.checks import are_reverses
+from khop.graph.checks import are_reverses, splits_of_masks
 from khop.graph.csc_graph import CscGraph
 from khop.graph.inputs import Given, refuse_unreadable
 from khop.graph.sparse_column import is_sparse, sparse_column
@@ -37,12 +37,12 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     """Make a graph in memory from a `Data` (types "node" and ("node", "to", "node")) or a `HeteroData`.
 
     Attributes with a row per node or edge become columns. Boolean ones named `<split>_mask` become splits;
-    masks with several columns become the splits "train.0", "train.1", ... Node columns share memory with
-    `data`; those of layout torch.sparse_csr become sparse columns. If its edges are sorted by destination,
-    edge columns and sources share memory too. Attributes that belong to neither nodes nor edges are not
-    converted. Links (`edge_label_index` and the like) are not either: `khop.links_from_pyg` makes seeds of
-    them. An edge type from `ToUndirected`, "rev_to" of "to", is recorded as the reverse.
-    `graph.save(folder)` writes a graph folder.
+    masks with several columns become the splits "train.0", "train.1", ... A mask that marks no node is left
+    out, with a warning. Node columns share memory with `data`; those of layout torch.sparse_csr become sparse
+    columns. If its edges are sorted by destination, edge columns and sources share memory too. Attributes
+    that belong to neither nodes nor edges are not converted. Links (`edge_label_index` and the like) are not
+    either: `khop.links_from_pyg` makes seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is
+    recorded as the reverse. `graph.save(folder)` writes a graph folder.
     """
     instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
@@ -191,8 +191,7 @@ def _is_sorted(data: Data | HeteroData) -> bool:
 
 def _add_splits(splits: Splits, node_type: NodeType, name: str, mask: Tensor) -> None:
     masks = {name: mask} if mask.dim() == 1 else {f"{name}.{i}": mask[:, i] for i in range(mask.shape[1])}
-    for split, of_split in masks.items():
-        splits.setdefault(split, {})[node_type] = of_split.nonzero().view(-1)
+    splits_of_masks(masks, node_type, splits)
 
 
 def _stored(name: str, column: Tensor) -> tuple[Tensor, ColumnSpec]:
