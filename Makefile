@@ -29,7 +29,7 @@ test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Py
 coverage: $(stamps)/dev  ## the suite of make test with lines and branches counted, at least 90 % of each
 	scripts/coverage
 
-lint: $(stamps)/dev  ## ruff, format, mypy --strict, plain words, the shape of the code
+lint: $(stamps)/dev  ## ruff, format, mypy --strict
 	scripts/check
 
 format: $(stamps)/dev  ## let ruff write what it can mend itself

@@ -443,35 +443,3 @@ def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Lodaer'"):
         khop.Lodaer  # noqa: B018
-
-
-# Tests of a module lie in the folder of its part, or where several processes run.
-TESTS = Path(__file__).parent
-SEVERAL_PROCESSES = {"processes", "network"}
-
-
-def test_a_module_with_logic_has_a_test_of_its_name() -> None:
-    """Write a small test of what each of these modules promises."""
-    folders: dict[str, set[str]] = {}
-    for path in TESTS.rglob("test_*.py"):
-        folder = path.relative_to(TESTS).parts[0]
-        name = path.stem.removeprefix("test_")
-        folders.setdefault(name, set()).add(name if path.parent == TESTS else folder)
-    logic = [
-        m for m in MODULES if not m.path.stem.startswith("__") and m.part != "testing" and _has_logic(m.tree)
-    ]
-    assert [
-        module.name
-        for module in logic
-        if not folders.get(module.path.stem.removeprefix("_"), set()) & {module.part, *SEVERAL_PROCESSES}
-    ] == []
-
-
-def _has_logic(tree: ast.Module) -> bool:
-    """Return True if a function does more than to declare itself, as those of protocols do."""
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return any(not _is_declaration(function.body) for function in functions)
-
-
-def _is_declaration(body: list[ast.stmt]) -> bool:
-    return all(isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in body)

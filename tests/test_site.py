@@ -19,7 +19,6 @@ from support.built_site import build_site
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import error_index  # noqa: E402
-import plain_words  # noqa: E402
 
 SECTIONS = ["Start", "Tutorials", "How-to", "Reference", "Internals"]
 HEADED_BY_WORDS = re.compile(r"^## ([\w ]+)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -76,18 +75,6 @@ def test_no_page_is_orphaned(site: Path) -> None:
 def test_the_index_has_the_five_parts_and_start_comes_first() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     assert re.findall(r"^## (.+)$", index, re.MULTILINE) == SECTIONS
-
-
-def test_start_and_tutorials_are_easy_to_read() -> None:
-    """At most 3 % of their sentences have more than 30 words; code counts as a word."""
-    index = (ROOT / "docs" / "index.md").read_text()
-    start = index.partition("## Start")[2].partition("## How-to")[0]
-    pages = {(ROOT / "docs" / name).resolve() for name in re.findall(r"\]\(([^)#]+)", start)}
-    read = [text for text in plain_words.paragraphs() if ROOT / text.place in pages]
-    found = [sentence for text in read for sentence in plain_words.sentences(text.words)]
-    assert len(found) > 200
-    long = [sentence for sentence in found if len(sentence.split()) > plain_words.LONG_WORDS]
-    assert len(long) <= 0.03 * len(found), long
 
 
 def test_each_metric_has_a_line_in_its_table() -> None:
