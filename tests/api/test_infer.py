@@ -16,7 +16,6 @@ import torch
 
 import khop
 from khop import EdgeTable, Graph, NodeTable, infer, layerwise_inference, open_graph, write_graph
-from khop.api.infer import in_bytes
 from khop.models import SAGE, LinkPredictor
 from support.small_folders import write_learnable_graph
 
@@ -214,12 +213,6 @@ def test_missing_disk_space_is_reported_before_the_start(
     with pytest.raises(OSError, match=r"e.npy: needs 4.54 kB on the disk of .*, 2 kB are free; free some"):
         infer(model, graph, tmp_path / "e.npy", node_types="item")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_sizes_are_for_people() -> None:
-    assert [in_bytes(size) for size in (12, 999, 1000, 4_540_000, 10**12)] == [
-        "12 bytes", "999 bytes", "1 kB", "4.54 MB", "1 TB",
-    ]  # fmt: skip
 
 
 # Prints the most anonymous memory that inference added, in MiB. Rows of a layer take 61.

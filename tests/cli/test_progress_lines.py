@@ -39,3 +39,17 @@ def test_the_first_line_comes_before_the_first_report(
         wait()
     assert lines[0].startswith("khop: checking x.npy: 25 %, about ")
     assert lines[0].endswith(" s left")
+
+
+def test_work_beyond_its_estimate_is_done_and_takes_no_negative_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 0.01)
+    monkeypatch.setattr("khop.cli.progress_lines.NEXT_S", 0.01)
+    said, deadline = "", time.monotonic() + 60
+    with progress_lines("") as notice:
+        notice("checking x.npy", 30, 20)
+        while "x.npy" not in said and time.monotonic() < deadline:
+            time.sleep(0.01)
+            said = capsys.readouterr().err
+    assert "khop: checking x.npy: 100 %, about 0 s left" in said

@@ -110,7 +110,9 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20))
-    with pytest.raises(ValueError, match=r"out: the import needs 0.0 GB of disk; 0.0 GB are free; free some"):
+    with pytest.raises(
+        ValueError, match=r"out: the import needs [\d.]+ (bytes|kB) of disk; 20 bytes are free; free some"
+    ):
         import_tables(spec(**{"edges.user buys item.where": None}), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +125,7 @@ def test_a_disk_that_filters_hid_is_refused_before_the_arrays(
     values = spec()
     for table in (*values["nodes"].values(), *values["edges"].values()):
         table["where"] = "1 = 1"
-    with pytest.raises(ValueError, match=r"importing: the graph needs .* GB of disk"):
+    with pytest.raises(ValueError, match=r"importing: the graph needs .* of disk"):
         import_tables(values, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -159,6 +161,6 @@ def test_a_disk_too_small_for_all_categories_is_refused_before_the_columns(
     table = pa.table({"id": pa.array(range(200)), "c": [f"c{n}" for n in range(200)]})
     values = {"nodes": {"a": {"rows": table, "id": "id", "columns": {"c": "category"}}}}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100_000))
-    with pytest.raises(ValueError, match="importing/graph: node type a needs 0.0 GB of disk"):
+    with pytest.raises(ValueError, match=r"importing/graph: node type a needs [\d.]+ (bytes|kB) of disk"):
         import_tables(values, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

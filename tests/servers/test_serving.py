@@ -68,7 +68,7 @@ def test_a_log_line_counts_what_happened_since_the_last_one() -> None:
     before = {"answers": 10, "bytes": 0, "failed_busy": 1}
     now = {"answers": 70, "bytes": 60_000_000, "failed_busy": 3, "waiting": 4, "making": 2, "sending": 1}
     assert log_line(before, now | {"memory_bytes": 2_500_000_000}, 60) == (
-        "1.0 answers/s, 1.0 MB/s, 2 failed, 4 waiting, 2 being made, 1 being sent, 2.50 GB"
+        "1.0 answers/s, 1.0 MB/s, 2 failed, 4 waiting, 2 being made, 1 being sent, 2.5 GB"
     )
 
 

@@ -20,6 +20,7 @@ from khop.api.names_of import names_of
 from khop.api.open_graph import Graph
 from khop.arguments import check_word, graph_of, path_of
 from khop.exchange.lanes import Lanes
+from khop.graph.progress import in_bytes
 from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import CollectiveChunks, rank_bounds
@@ -42,7 +43,6 @@ from khop.schema import NodeType, sole_type
 
 Values = Literal["embeddings", "outputs"]
 UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
-_UNITS = {"bytes": 0, "kB": 1, "MB": 2, "GB": 3, "TB": 4}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -278,9 +278,3 @@ def _digest(*tensors: Tensor) -> str:
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def in_bytes(size: int) -> str:
-    """Format a size for humans: 12.3 GB."""
-    unit = next((unit for unit in ("bytes", "kB", "MB", "GB") if size < 1000 ** (_UNITS[unit] + 1)), "TB")
-    return f"{size / 1000 ** _UNITS[unit]:.3g} {unit}"

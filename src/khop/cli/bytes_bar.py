@@ -34,7 +34,7 @@ def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
         task = progress.add_task(what)
 
         def moved(what: str, done: int, total: int) -> None:
-            progress.update(task, description=what, completed=done, total=total)
+            progress.update(task, description=what, completed=min(done, total), total=total)
 
         yield moved
 

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from khop.api.infer import Inference, in_bytes
+from khop.api.infer import Inference
 from khop.api.time_split import time_cut_offs
 from khop.cli.bytes_bar import bytes_bar, counting_bar
 from khop.cli.commands.infer import Values
@@ -31,6 +31,7 @@ from khop.config.read import RawRun
 from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
 from khop.graph.npy import header_of
+from khop.graph.progress import in_bytes
 from khop.sampling.listed import ids_here
 from khop.training.interrupts import terminations_raised
 

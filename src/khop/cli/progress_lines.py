@@ -44,7 +44,7 @@ class _Position:
 
     def move(self, what: str, done: int, total: int) -> None:
         """Remember a report."""
-        self._last = (what, done, total)
+        self._last = (what, min(done, total), total)
 
     def line(self, seconds: float) -> str:
         """Return the report with an estimate of the time left."""

@@ -10,6 +10,7 @@ from khop.config.link_task import targets_of
 from khop.config.read import RawRun
 from khop.config.values import RunConfig
 from khop.graph.folder import Folder
+from khop.graph.progress import in_bytes
 from khop.kernels.memory import memory_limit_bytes
 from khop.schema import NodeType
 
@@ -45,8 +46,8 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
         value = value_at(config, path)
         if size > limit:
             raise ValueError(
-                f"{path} is {value}: {what} {size / 1e9:,.1f} GB at least, and this machine has "
-                f"{limit / 1e9:,.1f} GB; lower it ({raw.where(path)})"
+                f"{path} is {value}: {what} {in_bytes(size)} at least, and this machine has "
+                f"{in_bytes(limit)}; lower it ({raw.where(path)})"
             )
 
 

@@ -26,7 +26,7 @@ from khop.graph.given_ids import kind_of
 from khop.graph.inputs import Given
 from khop.graph.manifest import EdgeEntry, Manifest, write_manifest
 from khop.graph.npy import CHUNK_BYTES, row_chunks
-from khop.graph.progress import Meter, ProgressCallback
+from khop.graph.progress import Meter, ProgressCallback, in_bytes
 from khop.graph.row_order import INPUT, RowOrder, sort_notice
 from khop.graph.tables import EdgeChunks, EdgeStream, EdgeTable, GivenEdges, GivenNodes, NodeTable, id_dtype
 from khop.graph.write_ids import sliced, write_ids
@@ -246,7 +246,7 @@ def _check_memory(edge_type: EdgeType, count: int) -> None:
     if needed > there:
         raise ValueError(
             f"node type {edge_type[2]!r}: count {count:,}: edges {edge_type} take 8 bytes for each node, "
-            f"{needed / 1e9:,.0f} GB, and this machine has {there / 1e9:,.0f} GB of memory; give the number "
+            f"{in_bytes(needed)}, and this machine has {in_bytes(there)} of memory; give the number "
             "of nodes there are, and ids without gaps"
         )
 

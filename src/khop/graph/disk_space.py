@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from khop.graph.progress import in_bytes
+
 _SPARE = 1.02  # headers, and what file systems keep beside the data
 
 
@@ -16,6 +18,6 @@ def check_disk(path: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(there).free
     if needed * _SPARE > free:
         raise ValueError(
-            f"{path}: {what} needs {needed / 1e9:,.1f} GB of disk; {free / 1e9:,.1f} GB are free; "
+            f"{path}: {what} needs {in_bytes(needed)} of disk; {in_bytes(free)} are free; "
             "free some space or write to another disk"
         )

@@ -222,5 +222,5 @@ def _remedy(plan: MemoryPlan) -> str:
 
 
 def gigabytes(size: int) -> str:
-    """Format a size for a message: "1.25 GB"."""
-    return f"{size / 1e9:,.2f} GB" if size >= 10**7 else f"{size / 1e6:,.2f} MB"
+    """Format a size for a message: "1.25 GB"; sizes below 0.1 GB in MB."""
+    return f"{size / 1e9:,.2f} GB" if size >= 10**8 else f"{size / 1e6:,.2f} MB"

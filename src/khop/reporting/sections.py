@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
+from khop.graph.progress import in_bytes
 from khop.reporting.differences import differences, flattened
 from khop.reporting.html import paragraph, scrolled, table
 from khop.reporting.line_chart import Points, line_chart
@@ -133,7 +134,7 @@ def _shown(path: str, value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case int() if path in ("memory_bytes", "peak_memory_bytes", "peak_device_bytes"):
-            return f"{value / 1e9:.2f} GB"
+            return in_bytes(value)
         case list() | tuple():
             return ", ".join(_shown(path, each) for each in value)
     return str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from khop.graph.progress import in_bytes
 from khop.reporting.html import paragraph, table
 from khop.reporting.line_chart import line_chart
 from khop.reporting.reported_run import ReportedRun
@@ -44,7 +45,7 @@ def _cells(run: ReportedRun, shown: Mapping[str, str]) -> list[str]:
     last = epochs[-1]
     received = sum(epoch.get(name, 0) for epoch in epochs for name in _BYTES)
     rates = [f"{last[name]:.1%}" if name in last else "–" for name in shown]
-    return [f"{needed:,.0f}", f"{remote:,.0f}", *rates, _bytes(received / len(epochs)), _bytes(received)]
+    return [f"{needed:,.0f}", f"{remote:,.0f}", *rates, in_bytes(received / len(epochs)), in_bytes(received)]
 
 
 def _chart(runs: Sequence[ReportedRun], name: str, title: str) -> str:
@@ -57,10 +58,3 @@ def _chart(runs: Sequence[ReportedRun], name: str, title: str) -> str:
         for at, run in enumerate(runs)
     }
     return line_chart(f"{title}, %", lines, [run.name for run in runs])
-
-
-def _bytes(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count:.0f} bytes"

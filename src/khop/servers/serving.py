@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from khop.graph.progress import in_bytes
 from khop.servers.request_handler import RequestHandler
 
 _POLL_S = 0.2
@@ -59,7 +60,7 @@ def log_line(before: Mapping[str, object], now: Mapping[str, object], seconds: f
         f"{rise('answers') / seconds:.1f} answers/s, {rise('bytes') / seconds / 1e6:.1f} MB/s, "
         f"{failed:.0f} failed, {_number(now, 'waiting'):.0f} waiting, "
         f"{_number(now, 'making'):.0f} being made, {_number(now, 'sending'):.0f} being sent, "
-        f"{_number(now, 'memory_bytes') / 1e9:.2f} GB"
+        f"{in_bytes(_number(now, 'memory_bytes'))}"
     )
 
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from khop.graph.atomic import new_folder
 from khop.graph.disk_space import check_disk
-from khop.graph.progress import Meter, ProgressCallback
+from khop.graph.progress import Meter, ProgressCallback, in_bytes
 
 _BLOCK = 1 << 20
 MOST_EXPANSION = 100  # bytes of the members, over bytes of the archive
@@ -66,7 +66,7 @@ def _checked(
         total += member.size
         if total > limit or number >= _MOST_MEMBERS:
             raise ValueError(
-                f"{archive}: its members take more than {limit / 1e9:,.2f} GB, {MOST_EXPANSION} times the "
+                f"{archive}: its members take more than {in_bytes(limit)}, {MOST_EXPANSION} times the "
                 "archive; if you trust it, unpack it yourself and give its folder by --root"
             )
         if member.kind == "file":
