@@ -173,7 +173,7 @@ def test_a_standard_set_is_named_after_its_kind(khop_command: Command, tmp_path:
     arxiv(tmp_path)
     ran = khop_command("import", "ogb:ogbn-arxiv", "out", "--root", str(tmp_path), "--undirected")
     assert ran.code == 0, ran.stderr
-    assert ran.stdout.endswith("out: 5 node. Show it: khop info out\n")
+    assert ran.stdout.endswith("out: 5 node; 8 node to node. Show it: khop info out\n")
     assert khop_command("info", "out").code == 0
     ran = khop_command("import", "ogb:arxiv")
     assert ran.code == 2

@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from numbers import Real
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from khop.api.memory_graph import EDGE, NODE, MemoryEdges, memory_graph
 from khop.api.open_graph import Graph
+from khop.graph.networkx_tables import NetworkxTables
 
 
 def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
     """Make a graph in memory, with the types "node" and ("node", "to", "node").
 
-    Node i is the i-th of `graph.nodes`. Numbers, or lists of as many numbers, that all nodes or all
-    edges have become columns; other attributes are left out. Edges of an undirected graph are there in both
-    directions. `graph.save` writes a graph folder.
+    Node i is the i-th of `graph.nodes`. Attributes of numbers become columns, and so do lists of as many
+    numbers that all nodes or all edges have. A missing number of a node is NaN; of an edge it is 1 in
+    `weight`, and 0 in other columns, beside a column NAME_missing. `graph.save` writes a graph folder.
+
+    Args:
+        graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph are
+            there in both directions.
+    Returns:
+        The graph. A warning names each attribute with missing values, and each that is left out.
+    Raises:
+        ValueError: `graph` is not a NetworkX graph.
+    Example:
+        >>> novel = khop.graph_from_networkx(networkx.les_miserables_graph())
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise ValueError(f"graph {graph!r}: must be a NetworkX graph")
-    nodes = {node: row for row, node in enumerate(graph.nodes)}
-    rows = [(nodes[u], nodes[v], given) for u, v, given in graph.edges(data=True)]
+    read = NetworkxTables.of(graph)
+    for note in read.notes:
+        warnings.warn(note, stacklevel=2)
+    sources, destinations, columns = read.sources, read.destinations, read.edge_columns
     is_symmetric = not graph.is_directed()
     if is_symmetric:
-        rows += [(v, u, given) for u, v, given in rows if u != v]
-    ends = torch.tensor([(u, v) for u, v, _ in rows], dtype=torch.int64).view(-1, 2)
+        other = sources != destinations
+        columns = {name: np.concatenate([column, column[other]]) for name, column in columns.items()}
+        sources, destinations = (
+            np.concatenate([sources, destinations[other]]),
+            np.concatenate([destinations, sources[other]]),
+        )
     edges = MemoryEdges(
-        ends[:, 0].contiguous(), ends[:, 1].contiguous(), _columns([given for _, _, given in rows])
+        torch.from_numpy(sources),
+        torch.from_numpy(destinations),
+        {name: torch.from_numpy(column) for name, column in columns.items()},
     )
-    columns = {NODE: _columns([given for _, given in graph.nodes(data=True)])}
+    nodes = {name: torch.from_numpy(column) for name, column in read.node_columns.items()}
     reverses = {EDGE: EDGE} if is_symmetric else {}
-    return memory_graph({NODE: len(nodes)}, {EDGE: edges}, columns, reverse_of=reverses)
-
-
-def _columns(given: Sequence[Mapping[Any, Any]]) -> dict[str, Tensor]:
-    names = [name for name in given[0] if isinstance(name, str)] if given else []
-    made = ((name, _column([one.get(name) for one in given])) for name in names)
-    return {name: column for name, column in made if column is not None}
-
-
-def _column(values: Sequence[Any]) -> Tensor | None:
-    """Return a column; None if a value is missing or no number, or if lists differ in length."""
-    if not all(isinstance(value, Real | list | tuple | np.ndarray) for value in values):
-        return None
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        return None
-    if array.dtype.kind not in "iufb":
-        return None
-    return torch.from_numpy(array.astype(np.float32) if array.dtype.kind == "f" else array)
+    return memory_graph({NODE: len(read.ids)}, {EDGE: edges}, {NODE: nodes}, reverse_of=reverses)

@@ -44,8 +44,8 @@ class Importer(Protocol):
         ...
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder, complete or not at all; return its size in words, such as "90 items".
+        """Write the graph folder, complete or not at all. `notice` receives the progress.
 
-        `notice` receives the progress.
+        Returns its size in words, such as "90 items", and a line for each note, such as edges left out.
         """
         ...

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from khop.importing.arrow_values import converted, numpy_of
 from khop.importing.encode_number import is_text
@@ -48,7 +49,7 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
         )
     if kind == "string":
         reason = "no text or integer; convert the column"
-        return _string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
+        return string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
     if is_text(array.type):
         canonical = numpy_of(pc.match_substring_regex(array, _CANONICAL))
         if not canonical.all():
@@ -67,7 +68,32 @@ def key_texts(array: Any, kind: Kind) -> Any:
     return array.cast(pa.string())
 
 
-def _string_keys(array: Any) -> StringKeys:
+def canonical_integers(array: Any) -> npt.NDArray[np.int64] | None:
+    """Return text as int64; None unless each is an integer as Python writes it, so that no id changes."""
+    keys = string_keys(array.cast(pa.large_string()))
+    if ((keys.data - ord("0") > 9) & (keys.data != ord("-"))).any():
+        return None  # first, as a cast that fails is slow
+    try:
+        integers: npt.NDArray[np.int64] = numpy_of(array.cast(pa.int64()))
+    except pa.ArrowInvalid:
+        return None
+    # Signs and zeros that a number loses make the text longer than the number's digits.
+    return integers if length_as_text(integers) == len(keys.data) else None
+
+
+def length_as_text(integers: npt.NDArray[np.int64]) -> int:
+    """Return the number of digits and minus signs of all integers."""
+    sizes = np.abs(integers).view(np.uint64)
+    length = len(integers) + int(np.count_nonzero(integers < 0))
+    limit, most = 10, int(sizes.max(initial=0))
+    while limit <= most:
+        length += int(np.count_nonzero(sizes >= limit))
+        limit *= 10
+    return length
+
+
+def string_keys(array: Any) -> StringKeys:
+    """Return a column of type large_string without nulls as keys."""
     _, offsets, data = array.buffers()
     if len(array) == 0:
         return StringKeys(np.zeros(1, np.int64), np.zeros(0, np.uint8))

@@ -64,9 +64,13 @@ class Imported:
     notes: tuple[str, ...]  # rows left out, unknown categories
 
     def __str__(self) -> str:
+        return f"{self.path}: {self.counts()}"
+
+    def counts(self) -> str:
+        """Return the counts in a line, and a line for each note."""
         nodes = ", ".join(f"{count:,} {node_type}" for node_type, count in self.nodes.items())
         edges = ", ".join(f"{count:,} {edge_type}" for edge_type, count in self.edges.items())
-        return "\n".join([f"{self.path}: {nodes}; {edges or 'no edges'}", *self.notes])
+        return "\n".join([f"{nodes}; {edges or 'no edges'}", *self.notes])
 
 
 def run_import(

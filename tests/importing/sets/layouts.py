@@ -208,7 +208,7 @@ def relbench(folder: Path) -> None:
         {"driverId": [7, 9], "code": ["HAM", "ALO"], "dob": pa.array(days[:2], pa.timestamp("ns"))}
     )
     results = pa.table({
-        "driverId": pa.array([7, 9, None, 7], pa.int64()), "points": [1.0, 2.5, None, 4.0],
+        "driverId": pa.array([7, 9, None, 8], pa.int64()), "points": [1.0, 2.5, None, 4.0],
         "fast": [True, False, None, True], "date": pa.array(days, pa.timestamp("ns")),
     })  # fmt: skip
     for name, table, links, key, time in (

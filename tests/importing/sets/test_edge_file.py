@@ -1,10 +1,16 @@
-"""`khop import edges:FILE`: edge lists and GraphML through one reader."""
+"""`khop import edges:FILE`: files of graphs in all formats through one importer."""
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Callable
 from pathlib import Path
 
+import networkx
+import numpy as np
 import pytest
+import scipy.io
+import scipy.sparse
 
 import khop
 from khop.datasets.importers import ImportContext
@@ -12,32 +18,206 @@ from khop.importing.sets.edge_file import edge_file_importer
 from khop.importing.sets.options import EdgeFileOptions
 
 EDGE, BACK = ("node", "to", "node"), ("node", "rev_to", "node")
-XML = """<?xml version="1.0" encoding="UTF-8"?>
-<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
-  <key id="d0" for="edge" attr.name="weight" attr.type="double"/>
-  <graph edgedefault="undirected">
-    <node id="ann"/><node id="bob"/><node id="eve"/>
-    <edge source="ann" target="bob"><data key="d0">0.5</data></edge>
-    <edge source="bob" target="eve"><data key="d0">1.5</data></edge>
-  </graph>
-</graphml>
-"""
+HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+WRITERS: dict[str, Callable[..., None]] = {
+    "graphml": networkx.write_graphml,
+    "gml": networkx.write_gml,
+    "gexf": networkx.write_gexf,
+    "net": networkx.write_pajek,
+}
 
 
-def test_both_formats_give_the_same_graph(tmp_path: Path) -> None:
-    (tmp_path / "a.graphml").write_text(XML)
+def imported(path: Path, *, undirected: bool = False) -> tuple[khop.Graph, list[str]]:
+    """Return the graph of a file, and what the import says."""
+    importer = edge_file_importer(EdgeFileOptions(path.name, undirected), ImportContext(path.parent))
+    out = path.parent / f"{path.name}-out"
+    said = importer.write(out).split("\n")
+    return khop.open_graph(out), said
+
+
+def edges_of(graph: khop.Graph) -> list[tuple[int, int]]:
+    csc = graph.csc(EDGE)
+    return sorted(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True))
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("kind", [networkx.Graph, networkx.DiGraph])
+def test_what_networkx_writes(kind: type[networkx.Graph], suffix: str, tmp_path: Path) -> None:
+    graph = kind()
+    graph.add_node("ann", age=31, club="x")
+    graph.add_node("bob", age=45, club="y")
+    graph.add_node("eve", age=27, club="y")
+    graph.add_edge("ann", "bob", weight=0.5)
+    graph.add_edge("bob", "eve", weight=1.5)
+    if suffix == "net":
+        for _, given in graph.nodes(data=True):
+            given["age"] = str(given["age"])
+    path = tmp_path / f"a.{suffix}"
+    WRITERS[suffix](graph, path)
+    found, said = imported(path)
+    assert said[0].startswith("3 node; 2 node to node")
+    assert any("attribute 'club' of nodes is left out: it has text" in note for note in said)
+    assert edges_of(found) == [(0, 1), (1, 2)]
+    assert found.columns["node"]["age"].tolist() == [31, 45, 27]
+    assert found.columns[EDGE]["weight"].tolist() == [0.5, 1.5]
+    assert (found.schema.reverse(EDGE) == BACK) == (kind is networkx.Graph)
+    path.with_name(f"b.{suffix}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    again, _ = imported(path.with_name(f"b.{suffix}.gz"))
+    assert edges_of(again) == edges_of(found)
+
+
+@pytest.mark.parametrize("suffix", ["graphml", "gexf", "gml"])
+def test_missing_numbers(suffix: str, tmp_path: Path) -> None:
+    graph = networkx.DiGraph()
+    graph.add_node("ann", age=31)
+    graph.add_node("bob")
+    graph.add_edge("ann", "bob", weight=3.0, size=4.0)
+    graph.add_edge("bob", "ann")
+    WRITERS[suffix](graph, tmp_path / f"a.{suffix}")
+    found, said = imported(tmp_path / f"a.{suffix}")
+    assert np.isnan(found.columns["node"]["age"].numpy()).tolist() == [False, True]
+    assert "attribute 'age': 1 of 2 nodes have no number; they get NaN" in said
+    order = found.csc(EDGE).destinations().tolist()  # edges lie by destination
+    columns = {
+        name: [column.tolist()[order.index(end)] for end in (1, 0)]
+        for name, column in found.columns[EDGE].items()
+    }
+    assert columns["weight"] == [3, 1]
+    assert (columns["size"], columns["size_missing"]) == ([4, 0], [0, 1])
+    assert "attribute 'weight': 1 of 2 edges have no number; they get 1" in said
+    assert khop.open_graph(tmp_path / f"a.{suffix}-out").num_nodes("node") == 2
+
+
+def graphml(folder: Path, keys: str, body: str, direction: str = "directed") -> Path:
+    path = folder / "a.graphml"
+    path.write_text(f'{HEAD}{keys}<graph edgedefault="{direction}">{body}</graph></graphml>')
+    return path
+
+
+def test_two_keys_of_one_name(tmp_path: Path) -> None:
+    keys = "".join(f'<key id="d{at}" for="node" attr.name="score" attr.type="int"/>' for at in range(2))
+    data = '<data key="d0">1</data><data key="d1">2</data>'
+    found, said = imported(graphml(tmp_path, keys, f'<node id="a">{data}</node>'))
+    assert {name: column.tolist() for name, column in found.columns["node"].items()} == {
+        "score": [1], "score_d1": [2],
+    }  # fmt: skip
+    assert "key 'd1' has the name 'score' of another: it is 'score_d1'" in said
+
+
+def test_defaults_booleans_and_large_numbers(tmp_path: Path) -> None:
+    keys = (
+        '<key id="k" for="node" attr.name="n" attr.type="int"><default>7</default></key>'
+        '<key id="b" for="node" attr.name="is on" attr.type="boolean"/>'
+        '<key id="l" for="node" attr.name="large" attr.type="long"/>'
+        '<key id="t" for="node" attr.name="time" attr.type="double"/>'
+    )
+    data = (
+        '<data key="b">true</data><data key="l">1180591620717411303424</data><data key="t">1700000001</data>'
+    )
+    body = f'<node id="007">{data}</node><node id="8"><data key="k">8</data>{data}</node>'
+    found, said = imported(graphml(tmp_path, keys, body))
+    columns = {name: column.tolist() for name, column in found.columns["node"].items()}
+    assert columns == {"n": [7, 8], "is_on": [1, 1], "large": [2.0**70] * 2, "time": [1700000001.0] * 2}
+    assert "attribute 'is on' is column 'is_on'" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ('<node id="a"/><edge source="a" target="b"/>', "1 nodes of edges are not declared"),
+        ('<node id="a"/><node id="a"/>', "two nodes are named 'a'"),
+        ('<node id="a"><graph edgedefault="directed"/></node>', "several or nested graphs"),
+        ("<hyperedge/>", "hyperedges"),
+        ('<node id="a"/><edge directed="false" source="a" target="a"/>', "directed=false edge found"),
+        (
+            "<node id='a'/>" + "<edge id='1' source='a' target='a'/>" * 2,
+            "1 edges have the id of another edge",
+        ),
+        ("</graph>", "cannot be read"),
+    ],
+)
+def test_other_graphml_is_refused(body: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        imported(graphml(tmp_path, "", body))
+
+
+def test_entities_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.graphml"
+    path.write_text(
+        f'<!DOCTYPE graphml [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;">]>{HEAD}<graph/></graphml>'
+    )
+    with pytest.raises(ValueError, match="it declares an entity"):
+        imported(path)
+
+
+def test_gml_without_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.gml").write_text(
+        "graph [ node [ id 3 value 1 ] node [ id 5 value 2 ] edge [ source 3 target 5 ] ]"
+    )
+    found, said = imported(tmp_path / "a.gml")
+    assert found.columns["node"]["value"].tolist() == [1, 2]
+    assert said[1].startswith("ids of nodes are their numbers")
+
+
+PAJEK = '*Network x\n*Vertices 3\n1 "a b"\n2 c\n3 d\n% more\n'
+
+
+def test_arcs_beside_edges(tmp_path: Path) -> None:
+    (tmp_path / "a.net").write_text(PAJEK + "*Arcs\n1 2 0.5\n*Edges\n2 3 2\n")
+    found, said = imported(tmp_path / "a.net")
+    assert edges_of(found) == [(0, 1), (1, 2), (2, 1)]
+    assert said[1:] == ["1 edges stand beside arcs: each is two arcs"]
+    (tmp_path / "b.net").write_text(PAJEK + "*Arcs\n*Edges\n2 3 2\n")
+    assert imported(tmp_path / "b.net")[0].schema.reverse(EDGE) == BACK
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (PAJEK + "*Arcslist\n1 2 3\n", r"a section \*arcslist"),
+        (PAJEK.replace("3 d", "3 c"), "two nodes are named 'c'"),
+        (PAJEK.replace("*Vertices 3", "*Vertices 3 1"), "two-mode networks are not read"),
+    ],
+)
+def test_other_pajek_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "a.net").write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        imported(tmp_path / "a.net")
+
+
+@pytest.mark.parametrize("name", ["a.mtx", "a.txt", "a.mtx.gz"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
+def test_matrix_market(symmetry: str, name: str, tmp_path: Path) -> None:
+    entries = {"general": [(0, 1), (1, 2)], "symmetric": [(0, 1), (1, 0), (1, 2), (2, 1)]}[symmetry]
+    rows, columns = zip(*entries, strict=True)
+    matrix = scipy.sparse.coo_array((np.full(len(rows), 2.5), (rows, columns)), (4, 4))
+    scipy.io.mmwrite(tmp_path / "whole.mtx", matrix, symmetry=symmetry)
+    content = (tmp_path / "whole.mtx").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    found, said = imported(tmp_path / name)
+    assert said[0].startswith("4 node; 2 node to node")
+    assert edges_of(found) == ([(0, 1), (1, 2)] if symmetry == "general" else [(1, 0), (2, 1)])
+    assert (found.schema.reverse(EDGE) == BACK) == (symmetry == "symmetric")
+    assert found.columns[EDGE]["weight"].tolist() == [2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    "first", ["matrix array real general\n1 1\n2\n", "matrix coordinate real general\n2 3 0\n", "x\n"]
+)
+def test_other_matrices_are_refused(first: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"%%MatrixMarket {first}")
+    with pytest.raises(ValueError, match="MatrixMarket file cannot be read"):
+        imported(tmp_path / "a.txt")
+
+
+def test_a_list_that_is_undirected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("# who knows whom\nann\tbob\t0.5\nbob\teve\t1.5\n")
-    for name, undirected in (("a.graphml", False), ("a.txt", True)):
-        importer = edge_file_importer(EdgeFileOptions(name, undirected), ImportContext(tmp_path))
-        assert importer.name == "a"
-        assert importer.write(tmp_path / f"{name}-out") == "3 node"
-        graph = khop.open_graph(tmp_path / f"{name}-out")
-        assert graph.schema.reverse(EDGE) == BACK
-        assert graph.csc(EDGE).indices.tolist() == [0, 1]
-        assert graph.csc(EDGE).destinations().tolist() == [1, 2]
-        assert graph.columns[BACK]["weight"].tolist() == [0.5, 1.5]
+    found, said = imported(tmp_path / "a.txt", undirected=True)
+    assert said == ["3 node; 2 node to node, 2 node rev_to node"]
+    assert found.schema.reverse(EDGE) == BACK
+    assert found.columns[BACK]["weight"].tolist() == [0.5, 1.5]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="b.txt: no such file; give an edge list or a GraphML file"):
-        edge_file_importer(EdgeFileOptions("b.txt"), ImportContext(tmp_path)).write(tmp_path / "out")
+    with pytest.raises(ValueError, match="b.txt: no such file; give an edge list, or a GraphML, GML"):
+        imported(tmp_path / "b.txt")

@@ -23,7 +23,10 @@ from khop.importing.sets.options import IgbOptions
 def test_papers_alone(root: str, tmp_path: Path) -> None:
     pairs = igb(tmp_path / "tiny")
     out = tmp_path / "out"
-    assert igb_importer(IgbOptions("tiny", root=root), ImportContext(tmp_path)).write(out) == "10 paper"
+    assert (
+        igb_importer(IgbOptions("tiny", root=root), ImportContext(tmp_path)).write(out)
+        == "10 paper; 5 paper cites paper, 5 paper rev_cites paper"
+    )
     graph = khop.open_graph(out)
     assert graph.schema.edge_types == (("paper", "cites", "paper"), ("paper", "rev_cites", "paper"))
     csc = graph.csc(("paper", "cites", "paper"))
@@ -58,7 +61,8 @@ def test_an_archive_with_the_publishers_checksum(tmp_path: Path, monkeypatch: py
         here = {**module.IGB_SETS, "tiny": replace(module.IGB_SETS["tiny"], md5=md5)}
         monkeypatch.setattr(module, "IGB_SETS", here)
         assert (
-            igb_importer(IgbOptions("tiny", mirror=server.url), context).write(tmp_path / "out") == "10 paper"
+            igb_importer(IgbOptions("tiny", mirror=server.url), context).write(tmp_path / "out")
+            == "10 paper; 5 paper cites paper, 5 paper rev_cites paper"
         )
 
 

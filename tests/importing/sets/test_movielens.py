@@ -24,7 +24,7 @@ RATES = ("user", "rates", "movie")
 def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> None:
     movielens(tmp_path / name, layout)
     importer = movielens_importer(MovielensOptions(name, root="."), ImportContext(tmp_path))
-    assert importer.write(tmp_path / "out") == "4 user, 5 movie"
+    assert importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
     graph = khop.open_graph(tmp_path / "out")
     assert graph.num_edges(RATES) == 20
     assert sorted(set(graph.columns[RATES]["rating"].tolist())) == [1, 2, 3, 4, 5]
@@ -38,7 +38,9 @@ def test_a_set_without_a_fixed_checksum_from_a_server(tmp_path: Path) -> None:
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
         importer = movielens_importer(MovielensOptions("ml-latest-small", mirror=server.url), context)
-        assert importer.write(tmp_path / "out") == "4 user, 5 movie"
+        assert (
+            importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
+        )
 
 
 def test_wrong_names_and_folders(tmp_path: Path) -> None:

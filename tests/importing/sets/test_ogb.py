@@ -22,7 +22,7 @@ def test_the_folder_of_a_set_is_found_where_it_is_unpacked(place: str, tmp_path:
     shutil.copytree(made, root / place)
     importer = ogb_importer(OgbOptions("ogbn-arxiv", root="root"), ImportContext(tmp_path))
     assert importer.name == "ogbn-arxiv"
-    assert importer.write(tmp_path / "out") == "5 node"
+    assert importer.write(tmp_path / "out") == "5 node; 4 node to node"
     assert khop.open_graph(tmp_path / "out").num_edges(("node", "to", "node")) == 4
 
 

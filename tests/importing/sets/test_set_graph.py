@@ -24,8 +24,7 @@ def small(name: str, labels: np.ndarray, **classes: int) -> SetGraph:
 
 def test_the_published_result_and_its_run(tmp_path: Path) -> None:
     graph = small("ogbn-arxiv", np.arange(8) % 40, label=40)
-    assert graph.size() == "8 node"
-    graph.write(tmp_path / "g", None, 1, None)
+    assert graph.write(tmp_path / "g", None, 1, None) == "8 node; 8 node to node"
     record = standard_set(open_folder(tmp_path / "g"))
     assert record["name"] == "ogbn-arxiv"
     assert record["published"]["value"] == "0.7149 ± 0.0027"

@@ -118,8 +118,8 @@ def import_graph(
     importer = component.build(component.options(**options), _context(folder, memory, threads))
     target = Path("graphs", importer.name) if out is None else out
     with bytes_bar() as notice:
-        size = importer.write(target, notice)
-    typer.echo(f"{target}: {size}. Show it: khop info {target}")
+        size, *notes = importer.write(target, notice).split("\n")
+    typer.echo("\n".join([f"{target}: {size}. Show it: khop info {target}", *notes]))
 
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:

@@ -38,7 +38,7 @@ class DglImporter:
         return self.folder.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its size in words."""
+        """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
         meta = DglMeta.read(self.folder / "meta.yaml")
         nodes: dict[NodeType, NodeTable] = {}
@@ -52,8 +52,7 @@ class DglImporter:
                 raise ValueError(f"{self.folder / 'meta.yaml'}: edge type {table.etype} is given twice")
             edges[table.etype] = self._edges(table, meta.separator, nodes)
         graph = SetGraph(meta.dataset_name, nodes, edges)
-        graph.write(out, memory_budget(self.context), self.context.threads, notice)
-        return graph.size()
+        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
 
     def _nodes(self, part: DglNodes, separator: str) -> NodeTable:
         path = self.folder / part.file_name

@@ -44,11 +44,10 @@ class IgbImporter:
         return self.igb.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its size in words. Features are mapped, and edges are streamed."""
+        """Write the graph folder; return its counts. Features are mapped, edges streamed."""
         refuse_existing(out)
         graph = self._read(self._folder(notice))
-        graph.write(out, memory_budget(self.context), self.context.threads, notice)
-        return graph.size()
+        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
 
     def _folder(self, notice: ProgressCallback | None) -> Path:
         size, source = self.igb.size, self.igb.url or "the benchmark's site"

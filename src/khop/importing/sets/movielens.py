@@ -44,7 +44,7 @@ class MovielensImporter:
     context: ImportContext
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its size in words. Ratings are split by time: 80, 10, 10 %."""
+        """Write the graph folder; return its counts and notes. Ratings are split by time: 80, 10, 10 %."""
         refuse_existing(out)
         ratings, movies = movielens_tables(self._folder(notice))
         times = np.sort(ratings.column("timestamp").to_numpy())
@@ -72,7 +72,7 @@ class MovielensImporter:
         done = import_tables(
             spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
         )
-        return ", ".join(f"{count:,} {node_type}" for node_type, count in done.nodes.items())
+        return done.counts()
 
     def _folder(self, notice: ProgressCallback | None) -> Path:
         root = self.root

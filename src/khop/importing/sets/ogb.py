@@ -38,7 +38,7 @@ class OgbImporter:
         return self.ogb.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its size in words."""
+        """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
         root = fetched(self.url, self.context, notice) if self.root is None else self.root
         folder = set_folder(root, self.ogb.folders, "raw", self.url)
@@ -46,8 +46,7 @@ class OgbImporter:
         with Scratch.beside(out, memory // 4) as scratch:
             read = ogb_links if self.ogb.has_links else ogb_nodes
             graph: SetGraph = read(self.ogb, folder, self.directions, scratch)
-            graph.write(out, memory, self.context.threads, notice)
-        return graph.size()
+            return graph.write(out, memory, self.context.threads, notice)
 
 
 def ogb_importer(options: OgbOptions, context: ImportContext) -> OgbImporter:

@@ -89,9 +89,11 @@ class EdgeFileOptions:
     """Options of an import of a file of edges."""
 
     name: str
-    """Edge list or GraphML file, also .gz, as in edges:FILE"""
+    """Edge list, or GraphML, GML, GEXF, Pajek or MatrixMarket file, also .gz, as in edges:FILE"""
     undirected: bool = False
     """Add the opposite of each edge, as edge type rev_to"""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """First line of an edge list: yes, it names the columns; no, it is an edge; auto, found from the lines"""
 
 
 class EdgeFile:

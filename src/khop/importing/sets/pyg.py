@@ -38,11 +38,10 @@ class PygImporter:
         return Path(self.asked).name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its size in words."""
+        """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
         graph = self._read(notice)
-        graph.write(out, memory_budget(self.context), self.context.threads, notice)
-        return graph.size()
+        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
 
     def _read(self, notice: ProgressCallback | None) -> SetGraph:
         root = self._root(notice)

@@ -34,7 +34,7 @@ class RelbenchImporter:
     context: ImportContext
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its size in words."""
+        """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
         folder = self._folder(notice)
         paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
@@ -42,7 +42,7 @@ class RelbenchImporter:
         done = import_tables(
             spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
         )
-        return ", ".join(f"{count:,} {node_type}" for node_type, count in done.nodes.items())
+        return done.counts()
 
     def _folder(self, notice: ProgressCallback | None) -> Path:
         root = self.root

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from khop.graph.build import write_graph
+from khop.graph.folder import open_folder
 from khop.graph.progress import ProgressCallback
 from khop.graph.standard_set import DOCUMENT
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
@@ -26,9 +28,10 @@ class SetGraph:
     nodes: Mapping[NodeType, NodeTable]
     edges: Mapping[EdgeType, EdgeTable | EdgeChunks]
     labels: Mapping[NodeType, str] = field(default_factory=dict)  # the task of each label
+    notes: Sequence[str] = ()  # of what was left out or renamed
 
-    def write(self, out: Path, memory: int | None, threads: int, notice: ProgressCallback | None) -> None:
-        """Write the graph folder, complete or not at all."""
+    def write(self, out: Path, memory: int | None, threads: int, notice: ProgressCallback | None) -> str:
+        """Write the graph folder, complete or not at all. Return its counts, and a line for each note."""
         published = PUBLISHED.get(self.name)
         record = {
             "name": self.name,
@@ -41,7 +44,13 @@ class SetGraph:
             notice=notice,
         )  # fmt: skip
 
-    def size(self) -> str:
-        """Return the numbers of nodes in words."""
-        counts = ((t, table.count or 0) for t, table in self.nodes.items())
-        return ", ".join(f"{count:,} {node_type}" for node_type, count in counts)
+        folder = open_folder(out)
+        nodes = ", ".join(f"{folder.num_nodes(node_type):,} {node_type}" for node_type in self.nodes)
+        edges = [f"{folder.num_edges(t):,} {' '.join(t)}" for t in folder.schema.edge_types]
+        return "\n".join([f"{nodes}; {', '.join(edges) or 'no edges'}", *self.notes])
+
+
+def stored_name(name: str, taken: Collection[str] = ()) -> str:
+    """Return a name as a graph folder stores it: letters, digits and single underscores."""
+    short = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._-") or "column"
+    return next(n for n in (short, *(f"{short}.{at}" for at in range(2, 1 << 20))) if n not in taken)

@@ -1,0 +1,121 @@
+"""Nodes, edges and attributes of a NetworkX graph as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Columns = dict[str, npt.NDArray[Any]]
+MISSING = "_missing"  # ending of the edge column that marks edges without a value
+_LISTS = list | tuple | np.ndarray
+_WEIGHT = "weight"  # networkx takes 1 for an edge without it
+
+
+@dataclass(frozen=True)
+class NetworkxTables:
+    """The content of a graph. Node i is the i-th of `graph.nodes`."""
+
+    ids: Sequence[Hashable]
+    sources: npt.NDArray[np.int64]
+    destinations: npt.NDArray[np.int64]
+    node_columns: Columns
+    edge_columns: Columns
+    notes: Sequence[str]  # missing values, and attributes that are left out
+
+    @classmethod
+    def of(cls, graph: Any) -> NetworkxTables:  # noqa: ANN401
+        """Read a graph. Edges of an undirected graph are there once.
+
+        Attributes of numbers become columns, and so do lists of numbers that all nodes or all edges have. A
+        missing number is NaN for a node. For an edge it is 1 in `weight`, and 0 in other columns, beside
+        a column NAME_missing that is 1. Other attributes are left out. Each case has a note.
+        """
+        rows = {node: row for row, node in enumerate(graph.nodes)}
+        edges = list(graph.edges(data=True))
+        ends = np.array([(rows[u], rows[v]) for u, v, _ in edges], np.int64).reshape(-1, 2)
+        of_nodes = _with_defaults([given for _, given in graph.nodes(data=True)], graph, "node_default")
+        of_edges = _with_defaults([given for _, _, given in edges], graph, "edge_default")
+        node_columns, node_notes = attribute_columns(of_nodes, "nodes")
+        edge_columns, edge_notes = attribute_columns(of_edges, "edges")
+        sources, destinations = ends[:, 0].copy(), ends[:, 1].copy()
+        notes = node_notes + edge_notes
+        return cls(list(rows), sources, destinations, node_columns, edge_columns, notes)
+
+
+def _with_defaults(given: list[Mapping[Any, Any]], graph: Any, name: str) -> list[Mapping[Any, Any]]:  # noqa: ANN401
+    """Add the defaults that GraphML and GEXF files declare, which networkx keeps beside the graph."""
+    defaults = graph.graph.get(name) or {}
+    return [{**defaults, **one} for one in given] if defaults else given
+
+
+def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Columns, list[str]]:
+    """Return the attributes of nodes or edges as columns, with notes; see `NetworkxTables.of`."""
+    found: Columns = {}
+    notes: list[str] = []
+    for name in dict.fromkeys(name for one in given for name in one):
+        values = [one.get(name) for one in given]
+        absent = np.array([value is None or value != value for value in map(_scalar, values)])
+        if all(value is None for value in values):
+            continue
+        column = _column(values, absent)
+        if column is None:
+            notes.append(f"attribute {name!r} of {what} is left out: {_reason(values)}")
+            continue
+        found[str(name)] = column
+        if absent.any():
+            fill = "they get NaN"
+            if what == "edges":
+                fill = "they get 1" if name == _WEIGHT else f"they get 0, and 1 in {name}{MISSING}"
+                column[absent] = name == _WEIGHT
+                if name != _WEIGHT:
+                    found[f"{name}{MISSING}"] = absent.astype(np.uint8)
+            notes.append(
+                f"attribute {name!r}: {absent.sum():,} of {len(values):,} {what} have no number; {fill}"
+            )
+    return found, notes
+
+
+def _scalar(value: Any) -> Any:  # noqa: ANN401
+    """Return a number as it is, and any other value as one that is equal to itself."""
+    return value if value is None or isinstance(value, Real) else ""
+
+
+def _column(values: Sequence[Any], absent: npt.NDArray[np.bool_]) -> npt.NDArray[Any] | None:
+    """Return a column; None if a value is no number, or if lists differ in length or are missing."""
+    kind = (
+        list | tuple | np.ndarray
+        if any(isinstance(one, list | tuple | np.ndarray) for one in values)
+        else Real
+    )
+    if not all(isinstance(one, kind) or (kind is Real and one is None) for one in values) or absent.all():
+        return None
+    try:
+        array = np.asarray([np.nan if one is None else one for one in values] if kind is Real else values)
+        array = array.astype(np.float64) if array.dtype.kind in "Ou" else array
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if array.dtype.kind not in "ifb":
+        return None
+    return _narrow(array) if array.dtype.kind == "f" else array
+
+
+def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return float32, or float64 if that would change a whole number, such as a time."""
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    changed = (narrow != array) & ((np.rint(array) == array) | np.isinf(narrow))
+    return array.astype(np.float64) if changed.any() else narrow
+
+
+def _reason(values: Sequence[Any]) -> str:
+    if any(isinstance(value, str) for value in values):
+        return "it has text"
+    is_list = any(isinstance(value, list | tuple | np.ndarray) for value in values)
+    return (
+        "its lists are not numbers of one length for all" if is_list else "it has values that are not numbers"
+    )
