@@ -101,10 +101,10 @@ def _column(values: Sequence[Any], absent: npt.NDArray[np.bool_]) -> npt.NDArray
         return None
     if array.dtype.kind not in "ifb":
         return None
-    return _narrow(array) if array.dtype.kind == "f" else array
+    return narrowed(array) if array.dtype.kind == "f" else array
 
 
-def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return float32, or float64 if that would change a whole number, such as a time."""
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -79,3 +80,34 @@ def test_papers_without_a_label_and_large_sets(tmp_path: Path) -> None:
         igb_importer(IgbOptions("large"), ImportContext(tmp_path)).write(tmp_path / "other")
     with pytest.raises(ValueError, match="igb:huge: no such set"):
         igb_importer(IgbOptions("huge"), ImportContext(tmp_path))
+
+
+@pytest.mark.parametrize("classes", ["19", "2983"])
+@pytest.mark.parametrize("name", ["large", "full", "hetero-large", "hetero-full"])
+def test_large_sets_are_numbers_without_a_header(
+    name: str, classes: Literal["19", "2983"], tmp_path: Path
+) -> None:
+    size = name.removeprefix("hetero-")
+    igb(tmp_path / size)
+    folders = [tmp_path / size / "processed" / node_type for node_type in ("paper", "author")]
+    for path in [file for folder in folders for file in folder.glob("node_*.npy")]:
+        path.write_bytes(np.load(path).astype(np.float32).tobytes())
+    importer = igb_importer(IgbOptions(name, root=".", classes=classes), ImportContext(tmp_path))
+    if "full" in name:
+        importer = replace(importer, igb=replace(importer.igb, num_labeled={int(classes): 8}))
+    importer.write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    scale = {"19": 1, "2983": 100}[classes]
+    assert graph.columns["paper"]["label"].tolist() == [scale * row for row in range(10)]
+    assert graph.columns["paper"]["x"].shape == (10, 1024)
+    assert graph.schema.columns["paper"]["label"].num_classes == int(classes)
+    assert graph.split("train")["paper"].tolist() == list(range(4 if "full" in name else 6))
+    if name.startswith("hetero"):
+        assert graph.columns["author"]["x"].shape == (4, 1024)
+
+
+def test_more_labels_than_papers(tmp_path: Path) -> None:
+    igb(tmp_path / "tiny")
+    np.save(tmp_path / "tiny" / "processed" / "paper" / "node_label_19.npy", np.zeros(11, np.float32))
+    with pytest.raises(ValueError, match="has 11 labels, and there are 10 papers"):
+        igb_importer(IgbOptions("tiny", root="."), ImportContext(tmp_path)).write(tmp_path / "out")

@@ -73,8 +73,12 @@ class IgbImporter:
     def _labeled(self, table: NodeTable, folder: Path) -> NodeTable:
         """Add labels and the benchmark's split: 60, 20 and 20 percent of labeled papers, in order."""
         path = folder / LABEL_FILES[self.num_classes]
-        labels = ogb_labels(npy_array(path).reshape(-1, 1), self.num_classes, path)
+        labels = ogb_labels(npy_array(path, 1).reshape(-1, 1), self.num_classes, path)
         assert table.count is not None
+        if len(labels) > table.count:
+            raise ValueError(
+                f"{path}: has {len(labels):,} labels, and there are {table.count:,} papers; download it again"
+            )
         labels = np.concatenate([labels, np.full(table.count - len(labels), -1)])
         labeled = self.igb.num_labeled.get(self.num_classes, table.count)
         train, val = int(labeled * 0.6), int(labeled * 0.2)
