@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 import khop
 from khop.graph.manifest import fingerprint
+from khop.graph.quantize import quantize
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -92,3 +95,25 @@ def test_scales_that_do_not_fit_are_damage(tmp_path: Path) -> None:
     (folder / "graph.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match=r"nodes/n/x.npy: 1 scales do not fit a row of it"):
         khop.open_graph(folder)
+
+
+@pytest.mark.parametrize("value", [1e39, -3.5e38, 1e308])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_numbers_above_the_range_of_float32_are_refused(value: float, shape: tuple[int, ...]) -> None:
+    column = np.zeros((5, *shape))
+    column[3] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=r"in row 3 is outside of float32's range, up to 3\.4e38"):
+            quantize(column)
+    largest = float(np.finfo(np.float32).max)
+    column[3] = largest
+    found = quantize(column)
+    assert (found.values.float() * found.scales).isfinite().all()
+
+
+def test_numbers_too_small_for_a_scale_are_0() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = quantize(np.array([[1e-45], [-3e-46], [0.0]]))
+    assert (found.values.float() * found.scales == 0).all()

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,78 @@ def test_a_launcher_may_start_as_many_processes_as_it_likes(monkeypatch: pytest.
     launched(monkeypatch, RANK=0, WORLD_SIZE=99999, LOCAL_WORLD_SIZE=99999, MASTER_ADDR="127.0.0.1")
     khop.launch(nothing, device="cpu")
     assert begun == [99999]
+
+
+LAUNCHES = """
+import khop
+from functools import partial
+def work(rank, device, *more): pass
+class Settings: pass
+if __name__ == "__main__":
+    khop.launch({call}, procs=2, device="cpu")
+    print("ended")
+"""
+IN_MAIN = (
+    r"^ValueError: (work|Settings): is defined in a notebook, on stdin or by python -c, .*, or use procs=1$"
+)
+
+
+def ran(code: str, how: str, folder: Path) -> tuple[int, str, str]:
+    """Run a script from stdin, as a cell of a notebook, or from a file."""
+    script = folder / "script.py"
+    script.write_text(code)
+    if how == "notebook":  # a kernel's __main__ has no file, and runs the source of cells
+        code = (
+            f"import sys; sys.modules['__main__'].__dict__.pop('__file__', None)\nexec({code!r}, globals())"
+        )
+    commands = {"file": [str(script)], "stdin": ["-"]}
+    done = subprocess.run(
+        [sys.executable, *commands.get(how, ["-c", code])],
+        input=code if how == "stdin" else None,
+        env=ENVIRONMENT,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("how", ["stdin", "notebook"])
+@pytest.mark.parametrize("call", ["partial(work)", "print, arguments=[Settings()]"])
+def test_a_function_that_ranks_cannot_import_is_refused_in_a_sentence(
+    how: str, call: str, tmp_path: Path
+) -> None:
+    code, out, err = ran(LAUNCHES.format(call=call), how, tmp_path)
+    assert (code, out) == (1, "")
+    assert re.search(IN_MAIN, err.splitlines()[-1])
+
+
+@pytest.mark.parametrize("how", ["stdin", "notebook"])
+def test_an_imported_function_runs_from_anywhere(how: str, tmp_path: Path) -> None:
+    (tmp_path / "of_file.py").write_text("def work(rank, device, *more): pass\n")
+    code, out, err = ran(LAUNCHES.format(call="__import__('of_file').work"), how, tmp_path)
+    assert (code, out) == (0, "ended\n"), err
+
+
+def test_lambdas_and_functions_of_functions_are_refused_in_a_sentence() -> None:
+    def inner(rank: int, device: torch.device) -> None: ...
+
+    with pytest.raises(
+        ValueError, match=r"<lambda>: is a lambda, and the processes of ranks import functions"
+    ):
+        khop.launch(lambda rank, device: None, procs=2, device="cpu")
+    with pytest.raises(ValueError, match=r"inner: is defined inside a function, .* top level of a module"):
+        khop.launch(partial(inner), procs=2, device="cpu")
+    with pytest.raises(ValueError, match=r"<lambda>: is a lambda"):
+        khop.launch(misbehaves, procs=2, arguments=(lambda: None,), device="cpu")
+
+
+def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path) -> None:
+    code, _, err = ran(
+        LAUNCHES.format(call="work").replace('__name__ == "__main__"', "True"), "file", tmp_path
+    )
+    assert code == 1
+    assert err.count('call it under\nif __name__ == "__main__":') == 1
+    assert "Traceback" not in err

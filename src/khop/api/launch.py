@@ -5,12 +5,15 @@ Below the command line, only this module reads the environment, as launchers put
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import distributed
@@ -21,6 +24,7 @@ from khop.loading.transfer import device_of
 from khop.runtime.group import DEADLINE_S
 from khop.runtime.interfaces import Listening, listening_interface
 from khop.runtime.launchers import RankInfo, rank_info_of
+from khop.runtime.rank_process import has_main_file
 from khop.runtime.rendezvous import joined
 from khop.runtime.spawning import run_ranks
 
@@ -53,8 +57,9 @@ def launch(
 
     Under torchrun, srun, Ray Train or an indexed Kubernetes job, this process is one rank and calls
     `function` itself. Otherwise `procs` processes are spawned on this machine, by default one per GPU. With
-    one process, `function` is called in this one. `function` has to be defined at the top level of a module,
-    and the script has to call `launch` under `if __name__ == "__main__"`.
+    one process, `function` is called in this one. Spawned processes import `function` by its name, so it has
+    to be defined at the top level of a module or script, not in a notebook, on stdin or as a lambda, and a
+    script has to call `launch` under `if __name__ == "__main__"`.
 
     `device` is "cpu" or "cuda", by default "cuda" if a GPU is available. GPUs exchange over NCCL, CPUs over
     gloo. More than 4 processes per core that this process may use are a ValueError, unless `allow` has
@@ -93,8 +98,43 @@ def launch(
     if count == 1:
         function(0, torch.device(kind), *arguments)
         return
+    _check_main_is_guarded()
+    for each in (function, *arguments):
+        _check_importable(each)
     with _environment(_unset(_FOR_RANKS)):
         run_ranks(run_rank, count, (function, _Arguments(arguments), kind, deadline, listening))
+
+
+def _check_main_is_guarded() -> None:
+    """End a rank whose import of the user's script calls `launch` again; rank 0 says why."""
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):  # multiprocessing's mark of a process that imports the script
+        reason = (
+            "khop.launch was called while a rank imported the script: call it under\n"
+            'if __name__ == "__main__":\n'
+            "so that ranks can import the functions of the script"
+        )
+        raise SystemExit(reason if process.name == "rank 0" else 1)
+
+
+def _check_importable(given: object) -> None:
+    """Raise ValueError for a function, or an object of a class, that a new process cannot import."""
+    while isinstance(given, partial):
+        given = given.func
+    defined: Any = getattr(given, "__func__", given)
+    defined = defined if hasattr(defined, "__qualname__") else type(given)
+    name, main = defined.__qualname__, sys.modules["__main__"]
+    if "<lambda>" in name or "<locals>" in name:
+        kind = "a lambda" if name.endswith("<lambda>") else "defined inside a function"
+        raise ValueError(
+            f"{name}: is {kind}, and the processes of ranks import functions by name; define it at the top "
+            "level of a module, and give its arguments as arguments=[...]"
+        )
+    if defined.__module__ == "__main__" and not has_main_file(main):
+        raise ValueError(
+            f"{name}: is defined in a notebook, on stdin or by python -c, from which the processes of ranks "
+            f"cannot import; write it to a file, such as train.py, and give train.{name}, or use procs=1"
+        )
 
 
 class _Arguments:

@@ -37,21 +37,44 @@ def quantize(column: Array) -> Quantized:
     """Round each number to int8, with one scale per column.
 
     The error is at most 1/254 of the column's largest number. The column is float, (rows, ...). ValueError
-    for NaN or infinity. Needs additional memory: a quarter of the column as float32.
+    for NaN, infinity, and numbers outside of float32's range. Needs additional memory: a quarter of the
+    column as float32.
     """
     given = Given.of(column, "the column to quantize")
     if "float" not in given.dtype:
         raise ValueError(f"{given.name} is {given.dtype}: integers are stored as they are")
     given.check_finite()
     largest = np.zeros(given.values.shape[1:], np.float32)
-    for _, rows in row_chunks(given.values):
+    for start, rows in row_chunks(given.values):
+        if given.dtype == "float64":
+            _check_range(given.name, start, rows)
         np.maximum(largest, np.abs(_float32(rows, given.dtype)).max(axis=0), out=largest)
-    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    scales = _scales(largest)
     values = np.empty(given.values.shape, np.int8)
     for start, rows in row_chunks(given.values):
         nearest = np.rint(_float32(rows, given.dtype) / scales)
         values[start : start + len(rows)] = np.clip(nearest, -LARGEST, LARGEST)
     return Quantized(torch.from_numpy(values), torch.from_numpy(scales))
+
+
+def _scales(largest: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return scales above 0 by which no number that is read exceeds float32."""
+    scales = np.asarray(largest / np.float32(LARGEST))
+    with np.errstate(over="ignore"):
+        is_above = ~np.isfinite(scales * np.float32(LARGEST))
+    lower = np.where(is_above, np.nextafter(scales, np.float32(0)), scales)
+    return np.where(scales > 0, lower, np.float32(1))
+
+
+def _check_range(name: str, start: int, rows: npt.NDArray[Any]) -> None:
+    """Raise ValueError, naming the first one, if a number of float64 is too large for float32."""
+    wrong = np.argwhere(np.abs(rows) > np.finfo(np.float32).max)
+    if len(wrong):
+        first = tuple(wrong[0].tolist())
+        raise ValueError(
+            f"{name}: {rows[first]} in row {start + first[0]} is outside of float32's range, up to 3.4e38, "
+            "in which quantized columns are read; scale the column, or write it as float64"
+        )
 
 
 def _float32(rows: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:

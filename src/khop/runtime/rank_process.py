@@ -12,6 +12,8 @@ from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.resource_tracker import getfd
+from types import ModuleType
+from typing import Any
 
 
 class RankProcess(SpawnProcess):
@@ -54,11 +56,26 @@ class _RankPopen(Popen):
         content = io.BytesIO()
         set_spawning_popen(self)
         try:
-            ForkingPickler(content).dump(spawn.get_preparation_data(process_obj.name))
+            ForkingPickler(content).dump(_preparation(process_obj.name))
             ForkingPickler(content).dump(process_obj)
         finally:
             set_spawning_popen(None)
         return content.getbuffer()
+
+
+def has_main_file(main: ModuleType) -> bool:
+    """Return True if another process can run the file or module that is `__main__` of this one."""
+    if getattr(main, "__spec__", None) is not None:
+        return True
+    return os.path.isfile(getattr(main, "__file__", None) or "")
+
+
+def _preparation(name: str) -> dict[str, Any]:
+    """Return multiprocessing's data, without the path of a script that was read from stdin."""
+    data = spawn.get_preparation_data(name)
+    if not has_main_file(sys.modules["__main__"]):
+        data.pop("init_main_from_path", None)
+    return data
 
 
 def _close(*fds: int) -> None:
