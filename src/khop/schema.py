@@ -67,6 +67,9 @@ class Schema:
         for kind, names in (("node", self.node_types), ("edge", self.edge_types)):
             if len(set(names)) != len(names):
                 raise ValueError(f"{kind} types {names}: a name is repeated")
+        for type_, columns in self.columns.items():
+            for name, spec in columns.items():
+                check_width(f"column {name!r} of {type_!r}", spec.shape)
         for edge_type in self.edge_types:
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.node_types:
@@ -125,6 +128,13 @@ class Schema:
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
         """Return the edge types with destination `node_type`, in schema order."""
         return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)
+
+
+def check_width(name: str, shape: tuple[int, ...]) -> None:
+    """Raise ValueError if rows of this shape have no numbers."""
+    if 0 in shape:
+        width = "width 0" if len(shape) == 1 else f"rows of shape {shape}"
+        raise ValueError(f"{name} has {width}, so no numbers: leave the column out")
 
 
 def edge_type_of(given: object) -> EdgeType:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
+import khop
+from khop.api.memory_graph import MemoryEdges, memory_graph
+from khop.graph.csc_graph import csc_graph_from_edges
 from khop.graph.inputs import Given
 from khop.graph.npy import STORED
 
@@ -63,3 +70,29 @@ def test_objects_without_readable_values_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=problem):
             Given.of(array, "x")  # type: ignore[arg-type]
+
+
+WIDTH_0 = r"column '(x|w)'( of .*)? has (width 0|rows of shape \(2, 0\)), so no numbers: leave the column out"
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_a_column_of_width_0_is_refused_at_once(shape: tuple[int, ...], tmp_path: Path) -> None:
+    ends = torch.tensor([0, 1]), torch.tensor([1, 2])
+    nodes, edges = torch.zeros(3, *shape), torch.zeros(2, *shape)
+    edge_type = ("a", "to", "a")
+    attempts: list[Callable[[], object]] = [
+        lambda: khop.write_graph(
+            tmp_path / "g", {"a": khop.NodeTable(columns={"x": nodes})}, {edge_type: khop.EdgeTable(*ends)}
+        ),
+        lambda: khop.write_graph(
+            tmp_path / "g", {"a": khop.NodeTable(3)}, {edge_type: khop.EdgeTable(*ends, {"w": edges})}
+        ),
+        lambda: khop.graph_from_pyg(Data(x=nodes, edge_index=torch.stack(ends))),
+        lambda: csc_graph_from_edges({"a": 3}, {edge_type: ends}, columns={"a": {"x": nodes}}),
+        lambda: memory_graph({"a": 3}, {edge_type: MemoryEdges(*ends)}, {"a": {"x": nodes}}),
+        lambda: khop.Schema(("a",), (edge_type,), columns={"a": {"x": khop.ColumnSpec("float32", shape)}}),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ValueError, match=WIDTH_0):
+            attempt()
+    assert list(tmp_path.iterdir()) == []

@@ -81,6 +81,10 @@ EDITS: dict[str, tuple[Callable[[Graph], object], str]] = {
         lambda graph: graph["arrays"].update({"nodes/x.npy": graph["arrays"]["nodes/item/x.npy"]}),
         r"graph\.json: describes nodes/x\.npy in one place only",
     ),
+    "a column of width 0": (
+        lambda graph: graph["arrays"]["nodes/item/x.npy"].update(shape=[3, 0]),
+        r"graph\.json: column 'x' of 'item' has width 0, so no numbers: leave the column out",
+    ),
     "another count": (
         lambda graph: graph["nodes"][1].update(count=4),
         r"indptr\.npy: is int64 of shape \(4,\) in graph.json, where its counts need int64 of shape \(5,\)",

@@ -198,11 +198,11 @@ def read(folder: Path, model: nn.Module) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The graph in four orders of its types; the first is as above."""
+    """The graph in three orders of its types; the first is as above."""
     home = tmp_path_factory.mktemp("orders")
-    orders = [FIRST, (FIRST[0][::-1], FIRST[1][::-1]), permuted(1), permuted(2)]
+    orders = [FIRST, (FIRST[0][::-1], FIRST[1][::-1]), permuted(1)]
     made = [written(home / str(number), each) for number, each in enumerate(orders)]
-    assert len({khop.open_graph(path).schema.edge_types for path in made}) == 4
+    assert len({khop.open_graph(path).schema.edge_types for path in made}) == 3
     return made
 
 

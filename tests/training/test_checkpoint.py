@@ -6,6 +6,7 @@ import json
 import random
 import resource
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -322,3 +323,52 @@ def test_the_way_to_compute_updates_is_that_of_this_device(tmp_path: Path) -> No
     assert plain.param_groups[0]["fused"] is None
     assert plain.param_groups[0]["lr"] == 0.1
     step(model, plain)
+
+
+@pytest.mark.parametrize("is_compiled", [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("part", ["whole", "layer"])
+def test_a_compiled_model_and_a_plain_one_load_each_others_checkpoints(
+    tmp_path: Path, is_compiled: tuple[bool, bool], part: str
+) -> None:
+    def made(compiled: bool) -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = network()
+        if compiled and part == "layer":
+            model[0] = torch.compile(model[0], backend="eager")  # type: ignore[assignment]
+        elif compiled:
+            model = torch.compile(model, backend="eager")  # type: ignore[assignment]
+        return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+    model, optimizer = made(is_compiled[0])
+    step(model, optimizer)
+    Snapshot.of(model, optimizer, {}).write(tmp_path / "last")
+    checkpoint = load_checkpoint(tmp_path / "last")
+    assert not any("_orig_mod" in name for name in (*checkpoint.model, *checkpoint.optimizer))
+    again, optimizer_again = made(is_compiled[1])
+    restore_model(again, checkpoint)
+    restore_optimizer(again, optimizer_again, checkpoint)
+    for each in ((model, optimizer), (again, optimizer_again)):
+        step(*each)
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_with_the_names_of_a_compiled_model_loads_into_the_plain_one(tmp_path: Path) -> None:
+    model, optimizer = saved(tmp_path / "last")
+    checkpoint = load_checkpoint(tmp_path / "last")
+    earlier = replace(
+        checkpoint,
+        model={f"_orig_mod.{name}": tensor for name, tensor in checkpoint.model.items()},
+        optimizer={f"_orig_mod.{name}": tensor for name, tensor in checkpoint.optimizer.items()},
+        groups=[
+            group | {"params": [f"_orig_mod.{name}" for name in group["params"]]}
+            for group in checkpoint.groups
+        ],
+    )
+    again = network()
+    optimizer_again = torch.optim.Adam(again.parameters())
+    restore_model(again, earlier)
+    restore_optimizer(again, optimizer_again, earlier)
+    assert_same(state_of(again), state_of(model))
+    for each in ((model, optimizer), (again, optimizer_again)):
+        step(*each)
+    assert_same(state_of(again), state_of(model))

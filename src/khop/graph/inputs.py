@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from khop.graph.npy import STORED, row_chunks
+from khop.schema import check_width
 
 Array = Tensor | npt.NDArray[Any]
 _BFLOAT16_EXPONENT = 0x7F80
@@ -29,8 +30,8 @@ class Given:
     def of(cls, array: Array, name: str) -> Given:
         """Wrap an array.
 
-        ValueError for an object that is no tensor or array, for a scalar, and for a dtype that cannot be
-        stored.
+        ValueError for an object that is no tensor or array, for a scalar, for rows of width 0, and for a
+        dtype that cannot be stored.
         """
         if not isinstance(array, Tensor | np.ndarray):
             raise ValueError(f"{name} is a {type(array).__name__}: give a torch tensor or a NumPy array")
@@ -40,6 +41,7 @@ class Given:
             raise ValueError(f"{name} is {dtype}: convert it to one of {', '.join(STORED)}")
         if array.ndim == 0:
             raise ValueError(f"{name} is a single number: give one row per node or edge")
+        check_width(name, tuple(array.shape[1:]))
         return cls(_as_numpy(array) if isinstance(array, Tensor) else array, dtype, name)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from khop.graph import layout
 from khop.graph.atomic import UNFINISHED
 from khop.graph.expected import ID_ARRAYS, ID_DTYPES, Expected
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
-from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, check_width
 
 FORMAT = "khop-graph"
 VERSION = 3  # the highest that this khop reads; a folder has the lowest that describes it
@@ -180,6 +180,10 @@ class Manifest:
             layout.check_names(node.splits, f"split of node type {node.type!r}")
             _check_scales(self.arrays, {layout.node_column(node.type, n): s for n, s in node.scales.items()})
             _check_sparse(self.arrays, {layout.node_column(node.type, n): w for n, w in node.sparse.items()})
+        for type_, files in self.column_files().items():
+            for name, file in files.items():
+                if file in self.arrays:
+                    check_width(f"column {name!r} of {type_!r}", self.arrays[file].shape[1:])
         _check_ids(self.nodes)
         if self.part is not None:
             _check_part(self.part, self.nodes)

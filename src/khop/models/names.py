@@ -23,6 +23,11 @@ def parameter_name(*names: str) -> str:
     return ":".join(names if len(names) > 1 else ("node", *names))
 
 
+def plain_name(name: str) -> str:
+    """Return the name that an entry of a compiled module has in the module that `torch.compile` was given."""
+    return name.replace("_orig_mod.", "")
+
+
 class RowNames(nn.Module):
     """The edge types of the rows of a parameter: consecutive rows for each, in the order of `counts`.
 
@@ -69,17 +74,21 @@ class RowNames(nn.Module):
 
 
 def row_orders(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the order of each parameter whose rows have another order in a state dict, by its name.
+    """Return the order of each parameter whose rows have another order in a state dict, by its plain name.
 
-    ValueError if the rows are of other edge types.
+    `state` has plain names. ValueError if the rows are of other edge types.
     """
     orders = {prefix + names.parameter: _order_in(names, state, prefix) for prefix, names in _named(model)}
     return {name: order for name, order in orders.items() if order is not None}
 
 
 def with_row_names(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state dict of an earlier version, without names of rows, with those of the model."""
-    return {f"{prefix}{_STATE}": names.get_extra_state() for prefix, names in _named(model)} | dict(state)
+    """Return a state dict of an earlier version, without names of rows, with those of the model.
+
+    All names are plain.
+    """
+    state = {plain_name(name): tensor for name, tensor in state.items()}
+    return {f"{prefix}{_STATE}": names.get_extra_state() for prefix, names in _named(model)} | state
 
 
 def is_row_names(name: str) -> bool:
@@ -95,7 +104,7 @@ def in_order(rows: Tensor, order: Tensor) -> Tensor:
 def _named(model: nn.Module) -> Iterator[tuple[str, RowNames]]:
     for name, module in model.named_modules():
         if isinstance(module, RowNames):
-            yield name.removesuffix("row_names"), module
+            yield plain_name(name).removesuffix("row_names"), module
 
 
 def _order_in(names: RowNames, state: Mapping[str, Tensor], prefix: str) -> Tensor | None:

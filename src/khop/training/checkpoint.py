@@ -18,8 +18,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
-from khop.models.names import in_order, is_row_names, row_orders
-from khop.models.node_embedding import sharded_rows, shown
+from khop.models.names import in_order, is_row_names, plain_name, row_orders
+from khop.models.node_embedding import NodeEmbedding, sharded_rows, shown
 from khop.runtime.group import Group
 from khop.training.checkpoint_files import (
     FILES,
@@ -51,7 +51,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Content of a checkpoint to be written, copied so that training can continue at the same time."""
+    """Content of a checkpoint to be written, copied so that training can continue at the same time.
+
+    A model of `torch.compile`, whole or in parts, has the names of the model that was compiled.
+    """
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
@@ -73,7 +76,7 @@ class Snapshot:
         snapshots on other ranks lack the sharded rows.
         """
         with shown(model, lambda table: table.on_rank_0(table.weight)):
-            state = _detached(model.state_dict())
+            state = {plain_name(name): of for name, of in _detached(model.state_dict()).items()}
         tensors, groups = _flatten_optimizer(model, optimizer)
         return cls(state, _detached(tensors), groups, training, tuple(records))
 
@@ -146,22 +149,25 @@ def _warn(sentence: str) -> None:
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Load the checkpoint's tensors into the model; ValueError names missing, extra and misshapen ones.
 
-    Rows of edge types are loaded by name: the graph of the model may have its types in another order.
+    Rows of edge types are loaded by name: the graph of the model may have its types in another order. Either
+    model may be compiled by `torch.compile`, and the other one not.
     """
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")
     instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")
     with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
-        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    row_orders(model, checkpoint.model)
-    _compare(wanted, checkpoint.model)
-    model.load_state_dict(dict(checkpoint.model))
+        shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    stored = _stored(checkpoint)
+    row_orders(model, stored)
+    _compare({plain_name(name): shape for name, shape in shapes.items()}, stored)
+    model.load_state_dict({name: stored[plain_name(name)] for name in shapes if plain_name(name) in stored})
 
 
 def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpoint) -> None:
     """Load moments and settings into the optimizer of a restored model; the checks are as strict."""
-    names, sharded = _names(model), sharded_rows(model)
+    names, sharded = _names(model), _sharded(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
-    if [sorted(group) for group in order] != [sorted(group["params"]) for group in checkpoint.groups]:
+    saved = [sorted(map(plain_name, group["params"])) for group in checkpoint.groups]
+    if [sorted(group) for group in order] != saved:
         raise ValueError(
             "the optimizer's parameters differ from the checkpoint's: use the settings it was made with"
         )
@@ -169,10 +175,11 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     numbers = {name: number for number, name in enumerate(name for group in order for name in group)}
     shapes = {name: parameter.shape for parameter, name in names.items()}
     shapes |= {name: torch.Size([table.count, table.width]) for name, table in sharded.items()}
-    rows = row_orders(model, checkpoint.model)
+    rows = row_orders(model, _stored(checkpoint))
     state: dict[int, dict[str, Tensor | int]] = {}
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
+        name = plain_name(name)
         if name not in numbers or not _fits(tensor.shape, shapes[name]):
             raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
@@ -181,8 +188,8 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
         is_count = held.dim() == 0 and held.dtype == torch.int64
         state.setdefault(numbers[name], {})[what] = int(held) if is_count else held
     groups = [
-        _numbered({**saved, "params": own}, numbers) | _way_to_compute(group)
-        for saved, own, group in zip(checkpoint.groups, order, optimizer.param_groups, strict=True)
+        _numbered({**settings, "params": own}, numbers) | _way_to_compute(group)
+        for settings, own, group in zip(checkpoint.groups, order, optimizer.param_groups, strict=True)
     ]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
@@ -205,14 +212,26 @@ def _numbered(group: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str,
 
 def _names(model: nn.Module) -> dict[Tensor, str]:
     """Map each trained tensor to its name in a checkpoint."""
-    parameters: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return parameters | {table.weight: name for name, table in sharded_rows(model).items()}
+    parameters: dict[Tensor, str] = {
+        parameter: plain_name(name) for name, parameter in model.named_parameters()
+    }
+    return parameters | {table.weight: name for name, table in _sharded(model).items()}
+
+
+def _sharded(model: nn.Module) -> dict[str, NodeEmbedding]:
+    """Find sharded tables by the name of their weight in a checkpoint."""
+    return {plain_name(name): table for name, table in sharded_rows(model).items()}
+
+
+def _stored(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the tensors of the model by plain names; earlier versions stored those of a compiled model."""
+    return {plain_name(name): tensor for name, tensor in checkpoint.model.items()}
 
 
 def _flatten_optimizer(
     model: nn.Module, optimizer: HasState
 ) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
-    names, sharded = _names(model), sharded_rows(model)
+    names, sharded = _names(model), _sharded(model)
 
     values = {
         (names[parameter], what): torch.as_tensor(value)
