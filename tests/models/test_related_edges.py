@@ -12,7 +12,6 @@ import khop
 from khop.api.memory_graph import MemoryEdges, memory_graph
 from khop.batch import Batch
 from khop.models.layer import Layer
-from khop.models.names import is_row_names
 from khop.models.related_edges import RelationColumn
 from khop.models.rgcn import RGCN
 from support.host_reads import counting
@@ -54,7 +53,7 @@ def moved(model: RGCN, from_column: RGCN) -> RGCN:
             _, relation, _ = words.split(":")
             of_type = f"{place}.{':'.join(BACK if relation.endswith('-back') else FACT)}"
             there[name] = state[of_type][int(relation[1])]
-        elif not is_row_names(name):
+        elif not name.endswith("_extra_state"):
             there[name] = state[name]
     model.load_state_dict(there)
     return model

@@ -125,12 +125,6 @@ def test_tables_begin_at_random_and_one_relation_needs_no_name(kind: DecoderKind
         decoder(rows(3), rows(3, seed=1))
 
 
-def test_a_vector_of_an_earlier_version_is_the_only_row() -> None:
-    decoder = DistMult(WIDTH)
-    decoder.load_state_dict({"relation": torch.arange(6.0)})
-    assert decoder.relation.tolist() == [[0, 1, 2, 3, 4, 5]]
-
-
 def test_unfit_sizes_are_errors() -> None:
     for make in (ComplEx, RotatE):
         with pytest.raises(ValueError, match="width 5 must be even"):

@@ -278,16 +278,11 @@ def test_rows_of_other_types_are_refused(folders: list[Path], tmp_path: Path, na
         other.load_state_dict(model.state_dict())
 
 
-@pytest.mark.parametrize("name", POSITIONAL)
-def test_a_checkpoint_without_names_is_read_in_the_order_of_the_model_with_a_warning(
-    folders: list[Path], tmp_path: Path, name: str
-) -> None:
-    model, graph = model_on(folders[0], name, 1)
+def test_a_checkpoint_without_names_of_rows_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    model, _ = model_on(folders[0], "rgcn bases", 1)
     state = {key: of for key, of in model.state_dict().items() if not key.endswith("_extra_state")}
-    other, _ = model_on(folders[0], name, 2)
-    with pytest.warns(UserWarning, match="of an earlier version and does not name the edge types"):
-        restore_model(other, replace(read(tmp_path / "last", model), model=state))
-    assert_same(outputs(other, graph, name), outputs(model, graph, name))
+    with pytest.raises(ValueError, match=r"it lacks layers\.0\.weights\.row_names\._extra_state"):
+        restore_model(model, replace(read(tmp_path / "last", model), model=state))
 
 
 RUNS = {

@@ -6,7 +6,6 @@ import json
 import random
 import resource
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -350,25 +349,3 @@ def test_a_compiled_model_and_a_plain_one_load_each_others_checkpoints(
         step(*each)
     for one, other in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_a_checkpoint_with_the_names_of_a_compiled_model_loads_into_the_plain_one(tmp_path: Path) -> None:
-    model, optimizer = saved(tmp_path / "last")
-    checkpoint = load_checkpoint(tmp_path / "last")
-    earlier = replace(
-        checkpoint,
-        model={f"_orig_mod.{name}": tensor for name, tensor in checkpoint.model.items()},
-        optimizer={f"_orig_mod.{name}": tensor for name, tensor in checkpoint.optimizer.items()},
-        groups=[
-            group | {"params": [f"_orig_mod.{name}" for name in group["params"]]}
-            for group in checkpoint.groups
-        ],
-    )
-    again = network()
-    optimizer_again = torch.optim.Adam(again.parameters())
-    restore_model(again, earlier)
-    restore_optimizer(again, optimizer_again, earlier)
-    assert_same(state_of(again), state_of(model))
-    for each in ((model, optimizer), (again, optimizer_again)):
-        step(*each)
-    assert_same(state_of(again), state_of(model))

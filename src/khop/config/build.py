@@ -28,7 +28,6 @@ from khop.config.values import RunConfig, Training
 from khop.graph.progress import ProgressCallback
 from khop.inference.chunk_bounds import ChunkLimits
 from khop.inference.chunks import Progress
-from khop.models.names import with_row_names
 from khop.runtime.group import this_group
 from khop.schema import NodeType
 from khop.training.checkpoint import restore_model, shared_checkpoint
@@ -126,8 +125,6 @@ class Run:
                 before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
                 check_facts(before, now, folder)
                 self._check_nodes(saved.get("graph"), folder, notice)
-                if saved.get("graph") == self.fingerprint:
-                    checkpoint = replace(checkpoint, model=with_row_names(self.model, checkpoint.model))
         restore_model(self.model, checkpoint)
 
     def _check_nodes(self, trained_on: str | None, folder: Path, notice: Callable[[str], None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
@@ -82,20 +81,6 @@ def row_orders(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tenso
     return {name: order for name, order in orders.items() if order is not None}
 
 
-def with_row_names(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state dict of an earlier version, without names of rows, with those of the model.
-
-    All names are plain.
-    """
-    state = {plain_name(name): tensor for name, tensor in state.items()}
-    return {f"{prefix}{_STATE}": names.get_extra_state() for prefix, names in _named(model)} | state
-
-
-def is_row_names(name: str) -> bool:
-    """Return True if an entry of a state dict holds names of rows."""
-    return name.endswith(_STATE)
-
-
 def in_order(rows: Tensor, order: Tensor) -> Tensor:
     """Return the rows in another order; unchanged if they are not as many."""
     return rows.index_select(0, order.to(rows.device)) if rows.shape[:1] == order.shape else rows
@@ -126,14 +111,8 @@ def _order_rows(
     names = owner.row_names
     assert isinstance(names, RowNames)
     name = prefix + names.parameter
-    if name not in state_dict:
-        return
-    if f"{prefix}{_STATE}" not in state_dict and len(names.counts) > 1:
-        warnings.warn(
-            f"{name}: the checkpoint is of an earlier version and does not name the edge types of its rows; "
-            f"they are read as {_words(names.counts)}. Save the model again to store the names",
-            stacklevel=2,
-        )
+    if name not in state_dict or f"{prefix}{_STATE}" not in state_dict:
+        return  # torch reports what is missing
     try:
         order = _order_in(names, state_dict, prefix)
     except ValueError as error:

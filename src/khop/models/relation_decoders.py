@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,6 @@ class RelationDecoder(nn.Module):
         whole_number(f"decoder {name}: relations", relations, 1)
         self.relation = nn.Parameter(torch.empty(relations, width if numbers is None else numbers))
         self.relations = relations
-        self.register_load_state_dict_pre_hook(_as_only_row)  # type: ignore[no-untyped-call]
         self.reset()
 
     def reset(self) -> None:
@@ -219,13 +217,6 @@ def _of(decoder: RelationDecoder, relation: Tensor | None) -> Tensor:
     # index_select: its backward adds in a fixed order if a relation occurs twice.
     rows = decoder.relation.index_select(0, relation.flatten())
     return rows.view(*relation.shape, rows.shape[1])
-
-
-def _as_only_row(decoder: nn.Module, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
-    """Read the only row of an earlier version, which had one relation and stored its row as a vector."""
-    stored = state_dict.get(f"{prefix}relation")
-    if stored is not None and stored.dim() == 1:
-        state_dict[f"{prefix}relation"] = stored.unsqueeze(0)
 
 
 def _even(name: str, width: int) -> int:

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
-from khop.models.names import in_order, is_row_names, plain_name, row_orders
+from khop.models.names import in_order, plain_name, row_orders
 from khop.models.node_embedding import NodeEmbedding, sharded_rows, shown
 from khop.runtime.group import Group
 from khop.training.checkpoint_files import (
@@ -156,7 +156,7 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")
     with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    stored = _stored(checkpoint)
+    stored = checkpoint.model
     row_orders(model, stored)
     _compare({plain_name(name): shape for name, shape in shapes.items()}, stored)
     model.load_state_dict({name: stored[plain_name(name)] for name in shapes if plain_name(name) in stored})
@@ -166,7 +166,7 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     """Load moments and settings into the optimizer of a restored model; the checks are as strict."""
     names, sharded = _names(model), _sharded(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
-    saved = [sorted(map(plain_name, group["params"])) for group in checkpoint.groups]
+    saved = [sorted(group["params"]) for group in checkpoint.groups]
     if [sorted(group) for group in order] != saved:
         raise ValueError(
             "the optimizer's parameters differ from the checkpoint's: use the settings it was made with"
@@ -175,11 +175,10 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     numbers = {name: number for number, name in enumerate(name for group in order for name in group)}
     shapes = {name: parameter.shape for parameter, name in names.items()}
     shapes |= {name: torch.Size([table.count, table.width]) for name, table in sharded.items()}
-    rows = row_orders(model, _stored(checkpoint))
+    rows = row_orders(model, checkpoint.model)
     state: dict[int, dict[str, Tensor | int]] = {}
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
-        name = plain_name(name)
         if name not in numbers or not _fits(tensor.shape, shapes[name]):
             raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
@@ -223,11 +222,6 @@ def _sharded(model: nn.Module) -> dict[str, NodeEmbedding]:
     return {plain_name(name): table for name, table in sharded_rows(model).items()}
 
 
-def _stored(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return the tensors of the model by plain names; earlier versions stored those of a compiled model."""
-    return {plain_name(name): tensor for name, tensor in checkpoint.model.items()}
-
-
 def _flatten_optimizer(
     model: nn.Module, optimizer: HasState
 ) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
@@ -262,8 +256,7 @@ def _tensors(path: Path, content: bytes) -> dict[str, Tensor]:
 
 
 def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> None:
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items() if not is_row_names(name)}
-    wanted = {name: shape for name, shape in wanted.items() if not is_row_names(name)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     if shapes == wanted:
         return
     differ = [

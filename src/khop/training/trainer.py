@@ -16,7 +16,6 @@ from torch import nn
 
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
-from khop.models.names import with_row_names
 from khop.runtime.clocks import clock_offset
 from khop.runtime.group import check_equal_settings, this_group
 from khop.training import traffic
@@ -122,8 +121,6 @@ class Trainer:
         state.check(len(self.loader), len(records), checkpoint.folder)
         if state.loader:
             self.loader.load_state_dict(state.loader)
-        if "graph" in state.facts:  # the graph is the same, so are the rows of an earlier version
-            checkpoint = replace(checkpoint, model=with_row_names(self.model, checkpoint.model))
         restore_model(self.model, checkpoint)
         restore_optimizer(self.model, self.optimizer, checkpoint)
         for schedule in self._schedules if state.schedule else ():
