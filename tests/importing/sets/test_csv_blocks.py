@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from khop.importing.sets.csv_blocks import csv_blocks, csv_width
+from khop.importing.sets.raw_arrays import csv_blocks, csv_width
 
 
 def test_blocks_hold_all_rows_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("khop.importing.sets.csv_blocks._BLOCK_BYTES", 256)
+    monkeypatch.setattr("khop.importing.sets.raw_arrays._BLOCK_BYTES", 256)
     path = tmp_path / "a.csv"
     path.write_text("".join(f"{row},{2 * row}\n" for row in range(500)))
     found = list(csv_blocks(path, "int64"))

@@ -9,8 +9,7 @@ import pytest
 
 from importing.sets.layouts import gz_rows
 from khop.importing.sets import csv_blocks as blocks
-from khop.importing.sets.csv_numbers import csv_numbers
-from khop.importing.sets.scratch import Scratch
+from khop.importing.sets.raw_arrays import Scratch, csv_numbers
 
 
 def test_whole_numbers_stay_whole_and_others_are_rounded_once_from_double(tmp_path: Path) -> None:

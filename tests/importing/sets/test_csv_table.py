@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from importing.sets.layouts import gz_rows
-from khop.importing.sets.csv_table import csv_rows, csv_table
+from khop.importing.sets.raw_arrays import csv_rows, csv_table
 
 
 def test_columns_by_name(tmp_path: Path) -> None:

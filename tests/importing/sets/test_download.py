@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from importing.sets.server import FileServer
-from khop.importing.sets.download import Checksum, download
+from khop.importing.sets.downloads import Checksum, download
 
 DATA = bytes(range(256)) * 8192  # 2 MiB
 

@@ -10,7 +10,7 @@ import pytest
 
 from importing.sets.server import FileServer
 from khop.datasets.importers import ImportContext
-from khop.importing.sets.fetched import fetched, fetched_file
+from khop.importing.sets.downloads import fetched, fetched_file
 
 
 def test_an_archive_is_unpacked_and_removed_and_its_checksum_stays(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from importing.sets.layouts import igb
-from khop.importing.sets.igb_edges import igb_edges
+from khop.importing.sets.igb import igb_edges
 
 
 def test_types_between_known_nodes_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("khop.importing.sets.igb_edges._EDGES_AT_ONCE", 2)
+    monkeypatch.setattr("khop.importing.sets.igb._EDGES_AT_ONCE", 2)
     pairs = igb(tmp_path)
     found = igb_edges(tmp_path / "processed", ("paper",))
     ((edge_type, chunks),) = found.items()

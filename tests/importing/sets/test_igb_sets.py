@@ -1,6 +1,6 @@
 """Addresses of the Illinois Graph Benchmark."""
 
-from khop.importing.sets.igb_sets import IGB_SETS
+from khop.importing.sets.igb import IGB_SETS
 
 
 def test_addresses_and_checksums() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from khop.datasets.importers import ImportContext
-from khop.importing.sets.memory_budget import memory_budget
+from khop.importing.sets.set_graph import memory_budget
 from khop.kernels.memory import free_memory_bytes
 
 

@@ -1,6 +1,6 @@
 """Mirrors have files of the same names."""
 
-from khop.importing.sets.mirrored import mirrored
+from khop.importing.sets.downloads import mirrored
 
 
 def test_the_name_of_the_file_stays() -> None:

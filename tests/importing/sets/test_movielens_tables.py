@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from importing.sets.layouts import movielens
-from khop.importing.sets.movielens_tables import movielens_tables
+from khop.importing.sets.movielens import movielens_tables
 
 
 @pytest.mark.parametrize("layout", ["csv", "dat", "tab"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from khop.importing.sets.npy_array import npy_array
+from khop.importing.sets.raw_arrays import npy_array
 
 
 def test_files_with_and_without_a_header(tmp_path: Path) -> None:

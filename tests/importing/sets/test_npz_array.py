@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from khop.importing.sets import npz_array as module
-from khop.importing.sets.npz_array import NpzArray
+from khop.importing.sets.raw_arrays import NpzArray
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

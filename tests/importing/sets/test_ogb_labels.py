@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from khop.importing.sets.ogb_labels import ogb_labels
+from khop.importing.sets.ogb import ogb_labels
 
 PATH = Path("node-label.csv.gz")
 

@@ -11,9 +11,8 @@ import torch
 import khop
 from importing.sets.layouts import arxiv, gz_rows, links, mag
 from khop.config.proposed_run import proposed_run
-from khop.importing.sets.ogb_links import ogb_links
-from khop.importing.sets.ogb_sets import OGB_SETS
-from khop.importing.sets.scratch import Scratch
+from khop.importing.sets.ogb import OGB_SETS, ogb_links
+from khop.importing.sets.raw_arrays import Scratch
 
 EDGE, BACK = ("node", "to", "node"), ("node", "rev_to", "node")
 

@@ -10,10 +10,8 @@ import torch
 
 import khop
 from importing.sets.layouts import arxiv, gz_rows, mag, papers, proteins
-from khop.importing.sets.ogb_nodes import ogb_nodes
-from khop.importing.sets.ogb_raw import Directions
-from khop.importing.sets.ogb_sets import OGB_SETS
-from khop.importing.sets.scratch import Scratch
+from khop.importing.sets.ogb import OGB_SETS, Directions, ogb_nodes
+from khop.importing.sets.raw_arrays import Scratch
 
 EDGE = ("node", "to", "node")
 
@@ -78,7 +76,7 @@ def test_a_typed_set_and_its_reverses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [1, 1 << 30], ids=["mapped", "in memory"])
 def test_data_npz_is_streamed(memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("khop.importing.sets.ogb_raw._EDGES_AT_ONCE", 7)
+    monkeypatch.setattr("khop.importing.sets.ogb._EDGES_AT_ONCE", 7)
     arrays = papers(tmp_path)
     graph = imported("ogbn-papers100M", tmp_path / "papers100M-bin", memory=memory)
     assert edges_of(graph) == sorted(map(tuple, arrays["edge_index"].T.tolist()))

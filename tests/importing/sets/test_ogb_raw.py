@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from importing.sets.layouts import arxiv, gz_rows
-from khop.importing.sets.ogb_raw import OgbRaw, edge_table, only_count
-from khop.importing.sets.scratch import Scratch
+from khop.importing.sets.ogb import OgbRaw, edge_table, only_count
+from khop.importing.sets.raw_arrays import Scratch
 
 
 def test_an_edge_is_followed_by_its_opposite_as_in_ogbs_own_reader() -> None:

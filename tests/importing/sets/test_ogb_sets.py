@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from khop.importing.sets.ogb_sets import OGB_SETS
+from khop.importing.sets.ogb import OGB_SETS
 
 
 def test_addresses_and_folders() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from importing.sets.layouts import gz_split
-from khop.importing.sets.ogb_splits import ogb_splits
+from khop.importing.sets.ogb import ogb_splits
 
 
 def test_both_forms_give_the_same(tmp_path: Path) -> None:

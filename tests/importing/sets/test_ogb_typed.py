@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from importing.sets.layouts import gz_rows, mag
-from khop.importing.sets.ogb_typed import reverse_of, triplets
+from khop.importing.sets.ogb import reverse_of, triplets
 
 
 def test_types_are_in_alphabetical_order(tmp_path: Path) -> None:

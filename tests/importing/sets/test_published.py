@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from khop.importing.sets.ogb_sets import OGB_SETS
+from khop.importing.sets.ogb import OGB_SETS
 from khop.importing.sets.published import PUBLISHED
 from khop.importing.sets.pyg_raw import PYG_RAW
 

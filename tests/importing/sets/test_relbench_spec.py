@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from importing.sets.layouts import relbench
-from khop.importing.sets.relbench_spec import RelbenchTable, relbench_spec
+from khop.importing.sets.relbench import RelbenchTable, relbench_spec
 
 
 def test_keys_times_and_kinds(tmp_path: Path) -> None:

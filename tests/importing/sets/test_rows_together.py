@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.importing.sets.rows_together import rows_together
+from khop.importing.sets.raw_arrays import rows_together
 
 
 @given(st.integers(0, 30), st.lists(st.sets(st.integers(1, 29)), min_size=1, max_size=3))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from khop.importing.sets.scratch import Scratch
+from khop.importing.sets.raw_arrays import Scratch
 
 
 @pytest.mark.parametrize("most", [0, 1 << 20])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.importing.sets.set_folder import set_folder
+from khop.importing.sets.downloads import set_folder
 
 
 def test_the_first_folder_with_the_content(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from khop.importing.sets import unpacked as module
-from khop.importing.sets.unpacked import unpacked
+from khop.importing.sets.downloads import unpacked
 
 
 def zipped(path: Path, **members: bytes) -> Path:

@@ -20,9 +20,8 @@ from khop.graph.tables import EdgeTable, NodeTable
 from khop.importing.arrow_values import numpy_of
 from khop.importing.id_column import canonical_integers, string_keys
 from khop.importing.packages import pa, pa_csv, pc
-from khop.importing.sets.memory_budget import memory_budget
 from khop.importing.sets.options import DglOptions
-from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, stored_name
+from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.kernels.id_table import StringKeys, id_table
 from khop.schema import EdgeType, NodeType
 

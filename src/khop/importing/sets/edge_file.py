@@ -22,9 +22,8 @@ from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.importing.packages import pa
 from khop.importing.sets.edge_list import WEIGHT, Header, ReadEdges, edge_list
-from khop.importing.sets.memory_budget import memory_budget
 from khop.importing.sets.options import EdgeFileOptions
-from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, stored_name
+from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.kernels.id_table import StringKeys
 from khop.schema import EdgeType
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -12,17 +14,85 @@ from khop.graph.atomic import refuse_existing
 from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.importing.read_spec import nearest
-from khop.importing.sets.fetched import fetched
-from khop.importing.sets.igb_edges import igb_edges
-from khop.importing.sets.igb_sets import IGB_SETS, NODE_TYPES, IgbSet
-from khop.importing.sets.memory_budget import memory_budget
-from khop.importing.sets.mirrored import mirrored
-from khop.importing.sets.npy_array import npy_array
-from khop.importing.sets.ogb_labels import ogb_labels
+from khop.importing.sets.downloads import Checksum, fetched, mirrored, set_folder
+from khop.importing.sets.ogb import ogb_labels
 from khop.importing.sets.options import IgbOptions
-from khop.importing.sets.set_folder import set_folder
-from khop.importing.sets.set_graph import SetGraph
-from khop.schema import EdgeType
+from khop.importing.sets.raw_arrays import npy_array
+from khop.importing.sets.set_graph import SetGraph, memory_budget
+from khop.schema import EdgeType, NodeType
+
+_ADDRESS = "https://igb-public-awsopen.s3.amazonaws.com"
+NODE_TYPES = ("paper", "author", "institute", "fos", "journal", "conference")
+
+
+@dataclass(frozen=True)
+class IgbSet:
+    """One set: `tiny`, or with all its node types `hetero-tiny`."""
+
+    name: str
+    size: str  # folder
+    kind: Literal["plain", "typed"]
+    md5: str | None = None  # of the archive; None: the publisher has none, or no archive
+    num_labeled: Mapping[int, int] = field(
+        default_factory=dict
+    )  # by the number of classes, if not all papers
+
+    @property
+    def url(self) -> str | None:
+        """Address of the archive; the two large sets are single files of up to 1 TB, without an archive."""
+        kind = "homogeneous" if self.kind == "plain" else "heterogeneous"
+        name = f"igb-{kind}/igb_{kind}_{self.size}.tar.gz"
+        return None if self.md5 is None else f"{_ADDRESS}/{name}"
+
+    @property
+    def checksum(self) -> Checksum | None:
+        """Checksum of the archive."""
+        return None if self.md5 is None else Checksum("md5", self.md5)
+
+
+_MD5 = {
+    "tiny": ("34856534da55419b316d620e2d5b21be", "83fbc1091497ff92cf20afe82fae0ade"),
+    "small": ("6781c699723529902ace0a95cafe6fe4", "2f42077be60a074aec24f7c60089e1bd"),
+    "medium": ("4640df4ceee46851fd18c0a44ddcc622", "7f0df4296eca36553ff3a6a63abbd347"),
+}
+_FULL = {19: 227_130_858, 2983: 157_675_969}  # labeled papers of 269,346,174
+
+IGB_SETS: Mapping[str, IgbSet] = {
+    **{size: IgbSet(size, size, "plain", md5) for size, (md5, _) in _MD5.items()},
+    "large": IgbSet("large", "large", "plain"),
+    "full": IgbSet("full", "full", "plain", num_labeled=_FULL),
+    **{f"hetero-{size}": IgbSet(f"hetero-{size}", size, "typed", md5) for size, (_, md5) in _MD5.items()},
+    "hetero-large": IgbSet("hetero-large", "large", "typed"),
+    "hetero-full": IgbSet("hetero-full", "full", "typed", num_labeled=_FULL),
+}
+
+
+_EDGES_AT_ONCE = 1 << 20
+
+
+def igb_edges(folder: Path, node_types: Collection[NodeType]) -> dict[EdgeType, EdgeChunks]:
+    """Return the edge types between node types, in alphabetical order, each with its rev_RELATION."""
+    found: dict[EdgeType, EdgeChunks] = {}
+    for path in sorted(folder.glob("*__*__*/edge_index.npy")):
+        source, relation, destination = path.parent.name.split("__")
+        if {source, destination} <= set(node_types):
+            reverse = (destination, f"rev_{relation}", source)
+            found[source, relation, destination] = EdgeChunks(_chunks(path), reverse)
+    if not found:
+        raise ValueError(
+            f"{folder}: has no SOURCE__RELATION__DESTINATION/edge_index.npy; give another folder"
+        )
+    return found
+
+
+def _chunks(path: Path) -> Iterator[EdgeTable]:
+    pairs = npy_array(path)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"{path}: has shape {pairs.shape}, and (edges, 2) is expected; download it again")
+    for first in range(0, max(1, len(pairs)), _EDGES_AT_ONCE):
+        part = pairs[first : first + _EDGES_AT_ONCE]
+        yield EdgeTable(part[:, 0].copy(), part[:, 1].copy())
+
 
 PAPER, WIDTH = "paper", 1024
 LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}

@@ -8,13 +8,11 @@ from pathlib import Path
 from khop.datasets.importers import ImportContext
 from khop.graph.atomic import refuse_existing
 from khop.graph.progress import ProgressCallback
-from khop.importing.sets.fetched import fetched, fetched_file
-from khop.importing.sets.memory_budget import memory_budget
-from khop.importing.sets.mirrored import mirrored
+from khop.importing.sets.downloads import fetched, fetched_file, mirrored
 from khop.importing.sets.options import PygOptions
 from khop.importing.sets.pyg_processed import pyg_processed
 from khop.importing.sets.pyg_raw import PYG_RAW
-from khop.importing.sets.set_graph import SetGraph
+from khop.importing.sets.set_graph import SetGraph, memory_budget
 
 _PROCESSED = Path("processed", "data.pt")
 _LINE = (

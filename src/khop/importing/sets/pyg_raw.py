@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.importing.sets.npy_array import npy_array
-from khop.importing.sets.npz_array import NpzArray
+from khop.importing.sets.raw_arrays import NpzArray, npy_array
 from khop.importing.sets.set_graph import EDGE, NODE, SetGraph
 from khop.importing.sets.sparse_edges import csr_edges, distinct_edges, undirected_edges
 

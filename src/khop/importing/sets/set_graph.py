@@ -8,13 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from khop.datasets.importers import ImportContext
 from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.progress import ProgressCallback
 from khop.graph.standard_set import DOCUMENT
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.importing.sets.published import PUBLISHED
+from khop.kernels.memory import free_memory_bytes
 from khop.schema import EdgeType, NodeType
+
+
+def memory_budget(context: ImportContext) -> int:
+    """Return the budget of an import in bytes: as given, or half of what is free."""
+    return free_memory_bytes() // 2 if context.memory is None else context.memory
+
 
 NODE: NodeType = "node"
 EDGE: EdgeType = (NODE, "to", NODE)
