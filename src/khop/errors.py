@@ -15,6 +15,9 @@ Result = TypeVar("Result")
 REMEDY = "the file was changed or damaged. Re-import, or copy it again"
 
 
+_TOLD = "told"
+
+
 class PeerLost(RuntimeError):
     """The peer of an exchange is gone: a rank, a thread or a machine did not answer in time."""
 
@@ -25,6 +28,17 @@ class Unsupported(ValueError):
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received: the process has to end. Code that handles Ctrl-C handles it too."""
+
+
+def told(stop: KeyboardInterrupt) -> KeyboardInterrupt:
+    """Mark a stop as reported to the user, and return it."""
+    stop.args = (_TOLD,)
+    return stop
+
+
+def is_told(stop: BaseException | None) -> bool:
+    """Return True if a stop was reported to the user, also if clean-up after it raised another exception."""
+    return stop is not None and (stop.args == (_TOLD,) or is_told(stop.__context__))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C again and again while a run on two processes ends."""
+"""Ctrl-C while a run on two processes starts, and again and again while it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,49 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import khop
+from support.commands import ENVIRONMENT, children, of_session
+from support.gate import WAIT_S, wait_until
+
+STARTS = {"group": os.killpg, "main process": os.kill}
+
+
+@pytest.mark.parametrize("whom", STARTS)
+@pytest.mark.parametrize(
+    "seconds", [0.0, 0.5, *(pytest.param(n / 4, marks=pytest.mark.long) for n in range(3, 40, 2))]
+)
+def test_ctrl_c_while_ranks_start_is_one_line(small_run: Path, whom: str, seconds: float) -> None:
+    """Always "stopped", exit code 130 and no process: whatever the rank has reached by then."""
+    started = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "khop",
+            "train",
+            "run.toml",
+            "--procs",
+            "2",
+            "--epochs",
+            "100000",
+            "--out",
+            "a",
+        ],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: bool(children(started.pid)))
+    time.sleep(seconds)
+    STARTS[whom](started.pid, signal.SIGINT)
+    _, said = started.communicate(timeout=WAIT_S)
+    assert started.returncode == 130, said
+    assert said.startswith("khop: stopped")
+    assert said.count("\n") == 1
+    wait_until(lambda: not of_session(started.pid))
 
 
 def test_more_ctrl_c_than_one_end_in_no_traceback(small_run: Path) -> None:

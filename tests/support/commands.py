@@ -74,6 +74,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def of_session(session: int) -> list[int]:
+    """The processes of a session that still run; a process that began one has its number."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, own = status.read_text().rpartition(")")[2].split()[:4]
+            if int(own) == session and state not in "ZX":
+                found.append(int(status.parent.name))
+    return found
+
+
 def shared_memory_of(pids: list[int]) -> list[str]:
     """The files in /dev/shm that torch made in these processes."""
     names = [path.name for path in Path("/dev/shm").iterdir()]

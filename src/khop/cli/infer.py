@@ -30,6 +30,7 @@ from khop.config.parts import in_flight_of
 from khop.config.read import RawRun
 from khop.config.saved_run import CHECKPOINTS
 from khop.config.values import RunConfig
+from khop.errors import told
 from khop.graph.npy import header_of
 from khop.graph.progress import in_bytes
 from khop.sampling.listed import ids_here
@@ -149,10 +150,11 @@ def _stoppable(inference: Inference, rank: int) -> Iterator[None]:
     """Stop without an error on Ctrl-C and SIGTERM. Rank 0 prints how to continue."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if rank == 0:
             tell(
                 f"stopped; finished rows are in {inference.work_folder}; run the same command again to "
                 "continue"
             )
+            told(stop)
         raise

@@ -36,6 +36,7 @@ from khop.cli.failures import INTERRUPTED, exit_code, sentence
 from khop.cli.lines import tell
 from khop.cli.next_steps import tell_next
 from khop.cli.option_groups import takes_groups
+from khop.cli.start import interrupts
 
 DEBUG = "--debug"
 # Commands by purpose, as in the help of khop.
@@ -50,6 +51,13 @@ PANELS = {
 
 class _Group(TyperGroup):
     """The group of commands. Ctrl-C ends each with a line and the exit code that shells use for it."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401
+        try:
+            return super().make_context(*args, **extra)
+        except KeyboardInterrupt:  # typer would call it "Aborted" and end with 1
+            print("khop: stopped", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  # typer's own class is private
         try:
@@ -141,6 +149,8 @@ def run(arguments: Sequence[str] | None = None) -> None:
     try:
         app(args=words, prog_name="khop")
     except Exception as error:  # the outermost level of the command
+        if interrupts:
+            raise KeyboardInterrupt from None
         if debug:
             raise
         again = shlex.join(["khop", DEBUG, *words])

@@ -28,6 +28,7 @@ from khop.config.gpu import check_gpu_is_there
 from khop.config.read import RawRun
 from khop.config.saved_run import CONFIG
 from khop.config.values import RunConfig
+from khop.errors import told
 from khop.profiling.bottleneck import Bottleneck, bottleneck
 from khop.profiling.machine import this_machine
 from khop.profiling.records import RankRecord, Recorder, without_first
@@ -88,7 +89,7 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
             say(console, f"stopped after {done} of {asked} steps")
         _conclude(console, run, folder, _found(records, run.config), request)
     if done < asked:
-        raise KeyboardInterrupt
+        raise told(KeyboardInterrupt())
 
 
 def _shared_folder(config: RunConfig, group: Group) -> Path:

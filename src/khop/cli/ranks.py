@@ -16,11 +16,12 @@ from khop.cli.bytes_bar import bytes_bar
 from khop.cli.commands.shared import RankOptions
 from khop.cli.failures import INTERRUPTED, TERMINATED
 from khop.cli.kernels import kernel_lines
+from khop.cli.lines import tell
 from khop.cli.start import set_warnings_up
 from khop.config.build import Run, prepare
 from khop.config.read import RawRun, with_options
 from khop.config.values import RunConfig
-from khop.errors import Terminated
+from khop.errors import Terminated, is_told
 from khop.loading.cores import cores_of_rank, sampler_threads
 from khop.process_tuning import tune_memory
 from khop.runtime.group import Group, this_group
@@ -47,10 +48,10 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
             interface=config.interface,
             allow=_permissions(config, ranks),
         )
-    except Terminated:
-        raise typer.Exit(TERMINATED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        if not is_told(stop):
+            tell("stopped")
+        raise typer.Exit(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED) from None
 
 
 def _watched(work: RankWork[Request], rank: int, device: torch.device, request: Request) -> None:

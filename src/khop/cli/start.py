@@ -6,9 +6,11 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 from khop.cli.failures import INTERRUPTED
@@ -22,13 +24,42 @@ def run(arguments: Sequence[str] | None = None) -> None:
     tune_before_torch()
     set_warnings_up()
     try:
-        import_module("khop.cli.main").run(arguments)
+        with _ended_by_interrupts():
+            command = import_module("khop.cli.main")
+        command.run(arguments)
     except KeyboardInterrupt:
         print("khop: stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
         if arguments is None:  # the process is ending, and Ctrl-C must not interrupt its last steps
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """End this process at once on Ctrl-C while modules load: some of them swallow a KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os.write(2, b"khop: stopped\n")
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+
+
+interrupts: list[int] = []  # Ctrl-C of this process; a library may turn the exception into another one
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C as Python does, and note it."""
+    interrupts.append(number)
+    raise KeyboardInterrupt
 
 
 def set_warnings_up() -> None:

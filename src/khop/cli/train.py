@@ -44,7 +44,7 @@ from khop.config.own_features import own_features
 from khop.config.read import RawRun, to_toml
 from khop.config.resolve import notes_of
 from khop.config.values import RunConfig
-from khop.errors import PeerLost
+from khop.errors import PeerLost, told
 from khop.graph.node_ids import stored_ids
 from khop.reporting.scores import scores_of
 from khop.runtime.group import Group, this_group
@@ -204,11 +204,13 @@ def _stoppable(folder: Path, rank: int) -> Iterator[None]:
     resume = ("khop", "train", "--resume", str(folder))
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if rank == 0 and last.is_dir():
             tell(f"stopped; the last checkpoint is {last}", *resume)
         elif rank == 0:
             tell("stopped; there is no checkpoint yet")
+        if rank == 0:
+            told(stop)
         raise
     except PeerLost as lost:
         hint = f"continue with: {shlex.join(resume)}" if last.is_dir() else "there is no checkpoint yet"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 
 BROKEN = 70  # exit code of a rank that ends because its parent or its group is gone
+STOPPING = (signal.SIGINT, signal.SIGTERM)  # blocked by the parent while it starts this process
 
 _grace_s = 0.0
 
@@ -19,6 +21,9 @@ def main(pipe: int, tracker: int) -> None:
     other end for as long as it lives. The kernel closes that end however the parent dies, also before this
     process has begun. It stays open when only the thread that started this process ends.
     """
+    for number in STOPPING:  # until the work begins, a signal ends this process at once and without a word
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     watched = os.dup(pipe)  # spawn_main closes `pipe` once the work is read
     threading.Thread(target=_end_with_parent, args=(watched,), name="khop-parent", daemon=True).start()
     from multiprocessing.spawn import spawn_main  # imported late: the watch has to begin first

@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.resource_tracker import getfd
 from types import FrameType
 
-from khop.errors import PeerLost, Terminated
+from khop.errors import PeerLost, Terminated, is_told, told
 from khop.runtime.interfaces import LOOPBACK
 from khop.runtime.launchers import RankInfo
 from khop.runtime.listening_stores import hosted_store, reached_store
-from khop.runtime.rank_entry import grant_grace
+from khop.runtime.rank_entry import STOPPING, grant_grace
 from khop.runtime.rank_process import RankProcess
 from khop.runtime.torch_types import TCPStore
 from khop.runtime.watch import GRACE_S
 
 STOPPING_S = 15.0  # for ranks to save their work after a signal to stop
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_HELD = frozenset(_SIGNALS)
+_TOLD = {128 + signal.SIGINT, 128 + signal.SIGTERM}  # exit codes of ranks that were stopped
+_UNTOLD = 71  # exit code of a rank that was stopped and has not said so
+_STOPPED = {*_TOLD, _UNTOLD, -signal.SIGINT}
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,11 @@ def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[objec
     try:
         with _passing_on(ranks, signals):
             for process in ranks:
-                _start(process)
-            _await_end(ranks, signals)
+                if not signals:
+                    _start(process)
+                    if signals:  # it came before the process had an id
+                        _send(process, signals[-1])
+            _await_end([process for process in ranks if process.pid is not None], signals)
     finally:
         ended = [process for process in ranks if _end(process)]
     _raise_for([process for process in ranks if process not in ended], signals, store)
@@ -82,11 +87,12 @@ def _name(rank: int) -> str:
 
 
 def _start(process: RankProcess) -> None:
-    """Start a rank that blocks signals until it has its own process group.
+    """Start a rank with signals blocked: neither this process nor the rank can stop half-way.
 
-    A terminal's Ctrl-C thus reaches it once, from this process, and never during its imports.
+    A signal during the imports of the rank ends it at once; later ones reach it once, from this process.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    getfd()  # starts the tracker of multiprocessing, which unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         process.start()
     finally:
@@ -95,29 +101,33 @@ def _start(process: RankProcess) -> None:
 
 def _rank(target: Callable[..., None], rank_info: RankInfo, *arguments: object) -> None:
     """Run the target in a started process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     os.setpgrp()
     grant_grace(GRACE_S)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _terminate)
-    number = signal.SIGINT
+    signals: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    for number in STOPPING:
+        signal.signal(number, stop)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         target(rank_info, *arguments)
         return
-    except KeyboardInterrupt as stop:
-        for again in _SIGNALS:  # a further signal must not interrupt the interpreter's shutdown
-            signal.signal(again, signal.SIG_IGN)
-        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-    except SystemExit:
-        raise
     except BaseException as error:
-        _tell(rank_info, error)
-        raise SystemExit(1) from None
-    raise SystemExit(128 + number)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+        if not (signals or isinstance(error, KeyboardInterrupt)):
+            if not isinstance(error, SystemExit):
+                _tell(rank_info, error)
+                raise SystemExit(1) from None
+            raise
+        for again in STOPPING:  # a further signal must not interrupt the interpreter's shutdown
+            signal.signal(again, signal.SIG_IGN)
+        is_termination = signal.SIGTERM in signals or isinstance(error, Terminated)
+        number = signal.SIGTERM if is_termination else signal.SIGINT
+        code = 128 + number if is_told(error) else _UNTOLD
+    raise SystemExit(code)
 
 
 def _tell(rank_info: RankInfo, error: BaseException) -> None:
@@ -140,16 +150,20 @@ def _passing_on(ranks: Sequence[RankProcess], signals: list[int]) -> Iterator[No
     def pass_on(number: int, frame: FrameType | None) -> None:
         signals.append(number)
         for process in ranks:
-            if process.pid is not None and process.exitcode is None:
-                with suppress(ProcessLookupError):  # it has ended since
-                    os.kill(process.pid, number)
+            _send(process, number)
 
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    before = {number: signal.signal(number, pass_on) for number in STOPPING}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _send(process: RankProcess, number: int) -> None:
+    if process.pid is not None and process.exitcode is None:
+        with suppress(ProcessLookupError):  # it has ended since
+            os.kill(process.pid, number)
 
 
 def _await_end(ranks: Sequence[RankProcess], signals: Sequence[int]) -> None:
@@ -177,8 +191,11 @@ def _end(process: RankProcess) -> bool:
 
 def _raise_for(ranks: Sequence[RankProcess], signals: Sequence[int], store: TCPStore) -> None:
     """Raise the first error among ranks that have ended by themselves."""
-    if signals:
-        raise Terminated if signal.SIGTERM in signals else KeyboardInterrupt
+    codes = {process.exitcode for process in ranks}
+    if signals or codes & _STOPPED:
+        is_termination = signal.SIGTERM in signals or 128 + signal.SIGTERM in codes
+        stop = Terminated() if is_termination else KeyboardInterrupt()
+        raise told(stop) if codes & _TOLD else stop
     failures = [
         Failure(**json.loads(store.get(f"failure/{process.name}")))
         for process in ranks
