@@ -127,7 +127,7 @@ def saint(folder: Path, kind: str = "classes") -> None:
         indptr=np.array([0, 1, 1, 2], np.int32), shape=np.array([3, 3]),
     )  # fmt: skip
     np.save(folder / "feats.npy", np.arange(6.0).reshape(3, 2))
-    classes = {"0": 1, "2": 0} if kind == "classes" else {"0": [0, 1], "2": [1, 0]}
+    classes = {"0": 1, "2": 0} if kind == "classes" else {"0": [0, 1], "1": [1, 1], "2": [1, 0]}
     (folder / "class_map.json").write_text(json.dumps(classes))
     (folder / "role.json").write_text(json.dumps({"tr": [0], "va": [1], "te": [2]}))
 

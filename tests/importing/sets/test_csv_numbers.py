@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from importing.sets.layouts import gz_rows
-from khop.importing.sets import csv_blocks as blocks
+from khop.importing.sets import raw_arrays as blocks
 from khop.importing.sets.raw_arrays import Scratch, csv_numbers
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from khop.importing.sets import npz_array as module
+from khop.importing.sets import raw_arrays as module
 from khop.importing.sets.raw_arrays import NpzArray
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from khop.importing.sets.ogb import OGB_SETS
 from khop.importing.sets.published import PUBLISHED
-from khop.importing.sets.pyg_raw import PYG_RAW
+from khop.pyg.import_set import PYG_RAW
 
 
 def test_all_sets_of_ogb_and_torch_geometric_but_one_have_a_result() -> None:

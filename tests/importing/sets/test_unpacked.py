@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.importing.sets import unpacked as module
+from khop.importing.sets import downloads as module
 from khop.importing.sets.downloads import unpacked
 
 

@@ -45,7 +45,7 @@ class Pyg:
     """A data set of torch_geometric with one graph."""
 
     Options = PygOptions
-    build = ImportedLater("khop.importing.sets.pyg:pyg_importer")
+    build = ImportedLater("khop.pyg.import_set:pyg_importer")
 
 
 @dataclass(frozen=True)

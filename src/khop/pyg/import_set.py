@@ -1,0 +1,201 @@
+"""Import of torch_geometric's data sets: all steps of `khop import pyg:NAME`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.datasets import Amazon, AmazonProducts, Coauthor, Flickr, Reddit, Yelp
+
+from khop.api.open_graph import Graph
+from khop.datasets.importers import ImportContext
+from khop.graph.atomic import refuse_existing
+from khop.graph.progress import ProgressCallback
+from khop.graph.tables import EdgeTable, NodeTable
+from khop.importing.sets.downloads import fetched, fetched_file, mirrored
+from khop.importing.sets.options import PygOptions
+from khop.importing.sets.raw_arrays import NpzArray
+from khop.importing.sets.set_graph import SetGraph, memory_budget
+from khop.importing.sets.tensor_file import tensor_file
+from khop.pyg.convert import graph_from_pyg
+
+LABEL = "y"
+_PROCESSED = Path("processed", "data.pt")
+_CLASSES = ("torch_geometric.data.data.Data", "torch_geometric.data.hetero_data.HeteroData")
+_SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+_SHCHUR_ARRAYS = ("data", "indices", "indptr", "shape")
+_LINE = (
+    'python -c "from torch_geometric.datasets import {name}; from khop import graph_from_pyg; '
+    "graph_from_pyg({name}('data')[0]).save('{name}')\""
+)
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """A set whose raw files are plain arrays."""
+
+    files: tuple[str, ...]
+    make: Callable[[str], Any]  # of a root folder
+    url: str | None = None  # of the archive or file; None: the publisher has no plain address
+
+
+def _shchur(file: str, make: Callable[..., Any], name: str) -> _Raw:
+    return _Raw((f"{file}.npz",), lambda root: make(root, name), f"{_SHCHUR}/{file}.npz")
+
+
+_SAINT = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
+PYG_RAW: Mapping[str, _Raw] = {
+    "Reddit": _Raw(("reddit_data.npz", "reddit_graph.npz"), Reddit, "https://data.dgl.ai/dataset/reddit.zip"),
+    "Flickr": _Raw(_SAINT, Flickr),
+    "Yelp": _Raw(_SAINT, Yelp),
+    "AmazonProducts": _Raw(_SAINT, AmazonProducts),
+    "Amazon-Computers": _shchur("amazon_electronics_computers", Amazon, "Computers"),
+    "Amazon-Photo": _shchur("amazon_electronics_photo", Amazon, "Photo"),
+    "Coauthor-CS": _shchur("ms_academic_cs", Coauthor, "CS"),
+    "Coauthor-Physics": _shchur("ms_academic_phy", Coauthor, "Physics"),
+}
+
+
+@dataclass(frozen=True)
+class PygImporter:
+    """An import of a data set of torch_geometric."""
+
+    asked: str  # name of a set, or a folder
+    root: Path | None
+    mirror: str | None
+    context: ImportContext
+
+    @property
+    def name(self) -> str:
+        """Name of the set."""
+        return Path(self.asked).name
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its counts."""
+        refuse_existing(out)
+        graph = _set_of(self.name, self._read(notice))
+        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
+
+    def _read(self, notice: ProgressCallback | None) -> Data | HeteroData:
+        root, raw = self._root(notice), PYG_RAW.get(self.name)
+        for folder in (root, root / self.name, root / self.name.partition("-")[2]):
+            for place in (folder, folder / "raw", folder / self.name.lower()):
+                if raw is not None and (place / raw.files[0]).is_file():
+                    return _made(raw, place)
+            if (folder / _PROCESSED).is_file():
+                return _processed(folder / _PROCESSED)
+            if any((folder / "raw").glob("ind.*")):
+                raise ValueError(
+                    f"{folder / 'raw'}: the raw files of Planetoid are pickles, and reading them may execute "
+                    f"code; if you trust them, let torch_geometric convert them once: {_line('Planetoid')}"
+                )
+        raise ValueError(
+            f"{root}: has neither {_PROCESSED} nor raw files of {self.name}; {_way_out(self.name)}"
+        )
+
+    def _root(self, notice: ProgressCallback | None) -> Path:
+        """Return the folder with the files: as named, or of a download."""
+        if self.root is not None:
+            return self.root
+        if (self.context.folder / self.asked).is_dir():
+            return self.context.folder / self.asked
+        raw = PYG_RAW.get(self.name)
+        if raw is None or raw.url is None:
+            raise ValueError(f"pyg:{self.asked}: {_way_out(self.name)}")
+        url = mirrored(raw.url, self.mirror)
+        if url.endswith(".zip"):
+            return fetched(url, self.context, notice)
+        return fetched_file(url, self.context, notice).parent
+
+
+def pyg_importer(options: PygOptions, context: ImportContext) -> PygImporter:
+    """Make the importer."""
+    root = None if options.root is None else context.folder / options.root
+    return PygImporter(options.name, root, options.mirror, context)
+
+
+def _made(raw: _Raw, folder: Path) -> Data:
+    """Let torch_geometric convert raw files, in a folder of its own: those of the user stay as they are."""
+    for name in raw.files:
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name}: no such file; give the folder as it was published")
+    if len(raw.files) == 1:  # torch_geometric allows pickles here, and reads these arrays alone
+        names = [f"{kind}_{part}" for kind in ("attr", "adj") for part in _SHCHUR_ARRAYS]
+        for name in (*names, "labels"):
+            NpzArray.of(folder / raw.files[0], name)
+    with tempfile.TemporaryDirectory() as root, contextlib.redirect_stderr(io.StringIO()):
+        for place in {"raw", *(f"{name}/raw" for name in ("Computers", "Photo", "CS", "Physics"))}:
+            (Path(root) / place).mkdir(parents=True)
+            for name in raw.files:
+                os.symlink((folder / name).absolute(), Path(root) / place / name)
+        try:
+            return raw.make(root)[0]
+        except (ValueError, LookupError, TypeError, OSError, EOFError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{folder}: cannot be read ({reason}); give the folder as published") from None
+
+
+def _processed(path: Path) -> Data | HeteroData:
+    """Read one graph as torch_geometric stores it, without its classes and without unpickling them."""
+    given = tensor_file(path, _CLASSES)
+    data, slices = given[:2] if isinstance(given, tuple) and len(given) in (2, 3) else (given, None)
+    if slices is not None:
+        raise ValueError(f"{path}: holds several graphs; sets of one graph are imported")
+    if not isinstance(data, dict):
+        kind = type(data).__name__
+        raise ValueError(f"{path}: holds a {kind}, and torch_geometric's to_dict() is expected")
+    return HeteroData.from_dict(data) if "_global_store" in data else Data.from_dict(data)
+
+
+def _set_of(name: str, data: Data | HeteroData) -> SetGraph:
+    """Return tables of a graph. Answers of 0 and 1 per node are several labels."""
+    for store in data.stores:
+        labels = store.get(LABEL)
+        if isinstance(labels, torch.Tensor) and labels.dim() == 2:
+            if labels.shape[1] == 1:
+                store[LABEL] = labels.view(-1)
+            elif bool(((labels == 0) | (labels == 1)).all()):
+                store[LABEL] = labels.to(torch.uint8)
+    graph = graph_from_pyg(data)
+    nodes = {node_type: _nodes(graph, node_type) for node_type in graph.schema.node_types}
+    edges = {}
+    for edge_type in graph.schema.edge_types:
+        csc = graph.csc(edge_type)
+        edges[edge_type] = EdgeTable(csc.indices, csc.destinations(), dict(graph.columns[edge_type]))
+    kinds = {
+        node_type: "multi-label" for node_type, table in nodes.items()
+        if graph.columns[node_type].get(LABEL, torch.empty(0)).dtype == torch.uint8
+    }  # fmt: skip
+    return SetGraph(name, nodes, edges, kinds)
+
+
+def _nodes(graph: Graph, node_type: str) -> NodeTable:
+    columns = dict(graph.columns[node_type])
+    splits = {
+        name: graph.split(name)[node_type] for name in graph.split_names if node_type in graph.split(name)
+    }
+    splits = {name: ids for name, ids in splits.items() if len(ids)}
+    specs = graph.schema.columns[node_type]
+    classes = {name: spec.num_classes for name, spec in specs.items() if spec.num_classes}
+    unknown = [LABEL] if LABEL in columns and columns[LABEL].is_floating_point() else []
+    return NodeTable(graph.num_nodes(node_type), columns, splits, classes, unknown=unknown)
+
+
+def _way_out(name: str) -> str:
+    there = ", ".join(name for name, raw in PYG_RAW.items() if raw.url is not None)
+    return (
+        f"khop downloads {there}; for others give --root, the folder of the set with its raw files or "
+        f"processed/data.pt, or let torch_geometric convert it once, which may execute code: {_line(name)}"
+    )
+
+
+def _line(name: str) -> str:
+    return _LINE.format(name=name if name.isidentifier() else "NAME")
