@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from khop.cli.failures import BAD_INPUT, FAILED, exit_code, sentence
@@ -32,6 +33,12 @@ FAMILY = Family("khop_test.failing", {})
         (RuntimeError("Triton Error [HIP]:  Code: 2, Messsage: out of memory"), FAILED, LESS_ON_GPU),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling X"), FAILED, LESS_ON_GPU),
         (RuntimeError("DuckDB: out of memory"), FAILED, "out of memory): lower the batch size"),
+        (
+            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+            FAILED,
+            "UnicodeDecodeError: 'utf-8' codec can't",
+        ),
+        (pa.ArrowInvalid("UTF8"), FAILED, "ArrowInvalid: UTF8 (unexpected; this is likely a bug in khop"),
         (KeyError("a"), FAILED, "KeyError: 'a' (unexpected; this is likely a bug in khop, its traceback: X)"),
         (AssertionError(), FAILED, "AssertionError (unexpected"),
     ],

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,6 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from khop import import_tables
+from khop.cli.main import run
 
 from .conftest import Ran
 
@@ -730,8 +736,8 @@ FOREIGN = re.compile(
     r"|UTF8|should (be|have)|\bLINE \d|codec|0x"
 )
 REMEDIES = re.compile(
-    r"; .*\b(give|write|correct|rename|did you mean|there are|add|convert|complete|remove|close|restore|save"
-    r"|name|use|cast|unpack|set|export|orphans|missing|must)\b|: must \w+|not TOML"
+    r"[;:,] .*\b(give|leave|write|correct|rename|did you mean|there are|add|convert|complete|remove|close"
+    r"|restore|save|name|use|cast|unpack|set|export|orphans|missing|must)\b|: must \w+|not TOML"
 )
 
 
@@ -786,3 +792,198 @@ def test_input_is_refused_in_a_sentence(folder: Path, khop_command: Command, cas
     (folder / "shop.toml").write_text(spec_of(case))
     check(khop_command("import", "shop.toml", "out", "--threads", "1"), case)
     assert not (folder / "out").exists()
+
+
+ITEMS_OF_SPEC = """[nodes.item]
+files = ["items.parquet"]
+id = "id"
+label = "kind"
+split = { ratio = [0.5, 0.25, 0.25] }
+"""
+DAY = (
+    SPEC.replace(ITEMS_OF_SPEC, "[nodes.item]\n")
+    .replace("users.csv", "new.csv")
+    .replace("buys.csv", "late.csv")
+)
+NEW, LATE = b"id,age,city\nn1,3,Rome\n", b"user,item,price,at\nn1,1,2,2024-03-01T00:00:00Z\n"
+
+
+def later(name: str, files: Files, says: str, *edits: tuple[str, str]) -> Case:
+    """Tables to append."""
+    return Case(name, {"new.csv": NEW, "late.csv": LATE, **files}, says, edits, DAY)
+
+
+APPEND = [
+    later(
+        "empty", {"new.csv": b""}, r"nodes.user.files: new.csv: is empty; the first row must name the columns"
+    ),
+    later("no file", {}, r"nodes.user.files: nix.csv: no such file in", ("new.csv", "nix.csv")),
+    later("no column", {"new.csv": b"id,age\nn1,3\n"}, r"no column 'city' in new.csv; there are id, age"),
+    later("short row", {"new.csv": NEW + b"n2,3\n"}, r"new.csv, line 3, column 'city': the row has 2 fields"),
+    later("Latin-1", {"new.csv": NEW + b"n2,3,\xe9\n"}, r"new.csv, line 3: invalid UTF-8; .*encoding"),
+    later(
+        "no number",
+        {"new.csv": NEW + b"n2,x,a\n"},
+        r"new.csv, row 2: nodes.user.columns.age is 'x': no number",
+    ),
+    later(
+        "id null", {"new.csv": NEW + b",3,a\n"}, r"new.csv, row 2: nodes.user.id is null; .*correct the row"
+    ),
+    later("known id", {"new.csv": NEW + b"u1,3,a\n"}, r"new.csv, row 2: nodes.user.id is 'u1', a node of"),
+    later(
+        "no time", {"late.csv": LATE + b"n1,1,1,noon\n"}, r"late.csv, row 2: .*time is 'noon': no ISO 8601"
+    ),
+    later(
+        "no integer", {"late.csv": LATE + b"n1,x,1,\n"}, r"late.csv, row 2: .*item is 'x', .*write it as an"
+    ),
+    later(
+        "orphan",
+        {"late.csv": LATE + b"n9,1,1,2024-03-01T00:00:00Z\n"},
+        r"late.csv, row 2: .*user is 'n9'",
+        REFUSED,
+    ),
+    later("no TOML", {}, r"day.toml: not TOML", ("[nodes.user]", "[nodes.user")),
+    later(
+        "other kind",
+        {},
+        r'age: is a "category", and .* have a "number"; leave',
+        ('age = "number"', 'age = "category"'),
+    ),
+    later(
+        "no such type", {}, r"no node type 'user'; there are usr, item; add", ("[nodes.user]", "[nodes.usr]")
+    ),
+    later(
+        "SQLite",
+        {"day.db": of_sqlite(*SQLITE_USERS, keep=5000)},
+        r"nodes.user.database: day.db: is cut off; restore",
+        ('files = ["new.csv"]', 'database = "day.db"\ntable = "users"\norder_by = "id"'),
+    ),
+]
+DELETE = [
+    ("user", r"--delete 'user': give a node type and an id"),
+    ("usr=u1", r"no node type 'usr'; there are"),
+    ("user=zz", r"no user has the id 'zz'; 1 of 1 ids are unknown, leave them out"),
+    ("item=x", r"id 'x': ids of 'item' are integers of 64 bits; correct it"),
+    (f"item={10**20}", r"id '10+': ids of 'item' are integers of 64 bits; correct it"),
+    ("user=@none.txt", r"none.txt: no such file; give a text file with an id in each line"),
+    ("user=@folder.csv", r"folder.csv: is a folder; give a text file with an id in each line"),
+    ("user=@bytes.txt", r"bytes.txt, line 2: invalid UTF-8; save the file as UTF-8"),
+]
+PAIR_FILES: dict[str, tuple[bytes, str]] = {
+    "empty.csv": (b"", r"pairs.files: empty.csv: is empty; the first row must name the columns"),
+    "delimiter.csv": (b"user;item\nu1;1\n", r"no column 'user' in delimiter.csv; .*give delimiter = .;."),
+    "case.csv": (b"User,item\nu1,1\n", r"pairs: no column 'user' in case.csv; did you mean User"),
+    "short.csv": (PAIRS + b"u1\n", r"short.csv, line 4, column 'item': the row has 1 fields"),
+    "word.csv": (PAIRS + b"u1,x\n", r"word.csv, row 3: pairs: item is 'x', .*write it as an integer"),
+    "null.csv": (PAIRS + b"u1,\n", r"null.csv, row 3: pairs: item is null; .*correct the row"),
+    "bytes.csv": (PAIRS + b"\xff,1\n", r"bytes.csv, line 4: invalid UTF-8"),
+    "nul.csv": (PAIRS + b"u\x001,1\n", r"nul.csv, row 3: .*column 'user' has a NUL byte; correct the row"),
+    "quote.csv": (PAIRS + b'u1,"1\n', r"quote.csv, line 4: a quote is not closed; correct the line"),
+    "utf16.csv": (PAIRS.decode().encode("utf-16"), r'utf16.csv: is UTF-16; give encoding = "utf-16"'),
+    "cut.csv.gz": (gzip.compress(PAIRS)[:-9], r"cut.csv.gz: is cut off; write it again"),
+    "plain.csv.gz": (PAIRS, r"plain.csv.gz: is not compressed as its name says"),
+    "text.parquet": (PAIRS, r"text.parquet: is not a Parquet file, or is damaged; write it again"),
+    "column.parquet": (parquet(user=["u1"]), r"pairs: no column 'item' in column.parquet; there are user"),
+    "fraction.parquet": (
+        parquet(user=["u1"], item=[1.5]),
+        r"pairs: item: ids are double; convert the column",
+    ),
+    "list.parquet": (parquet(user=[["u1"]], item=[1]), r"pairs: user: ids are list.*; convert the column"),
+    "text.arrow": (PAIRS, r"text.arrow: is not an Arrow file, or is damaged"),
+    "pairs.txt": (PAIRS, r"pairs.txt: unknown format; give files that end in"),
+}
+GUESS = [
+    ("short.csv", b"a,b\n1\n", r"--guess: short.csv, line 2, column 'b': the row has 1 fields"),
+    ("empty.csv", b"", r"--guess: empty.csv: is empty; the first row must name the columns"),
+    ("text.parquet", b"a,b\n", r"--guess: text.parquet: is not a Parquet file, or is damaged"),
+    ("latin.csv", b"a,b\n1,\xe9\n", r"--guess: latin.csv, line 2: invalid UTF-8"),
+    ("none.csv", None, r"--guess: none.csv: no such file in"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the graph `shop` and a run of links on it, `run`."""
+    home = tmp_path_factory.mktemp("trained")
+    written(home, {"users.csv": USERS, "items.parquet": ITEMS, "buys.csv": BUYS})
+    (home / "shop.toml").write_text(SPEC)
+    import_tables(home / "shop.toml", home / "shop")
+    (home / "run.toml").write_text(RUN.replace('"shop"', f'"{home}/shop"').replace('"run"', f'"{home}/run"'))
+    with pytest.raises(SystemExit) as left:
+        run(["train", str(home / "run.toml")])
+    assert not left.value.code
+    return home
+
+
+@pytest.mark.parametrize("case", APPEND, ids=str)
+def test_tables_to_append_are_refused_in_a_sentence(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, case: Case
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained / "shop", "shop")
+    written(tmp_path, case.files)
+    Path("day.toml").write_text(spec_of(case))
+    check(khop_command("append", "shop", "day.toml"), case)
+    assert khop_command("verify", "shop").code == 0
+
+
+@pytest.mark.parametrize(("word", "says"), DELETE)
+def test_ids_to_delete_are_refused_in_a_sentence(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    khop_command: Command,
+    word: str,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, {"folder.csv/a": b"", "bytes.txt": b"u1\n\xff\n"})
+    check(khop_command("append", str(trained / "shop"), "--delete", word), Case(word, {}, says))
+
+
+@pytest.mark.parametrize("name", PAIR_FILES)
+def test_pairs_are_refused_in_a_sentence(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, says = PAIR_FILES[name]
+    Path(name).write_bytes(content)
+    check(khop_command("predict", str(trained / "run"), "--pairs", name), Case(name, {}, says))
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
+def test_a_file_of_no_pairs_gives_no_rows(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty = pa.array([], pa.string())
+    Path(name).write_bytes(b"user,item\n" if name.endswith("csv") else parquet(user=empty, item=empty))
+    ran = khop_command("predict", str(trained / "run"), "--pairs", name, "--out", "scores.parquet")
+    assert ran.code == 0, ran.stderr
+    scores = pq.read_table("scores.parquet")
+    assert (scores.column_names, scores.num_rows) == (["source_id", "destination_id", "score"], 0)
+
+
+@pytest.mark.parametrize(("name", "content", "says"), GUESS)
+def test_files_to_guess_are_refused_in_a_sentence(
+    folder: Path, khop_command: Command, name: str, content: bytes | None, says: str
+) -> None:
+    if content is not None:
+        (folder / name).write_bytes(content)
+    check(khop_command("import", "--guess", "users.csv", name), Case(name, {}, says))
+
+
+@pytest.mark.parametrize("case", [CSV[0], FILES[0], DATABASES[0], SPECS[-1]], ids=str)
+def test_a_process_prints_the_sentence_and_no_result(folder: Path, case: Case) -> None:
+    written(folder, case.files)
+    (folder / "shop.toml").write_text(spec_of(case))
+    ran = subprocess.run(
+        [sys.executable, "-m", "khop", "import", "shop.toml", "out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    check(Ran(ran.returncode, ran.stdout, ran.stderr), case)
+    *progress, error = ran.stderr.splitlines()  # a line of progress on a slow machine
+    assert (ran.stdout, re.search(case.says, error) is not None) == ("", True)
+    assert all(line.startswith("khop: ") for line in progress)

@@ -59,7 +59,7 @@ def test_saving_and_sorting_keep_the_ids(shop: Path, tmp_path: Path) -> None:
         ("place", ["a"], "ids of 'place' are not stored; its nodes are 0 to 1"),
         ("shop", ["a"], "no node type 'shop'"),
         ("user", [5], "id 5: ids of 'user' are text; give it in quotes"),
-        ("item", ["x"], "ids of 'item' are integers of 64 bits: .*'x'"),
+        ("item", ["x"], "id 'x': ids of 'item' are integers of 64 bits"),
         ("item", [2**63], "ids of 'item' are integers of 64 bits"),
     ],
 )

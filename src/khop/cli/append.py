@@ -43,7 +43,19 @@ def ids_by_type(words: list[str]) -> dict[str, list[str]]:
         if id_.startswith("@"):
             file = Path(id_[1:])
             if not file.is_file():
-                raise ValueError(f"--delete {word!r}: {file}: no such file")
-            ids = [line for line in file.read_text(encoding="utf-8").splitlines() if line]
+                what = "is a folder" if file.is_dir() else "no such file"
+                raise ValueError(
+                    f"--delete {word!r}: {file}: {what}; give a text file with an id in each line"
+                )
+            ids = [line for line in _text(file).splitlines() if line]
         found.setdefault(node_type, []).extend(ids)
     return found
+
+
+def _text(file: Path) -> str:
+    content = file.read_bytes()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(f"--delete: {file}, line {line}: invalid UTF-8; save the file as UTF-8") from None

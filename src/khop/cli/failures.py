@@ -29,16 +29,25 @@ _LESS_ON_GPU = (
 )
 
 
+# Packages whose ValueErrors are not sentences of khop: it turns those that it expects into its own.
+_FOREIGN = ("pyarrow", "json", "numpy", "pydantic_core", "tomllib", "duckdb")
+
+
 def exit_code(error: Exception) -> int:
     """Return the exit code of the command for this error."""
-    return BAD_INPUT if isinstance(error, ValueError) else FAILED
+    return BAD_INPUT if _is_about_input(error) else FAILED
+
+
+def _is_about_input(error: Exception) -> bool:
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, ValueError) and not isinstance(error, UnicodeError) and package not in _FOREIGN
 
 
 def sentence(error: Exception, again: str) -> str:
     """Return the error as a sentence. `again` is a command to show the traceback of an unexpected error."""
     if isinstance(error, OSError):
         return _of_machine(error)
-    if isinstance(error, (ValueError, PeerLost)):
+    if _is_about_input(error) or isinstance(error, PeerLost):
         return str(error)
     reason = str(error).strip().partition("\n")[0]
     if _NO_GPU_MEMORY.search(str(error)):

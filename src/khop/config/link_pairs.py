@@ -15,7 +15,8 @@ from khop.config.joined_run import JoinedRun
 from khop.config.parts import words_of
 from khop.graph.import_record import import_record
 from khop.graph.node_ids import OwnIds, ids_in
-from khop.importing.id_column import keys_of
+from khop.importing.id_column import id_kind, keys_of
+from khop.importing.rows import Rows, no_rows
 from khop.importing.source import OpenSource, SourceFolder
 from khop.importing.spec import Source
 from khop.kernels.id_table import Keys, StringKeys
@@ -48,17 +49,29 @@ class Pairs:
         spec = Source(files=(os.fspath(table),)) if is_file else Source(rows=table)
         source = OpenSource.open(spec, _KEY, SourceFolder(Path(), {}))
         source.check(dict.fromkeys(columns, _KEY))
+        for column in columns:
+            dtype = source.table.schema.field(column).type
+            if str(dtype) != "null":  # of an empty table of pandas
+                id_kind([(f"{_KEY}: {column}", dtype, source.is_untyped)], None, edge_type[0])
         return cls(source, columns, (_Ids.of(edge_type[0], joined), _Ids.of(edge_type[2], joined)))
 
     def __iter__(self) -> Iterator[PairRows]:
-        for piece in self.source.pieces(self.columns):
-            rows = piece()
+        for rows in self._rows():
             arrays = rows.column(self.columns[0]), rows.column(self.columns[1])
             nodes = [
                 ids.nodes(keys_of(array, ids.kind, f"{_KEY}: {column}", rows.row))
                 for ids, array, column in zip(self.ids, arrays, self.columns, strict=True)
             ]
             yield PairRows(arrays, (nodes[0], nodes[1]))
+
+    def _rows(self) -> Iterator[Rows]:
+        """Yield the rows of the table, at least one piece: it has the types of the columns."""
+        is_empty = True
+        for piece in self.source.pieces(self.columns):
+            is_empty = False
+            yield piece()
+        if is_empty:
+            yield no_rows(self.source.table, self.columns)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from khop.config.joined_run import JoinedRun
 from khop.config.link_pairs import PairRows, Pairs
 from khop.config.link_run_task import LinkTask
 from khop.config.parts import in_flight_of
+from khop.importing.disk_estimate import table_rows
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.collective_chunks import InferenceWork
 from khop.inference.later_graph import Neighborhood
@@ -40,11 +41,11 @@ class PairPredictions:
         A score is null where no node has one of the ids. The neighborhoods of `evaluation.batch_size` pairs
         are in memory at a time.
         """
-        done = 0
+        done, total = 0, table_rows(self.pairs.source)
         for rows in self.pairs:
             yield self._scored(rows)
             done += rows.nodes[0].numel()
-            self.progress(done, done)
+            self.progress(done, max(done, total))
 
     def _scored(self, rows: PairRows) -> Columns:
         pyarrow, (sources, destinations) = parquet(), rows.nodes

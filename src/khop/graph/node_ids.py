@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from khop.schema import NodeType
 
 STRING, INTEGER = "string", "int64"
 _CHECKED_AT_ONCE = 1 << 18
+_LEAST = -(1 << 63)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +68,13 @@ class OwnIds:
                 if not isinstance(id_, str):
                     raise ValueError(f"id {id_!r}: ids of {self.node_type!r} are text; give it in quotes")
             return StringKeys.of(list(ids))
-        try:
-            return np.array([int(id_) for id_ in ids], np.int64)
-        except (ValueError, OverflowError) as error:
-            raise ValueError(f"ids of {self.node_type!r} are integers of 64 bits: {error}") from error
+        return np.array([self._integer(id_) for id_ in ids], np.int64)
+
+    def _integer(self, id_: str | int) -> int:
+        with suppress(TypeError, ValueError, OverflowError):
+            if _LEAST <= int(id_) <= -_LEAST - 1:
+                return int(id_)
+        raise ValueError(f"id {id_!r}: ids of {self.node_type!r} are integers of 64 bits; correct it")
 
 
 def first_lost(ids: OwnIds) -> int:

@@ -22,22 +22,24 @@ def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
 
     `encoders` identifies the encoders of later data.
     """
-    sources = [*spec.nodes.values(), *spec.edges.values(), *spec.edges_from]
-    if any(source.rows is not None for source in sources):
+    sources: list[tuple[str, Source]] = [(f"nodes.{name}", node) for name, node in spec.nodes.items()]
+    sources += [(f'edges."{name}"', edge) for name, edge in spec.edges.items()]
+    sources += [(f"edges_from[{number}]", table) for number, table in enumerate(spec.edges_from)]
+    if any(source.rows is not None for _, source in sources):
         return uuid.uuid4().hex
-    files = [state for source in sources for state in _states(source, folder)]
+    files = [state for key, source in sources for state in _states(source, folder, key)]
     content: dict[str, Any] = {"format": FORMAT, "spec": spec.model_dump(mode="json"), "files": files}
     if encoders:
         content["encoders"] = encoders
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _states(source: Source, folder: SourceFolder) -> Iterator[list[str | int]]:
+def _states(source: Source, folder: SourceFolder, key: str) -> Iterator[list[str | int]]:
     if source.files is not None:
-        for file in find_files(source.files, folder.path, "files"):
+        for file in find_files(source.files, folder.path, f"{key}.files"):
             yield _state(Path(file.path))
     elif source.database is not None:
-        database = database_of(source.database, folder.path, folder.environment, "database")
+        database = database_of(source.database, folder.path, folder.environment, f"{key}.database")
         if database.path is None:
             yield [database.name, folder.databases.server(database, "database").state]
             return

@@ -56,9 +56,9 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
             row = int(np.argmin(canonical))
             raise ValueError(
                 f"{where(row)}: {key} is {array[row].as_py()!r}, and ids of other tables are integers; write "
-                'it as an integer, or give id_type = "string"'
+                'it as an integer, or import with id_type = "string"'
             )
-    reason = 'no integer within int64; correct it, or give id_type = "string"'
+    reason = 'no integer within int64; correct it, or import with id_type = "string"'
     integers = converted(array, lambda part: part.cast(pa.int64()), key, where, reason)
     return np.ascontiguousarray(numpy_of(integers), np.int64)
 

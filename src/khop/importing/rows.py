@@ -116,6 +116,12 @@ def _validated(array: Any) -> None:
     array.validate(full=True)
 
 
+def no_rows(table: Table, columns: Sequence[str]) -> Rows:
+    """Return a piece without rows, with the types of the columns."""
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    return Rows(pa.RecordBatch.from_pylist([], schema=schema), Place(table.name))
+
+
 def check_columns(table: Table, wanted: dict[str, str]) -> None:
     """Raise ValueError unless all columns exist; `wanted` maps each to its key in the spec."""
     there = list(table.schema.names)

@@ -62,6 +62,8 @@ class ImportCommand(ComponentCommand):
 
     def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
+        if any(name == "--guess" for name, _ in words.options):
+            return ()
         named = any(word in IMPORTERS.kinds() or ":" in word for word in words.operands if not _is_data(word))
         if not named and any(is_table_spec(word) or _is_data(word) for word in words.operands):
             return ()
