@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+import khop
 from support.commands import ENVIRONMENT
 from support.gate import WAIT_S, Gate
 from support.small_link_folders import write_diary, write_shop
@@ -121,7 +122,7 @@ def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path)
     )
 
 
-def test_a_run_with_times_is_refused_without_sampled_evaluation(
+def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -135,8 +136,25 @@ def test_a_run_with_times_is_refused_without_sampled_evaluation(
         training = { epochs = 1 }
     """)
     assert khop_command("train", "run.toml", "--out", "a").code == 0
+    ran = khop_command("infer", "a", "--values", "outputs", "--out", "e.npy")
+    assert ran.code == 0, ran.stderr
+    assert "rows are of the end of the data" in ran.stdout
+    run = khop.load_run("a").run
+    expected = khop.layerwise_inference(run.model, run.graph, run.graph.features, "user")
+    np.testing.assert_allclose(np.load("e.npy"), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_draws_the_latest_edges_is_refused(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_diary(tmp_path / "diary")
+    given = ("--graph", "diary", "--target", "user", "--label", "kind", "--time", "day", "--hidden", "8")
+    latest = ("--temporal-strategy", "latest", "--epochs", "1", "--out", "a")
+    assert khop_command("train", *given, *latest).code == 0
     ran = khop_command("infer", "a", "--out", "e.npy")
-    assert "inference over all neighbors would use later edges" in ran.stderr
+    assert ran.code == 2
+    assert "inference over all neighbors would use edges that training leaves out" in ran.stderr
 
 
 @contextmanager

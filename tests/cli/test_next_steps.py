@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from khop.cli.main import PANELS, app
 from khop.cli.next_steps import reading, say_next
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
+from support.small_link_folders import write_diary
 
 from .conftest import Ran
 
@@ -99,8 +102,12 @@ def test_every_command_has_a_panel_in_the_help() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(LIGHT) - {"lookup", "graph sort", "part-files"}))
-def test_a_command_ends_with_what_to_do_next(khop_command: Command, place: Path, command: str) -> None:
-    check(khop_command(*LIGHT[command]))
+def test_a_command_ends_with_commands_that_run(khop_command: Command, place: Path, command: str) -> None:
+    ran = khop_command(*LIGHT[command])
+    check(ran)
+    if command == "plan":  # the words in capitals are of the user
+        (place / "run.toml").write_text(khop_command("init", "graph").stdout)
+    follow(khop_command, ran, {"GRAPH": "graph", "PARTS": "parts"})
 
 
 def test_commands_on_parts_and_on_columns_do_too(khop_command: Command, place: Path) -> None:
@@ -108,7 +115,9 @@ def test_commands_on_parts_and_on_columns_do_too(khop_command: Command, place: P
     times = EdgeTable(torch.tensor([0, 1]), torch.tensor([1, 0]), columns={"at": torch.tensor([7, 5])})
     write_graph("shop", {"user": NodeTable(ids=["ann", "bob"])}, {("user", "knows", "user"): times})
     for command in ("part-files", "lookup", "graph sort"):
-        check(khop_command(*LIGHT[command]))
+        ran = khop_command(*LIGHT[command])
+        check(ran)
+        follow(khop_command, ran, {"rsync": "true"})  # rsync copies to another machine
 
 
 @pytest.mark.long
@@ -116,7 +125,54 @@ def test_commands_on_runs_end_with_what_to_do_next(khop_command: Command, small_
     for name in ("one", "two"):
         check(khop_command("train", "run.toml", "--epochs", "1", "--out", name))
     for words in OF_RUNS.values():
-        check(khop_command(*words))
+        ran = khop_command(*words)
+        check(ran)
+        follow(khop_command, ran)
+
+
+@pytest.mark.parametrize("settings", [(), ("--window", "30,0"), ("--temporal-strategy", "latest")], ids=str)
+def test_the_commands_after_a_training_by_time_run(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    """All nodes are scored by one command, unless training leaves out a part of the earlier edges."""
+    monkeypatch.chdir(tmp_path)
+    write_diary(tmp_path / "diary")
+    given = ("--graph", "diary", "--target", "user", "--label", "kind", "--time", "day", "--hidden", "8")
+    ran = khop_command("train", *given, *settings, "--epochs", "1", "--out", "a")
+    check(ran)
+    follow(khop_command, ran)
+    assert Path("a/scores.npy").is_file() is (settings == ())
+
+
+def commands_in(ran: Ran) -> list[str]:
+    """The command lines that come next: those below "Next:", and those that end a sentence."""
+    text = ran.stdout + ran.stderr
+    below = [part for part in text.partition("\nNext:\n")[2].splitlines() if part.strip()]
+    of_sentences = [
+        line.partition(mark)[2].strip()
+        for line in text.splitlines()
+        for mark in MARKS
+        if mark.endswith(":") and mark != "Next:" and mark in line
+    ]
+    return [*below, *of_sentences]
+
+
+def follow(khop_command: Command, ran: Ran, places: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run each command that comes next. Training is of one epoch; `places` are the user's words."""
+    for line in commands_in(ran):
+        for one in line.split(" && "):
+            words = [places.get(word, word) for word in shlex.split(one)]
+            words, _, file = (words[:-2], ">", words[-1]) if ">" in words else (words, "", "")
+            if words[0] == "true":
+                continue
+            if words[0] != "khop":
+                subprocess.run([sys.executable, *words[1:]], capture_output=True, check=True)
+                continue
+            short = ("--epochs", "1", "--hidden", "8") if words[1] == "train" else ()
+            done = khop_command(*words[1:], *short)
+            assert done.code == 0, (line, done)
+            if file:
+                Path(file).write_text(done.stdout)
 
 
 def check(ran: Ran) -> None:

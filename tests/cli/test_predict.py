@@ -15,6 +15,7 @@ from khop import import_tables
 from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
 
 from .conftest import Ran
+from .test_next_steps import follow
 
 Command = Callable[..., Ran]
 RUN = """
@@ -76,7 +77,10 @@ def test_later_files_become_predictions_in_other_processes(trained: Path) -> Non
 
 def test_the_first_rows_are_printed_without_a_file(trained: Path, khop_command: Command) -> None:
     import_tables(later_spec(later_tables()), "later", encoders=trained)
-    lines = khop_command("predict", "run", "--graph", "later").stdout.splitlines()
+    ran = khop_command("predict", "run", "--graph", "later")
+    follow(khop_command, ran)
+    assert Path("predictions.parquet").is_file()
+    lines = ran.stdout.splitlines()
     assert lines[-2:] == ["Next:", "khop predict run --graph later --out predictions.parquet"]
     assert lines[0].split() == ["id", "prediction", "score"]
     assert [line.split()[0] for line in lines[1:6]] == later_tables()["item"]["item_id"].to_pylist()

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from support.small_link_folders import write_shop
 
 from .conftest import Ran
+from .test_next_steps import follow
 
 Command = Callable[..., Ran]
 SPEC = """
@@ -103,7 +104,9 @@ def test_from_tables_to_recommendations_under_own_ids(
     assert late["by"] == "popularity"
     assert scores == sorted(popular.values(), reverse=True)[:4]
     assert [popular[item["id"]] for item in late["recommended"]] == scores
-    shown = khop_command(*words).stdout
+    ran = khop_command(*words)
+    follow(khop_command, ran)
+    shown = ran.stdout
     assert "u-late  (no edge before the cut-off: by popularity)" in shown
     assert shown.endswith("Next:\nkhop recommend a -k 4 --out a/recommended.parquet\n")
 

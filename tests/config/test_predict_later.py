@@ -202,7 +202,7 @@ def test_a_run_of_links_is_refused(tmp_path: Path) -> None:
         links={"split": "random"},
     )
     with pytest.raises(
-        ValueError, match=r"task is link-prediction: it has no outputs of nodes; score links with --pairs"
+        ValueError, match=r"task is link-prediction: it has no outputs of nodes; for new users and"
     ):
         predict_later(run, later)
 

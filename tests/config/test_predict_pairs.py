@@ -127,15 +127,15 @@ def test_the_reverse_edge_type_has_the_columns_turned_around(tmp_path: Path) -> 
     ("tables", "message"),
     [
         (
-            {"sampler": {"fanouts": [3], "time": "time"}, "evaluation": {"fanouts": [3]}},
-            r"sampler.time is 'time': scores over all neighbors would use later edges",
+            {"sampler": {"fanouts": [3], "time": "time", "window": [9, 0]}, "evaluation": {"fanouts": [3]}},
+            r"sampler.window is \(9, 0\): inference over all neighbors would use edges that training leaves",
         ),
         (
             {"task": {"kind": "node-classification", "target": "item", "label": "label"}},
             r"--pairs: the task of the run is node-classification; only runs with the task link-prediction",
         ),
     ],
-    ids=["links in time", "nodes"],
+    ids=["links in windows of time", "nodes"],
 )
 def test_runs_without_scores_of_pairs_are_refused(
     tmp_path: Path, tables: dict[str, Any], message: str

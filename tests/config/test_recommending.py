@@ -24,12 +24,12 @@ def test_the_edges_are_those_of_the_split(tmp_path: Path) -> None:
     assert draws_for(run).rule == Uniform()
 
 
-def test_links_in_time_are_refused(tmp_path: Path) -> None:
+def test_links_in_windows_of_time_are_refused(tmp_path: Path) -> None:
     run = prepared(
         write_diary(tmp_path / "diary"),
         task=LINKS,
-        sampler={"fanouts": [4], "time": "day"},
+        sampler={"fanouts": [4], "time": "day", "window": [9, 0]},
         evaluation={"fanouts": [4]},
     )
-    with pytest.raises(ValueError, match=r"sampler.time is 'day': recommendations over all neighbors would"):
+    with pytest.raises(ValueError, match=r"sampler.window is \(9, 0\): inference over all neighbors would"):
         recommender_of(run, "all", 3, "all")

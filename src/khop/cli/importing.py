@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import typer
 
 from khop.cli.next_steps import tell_next
+from khop.config.kinds import LINK_PREDICTION
+from khop.config.saved_run import is_run_folder, saved_run
+from khop.graph.snapshots import owner_of
 from khop.loading.byte_size import byte_size
 from khop.loading.cores import allowed_cores
 
@@ -18,7 +22,8 @@ def print_guess(files: list[str]) -> None:
         from khop.importing.guess import guess_spec
     except ImportError as error:
         raise ValueError(str(error)) from None
-    typer.echo(guess_spec([file for file in files if file], Path()), nl=False)
+    files = [file for file in files if file]
+    typer.echo(guess_spec(files, Path()), nl=False)
     guess = ("khop", "import", "--guess", *files)
     tell_next((*guess, ">", "tables.toml"), ("khop", "import", "tables.toml"))
 
@@ -41,3 +46,17 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
     typer.echo(f"{done}\nShow it: khop info {target}")
     if encoders is None:
         typer.echo(f"Train on it: khop init {target} > run.toml && khop train run.toml")
+    elif is_run_folder(encoders):
+        _tell_predictions(spec, target, encoders)
+
+
+def _tell_predictions(spec: Path, later: Path, run: Path) -> None:
+    """Name the command that uses later data: predictions of nodes, or for links an append."""
+    config = saved_run(run, (), lambda problem: None)
+    task = config.values.get("task")
+    if isinstance(task, dict) and task.get("kind") == LINK_PREDICTION:
+        path = Path(str(config.values["graph"]))
+        graph, folder = shlex.quote(str(owner_of(path) or path)), shlex.quote(str(run))
+        typer.echo(f"Recommend for them: khop append {graph} {spec} && khop recommend {folder} --user ID")
+    else:
+        typer.echo(f"Predict them: khop predict {run} --graph {later}")

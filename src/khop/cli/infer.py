@@ -67,6 +67,8 @@ def infer_rank(rank: int, device: torch.device, request: Request) -> None:
     run.restore(checkpoint, tell, request.raw.options)
     with bytes_bar("dividing the nodes into chunks") if rank == 0 else nullcontext():
         inference = _inference(run, request)
+    if run.config.sampler.time is not None:
+        say(console, "rows are of the end of the data; khop evaluate --predictions has each node at its time")
     if request.split is None and time_cut_offs(run.graph) is not None:
         say(
             console,

@@ -19,7 +19,7 @@ from khop.cli.options import named, shown
 from khop.cli.profile_table import LEAST, profile_tables
 from khop.cli.progress import watching
 from khop.cli.ranks import as_ranks, run_of_rank
-from khop.cli.run_folder import METRICS, new_run_folder, write_config, write_whole
+from khop.cli.run_folder import METRICS, graph_name, new_run_folder, write_config, write_whole
 from khop.cli.terminal import fitting, say
 from khop.cli.timeline import drawn_timeline
 from khop.config.build import Run
@@ -78,7 +78,7 @@ def profile_rank(rank: int, device: torch.device, request: Request) -> None:
     recorder = Recorder()
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         trainer = run.trainer(folder, Several(watcher, recorder))
-        say(console, f"{Path(run.config.graph).name}: {WARM_UP} steps to warm up, {request.steps} measured")
+        say(console, f"{graph_name(run.config)}: {WARM_UP} steps to warm up, {request.steps} measured")
         done = trainer.rehearse(asked)
     records = _collected(group, recorder, run.config)
     if rank == 0:
@@ -117,7 +117,7 @@ def _found(records: Sequence[RankRecord], config: RunConfig) -> Profile:
 
 
 def _conclude(console: Console, run: Run, folder: Path, profile: Profile, request: Request) -> None:
-    title = f"{Path(run.config.graph).name}: {len(profile.records[0].steps)} steps"
+    title = f"{graph_name(run.config)}: {len(profile.records[0].steps)} steps"
     picture = drawn_timeline(profile.records, profile.summary, title)
     write_whole(folder / TRACE, json.dumps(chrome_trace(profile.records)).encode())
     write_whole(folder / TIMELINE, picture)

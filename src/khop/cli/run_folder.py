@@ -12,6 +12,7 @@ from khop.config.saved_run import CHECKPOINTS as CHECKPOINTS
 from khop.config.saved_run import CONFIG, DIGEST, digest_of, saved_run
 from khop.config.values import RunConfig
 from khop.graph.atomic import refuse_dangling
+from khop.graph.snapshots import owner_of
 
 RUNS = Path("runs")
 CURVE, METRICS = "curve.png", "metrics.jsonl"
@@ -19,10 +20,16 @@ TENSORBOARD = "tensorboard"
 LAUNCH = "launch.txt"  # the launcher's run id, to find the folder again after a restart
 
 
+def graph_name(config: RunConfig) -> str:
+    """Return the name of a run's graph; a snapshot of an append has that of the graph."""
+    path = Path(config.graph)
+    return (owner_of(path) or path).name
+
+
 def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
     """Return an empty folder: the requested one, or the first free runs/<graph>-<n>."""
     if config.out is None:
-        return _first_free(among / Path(config.graph).name)
+        return _first_free(among / graph_name(config))
     folder = Path(config.out)
     refuse_dangling(folder)
     if folder.exists() and not folder.is_dir():
@@ -40,7 +47,7 @@ def restarted_folder(config: RunConfig, run_id: str) -> Path | None:
     """Return the folder made by an earlier attempt of a launcher's run; None if it made none."""
     if config.out is not None:
         return Path(config.out) if Path(config.out).is_dir() else None
-    stem = RUNS / Path(config.graph).name
+    stem = RUNS / graph_name(config)
     ours = [mark.parent for mark in stem.parent.glob(f"{stem.name}-*/{LAUNCH}") if mark.read_text() == run_id]
     return max(ours, key=lambda folder: folder.stat().st_ctime, default=None)
 

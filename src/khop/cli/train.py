@@ -29,6 +29,7 @@ from khop.cli.run_folder import (
     LAUNCH,
     METRICS,
     TENSORBOARD,
+    graph_name,
     new_run_folder,
     restarted_folder,
     write_config,
@@ -37,6 +38,7 @@ from khop.cli.run_folder import (
 from khop.cli.terminal import say
 from khop.config.biased_draws import biased_draws
 from khop.config.build import Run
+from khop.config.contexts import draws_all_edges
 from khop.config.fields import run_fields, value_at
 from khop.config.gpu import check_gpu_is_there
 from khop.config.link_run_task import LinkTask
@@ -52,7 +54,7 @@ from khop.training.checkpoint_writer import LAST
 from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
 from khop.training.run_loggers import MlflowLog, WandbLog
-from khop.training.tasks import score_name
+from khop.training.tasks import NodeObjective, score_name
 from khop.training.tensorboard import TensorBoard
 from khop.training.trainer import TrainingResult
 
@@ -158,12 +160,19 @@ def _conclude(
 
 
 def _next_commands(run: Run, folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield commands for a trained model: evaluate all splits, and write rows under the users' own ids."""
+    """Yield commands for a trained model: evaluate all splits, and write rows under the users' own ids.
+
+    A model of nodes also scores all of them, with and without a label.
+    """
     yield "khop", "evaluate", str(folder), "--split", "all"
     has_ids = run.graph.folder is not None and stored_ids(run.graph.folder)
     suffix = "parquet" if has_ids else "npy"  # only Parquet has a column for ids
-    yield "khop", "infer", str(folder), "--out", str(folder / f"embeddings.{suffix}")
-    if has_ids and isinstance(run.run_task, LinkTask):
+    if draws_all_edges(run.config):
+        if isinstance(run.task, NodeObjective):
+            scores = str(folder / f"scores.{suffix}")
+            yield "khop", "infer", str(folder), "--values", "outputs", "--out", scores
+        yield "khop", "infer", str(folder), "--out", str(folder / f"embeddings.{suffix}")
+    if has_ids and isinstance(run.run_task, LinkTask) and draws_all_edges(run.config):
         yield "khop", "recommend", str(folder), "-k", "10", "--out", str(folder / "recommended.parquet")
 
 
@@ -219,6 +228,6 @@ def _stoppable(folder: Path, rank: int) -> Iterator[None]:
 
 def _title(run: Run) -> str:
     config = run.config
-    name, fanouts = Path(config.graph).name, shown(config.sampler.fanouts)
+    name, fanouts = graph_name(config), shown(config.sampler.fanouts)
     model = f"{config.model.kind} {config.model.layers} x {config.model.hidden}"
     return f"{name}: {model}, fanouts {fanouts}, seed {config.training.seed}"

@@ -156,13 +156,8 @@ class Run:
         """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments.
 
         With `split`, messages pass over the edges that the evaluation of this split uses; see
-        `edges_of_split`.
+        `edges_of_split`. Rows of a run with `sampler.time` are those of the end of these edges.
         """
-        if self.config.sampler.time is not None:
-            raise ValueError(
-                f"sampler.time is {self.config.sampler.time!r}: inference over all neighbors would use "
-                "later edges; use khop.sampled_inference in a script"
-            )
         chunks = ChunkLimits(self.config.evaluation.batch_size, self.config.evaluation.batch_edges)
         task, graph = self.config.task, self.run_task.whole
         draws = exact_draws_of(self.config, graph)

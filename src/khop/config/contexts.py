@@ -262,10 +262,20 @@ class TaskContext:
 def exact_draws_of(config: RunConfig, graph: Graph) -> ExactDraws:
     """Return the rule and the fanouts by which exact inference of a run takes neighbors.
 
-    Groups of seeds have all edges among their nodes.
+    Groups of seeds have all edges among their nodes. With `sampler.time`, rows are those of the end of the
+    data, when no edge is later. ValueError for a run that then draws from a part of the edges.
     """
     sampler = config.sampler
-    return ExactDraws(rule_of(config, graph), sampler.fanouts if sampler.layers_are_hops else _all(config))
+    if not draws_all_edges(config):
+        name = "temporal_strategy" if sampler.window is None else "window"
+        raise ValueError(
+            f"sampler.{name} is {getattr(sampler, name)!r}: inference over all neighbors would use "
+            "edges that training leaves out; khop evaluate RUN_FOLDER --predictions FILE draws as training "
+            "does"
+        )
+    return ExactDraws(
+        untimed_rule_of(config, graph), sampler.fanouts if sampler.layers_are_hops else _all(config)
+    )
 
 
 def _all(config: RunConfig) -> list[int]:
@@ -273,14 +283,23 @@ def _all(config: RunConfig) -> list[int]:
     return [-1] * config.model.layers
 
 
+def draws_all_edges(config: RunConfig) -> bool:
+    """Return True if a seed at the end of the data may draw any edge: there is no window of time."""
+    return config.sampler.window is None and config.sampler.temporal_strategy == "sample"
+
+
+def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
+    """Return the rule by which a run draws among the neighbors that its time limit allows."""
+    table = config.sampler
+    if table.rule is not None:
+        made: Rule = built(config, "sampler.rule", RuleContext(graph))
+        return made
+    return Uniform(table.replacement) if table.weight is None else Weighted(table.weight, table.replacement)
+
+
 def rule_of(config: RunConfig, graph: Graph) -> Rule:
     """Return the rule by which a run draws neighbors."""
-    table = config.sampler
-    inner: Rule = Uniform(table.replacement)
-    if table.rule is not None:
-        inner = built(config, "sampler.rule", RuleContext(graph))
-    elif table.weight is not None:
-        inner = Weighted(table.weight, table.replacement)
+    table, inner = config.sampler, untimed_rule_of(config, graph)
     if table.time is None:
         return inner
     window = None if table.window is None else (table.window[0], table.window[1])

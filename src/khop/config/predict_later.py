@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from khop.config.joined_run import JoinedRun
 from khop.graph.ids_by_node import IdsHere
 from khop.graph.later_nodes import later_ids
 from khop.graph.names import LABEL, Names
+from khop.graph.snapshots import owner_of
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.later_graph import Neighborhood
@@ -65,9 +67,12 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
     """
     task = run.task
     if not isinstance(task, NodeObjective):
+        path = Path(run.config.graph)
+        graph = shlex.quote(str(owner_of(path) or path))
         raise ValueError(
-            f"the run's task is {run.config.task.kind}: it has no outputs of nodes; score links with --pairs "
-            "FILE, in Python pairs=, or give a run of node classification"
+            f"the run's task is {run.config.task.kind}: it has no outputs of nodes; for new users and items "
+            f"of links, khop append {graph} SPEC.toml and khop recommend, or score pairs by --pairs FILE, in "
+            "Python pairs="
         )
     joined, node_type = JoinedRun.of(run, later), task.node_type
     assert joined.later is not None

@@ -89,7 +89,8 @@ def predict_pairs(
 
     `pairs` is a file, or a table of pandas, polars or Arrow, with the columns of ids that the table of the
     run's edge type had. Ids may be those of new nodes of `later`, a folder of later data. Messages pass over
-    all edges of the graph and of the later data. ValueError for runs of other tasks, and for links in time.
+    all edges of the graph and of the later data. ValueError for runs of other tasks, and for windows of
+    time.
     """
     task = run.run_task
     if not isinstance(task, LinkTask):
@@ -97,10 +98,6 @@ def predict_pairs(
             f"--pairs: the task of the run is {run.config.task.kind}; only runs with the task "
             "link-prediction score pairs"
         )
-    if run.config.sampler.time is not None:
-        raise ValueError(
-            f"sampler.time is {run.config.sampler.time!r}: scores over all neighbors would use later edges; "
-            "train the run without it"
-        )
+    exact_draws_of(run.config, task.whole)  # an error comes before any work
     joined = JoinedRun.of(run, later)
     return PairPredictions(task, joined, Pairs.open(pairs, task.edge_type, joined), progress)

@@ -12,7 +12,7 @@ from khop.inference.exact_draws import ExactDraws
 def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Recommender:
     """Check that a run can recommend, and return its recommender over the edges of a split, or "all".
 
-    ValueError for runs of other tasks, for links in time, and for edges that are not in this process.
+    ValueError for runs of other tasks, for windows of time, and for edges that are not in this process.
     """
     task = run.run_task
     if not isinstance(task, LinkTask):
@@ -20,11 +20,7 @@ def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Reco
             f"recommend: the task of the run is {run.config.task.kind}; only runs with the task "
             "link-prediction recommend"
         )
-    if run.config.sampler.time is not None:
-        raise ValueError(
-            f"sampler.time is {run.config.sampler.time!r}: recommendations over all neighbors would use "
-            "later edges; train the run without it"
-        )
+    draws_for(run)  # an error comes before any work
     if run.graph.servers is not None or run.graph.rank_edges is not None:
         raise ValueError(
             "recommend: edges are held by servers or in parts by ranks; recommend from the folder in one "
