@@ -44,6 +44,20 @@ KHOP_INLINE Bits widened_half(const Bits& half) {
   return (exponent == 0 ? std::bit_cast<Bits>(subnormal) : special) | (half & 0x8000) << 16;
 }
 
+// The bits of the float16 next to a float32, given by its bits, ties to even. The float addition rounds subnormal halves.
+template <class Float, class Bits>
+KHOP_INLINE Bits narrowed_half(const Bits& single) {
+  constexpr std::uint32_t rebias = (127 - 15) << 23, smallest = (127 - 14) << 23, too_large = (127 + 16) << 23;
+  constexpr std::uint32_t infinite = 0xFF << 23, one_bit = (127 - 15 + 23 - 10 + 1) << 23;
+  const Bits magnitude = single & 0x7FFFFFFF;
+  const Bits base = Bits{} + one_bit;
+  const Bits subnormal = std::bit_cast<Bits>(std::bit_cast<Float>(magnitude) + std::bit_cast<Float>(base)) - base;
+  const Bits normal = (magnitude - rebias + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+  const Bits finite = magnitude < smallest ? subnormal : normal;
+  const Bits special = magnitude > infinite ? Bits{} + 0x7E00 : Bits{} + 0x7C00;  // a NaN stays one
+  return (magnitude >= too_large ? special : finite) | ((single >> 16) & 0x8000);
+}
+
 // One value at a time.
 template <class T>
 struct Single {
@@ -73,6 +87,9 @@ struct Single<Float16> {
 
   static KHOP_INLINE Value load(const Float16* from) {
     return std::bit_cast<float>(widened_half<float>(std::uint32_t{from->bits}));
+  }
+  static KHOP_INLINE void store(Float16* to, Value value) {
+    to->bits = static_cast<std::uint16_t>(narrowed_half<float>(std::bit_cast<std::uint32_t>(value)));
   }
 };
 
@@ -135,6 +152,11 @@ struct Group<Float16> {
 
   static KHOP_INLINE Value load(const Float16* from) {
     return std::bit_cast<Floats>(widened_half<Floats>(__builtin_convertvector(load_lanes<Halves>(from), Words)));
+  }
+  static KHOP_INLINE void store(Float16* to, const Value& value) {
+    const Words halves = narrowed_half<Floats>(std::bit_cast<Words>(value));
+    const Halves narrow = __builtin_convertvector(halves, Halves);
+    std::memcpy(to, &narrow, sizeof narrow);
   }
 };
 

@@ -85,6 +85,7 @@ void transpose(Edges edges, std::span<std::int64_t> indptr, std::span<std::int32
 KHOP_SEGMENT(float)
 KHOP_SEGMENT(double)
 KHOP_SEGMENT(BFloat16)
+KHOP_SEGMENT(Float16)
 #undef KHOP_SEGMENT
 
 }  // namespace khop

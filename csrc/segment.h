@@ -14,7 +14,7 @@ using Edges = Csc<std::int32_t>;
 
 // out[row] = sum of x[index] over the row's edges, in edge order; 0 for a row without edges. x and out have `width` columns;
 // offsets and indices are in range.
-// BFloat16 is summed in float32. The same bits for any number of threads and any instruction set.
+// BFloat16 and Float16 are summed in float32. The same bits for any number of threads and any instruction set.
 template <class T>
 void segment_sum(const T* x, std::int64_t width, Edges edges, T* out, int threads);
 

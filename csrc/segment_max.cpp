@@ -146,6 +146,7 @@ void segment_max_gradient(const T* gradient, std::int64_t width, Edges transpose
 KHOP_SEGMENT_MAX(float)
 KHOP_SEGMENT_MAX(double)
 KHOP_SEGMENT_MAX(BFloat16)
+KHOP_SEGMENT_MAX(Float16)
 #undef KHOP_SEGMENT_MAX
 
 }  // namespace khop

@@ -152,6 +152,7 @@ void segment_softmax_gradient(const T* result, const T* gradient, std::int64_t h
 KHOP_SOFTMAX(float)
 KHOP_SOFTMAX(double)
 KHOP_SOFTMAX(BFloat16)
+KHOP_SOFTMAX(Float16)
 #undef KHOP_SOFTMAX
 
 }  // namespace khop

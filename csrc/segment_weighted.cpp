@@ -121,6 +121,7 @@ void segment_weighted_sum_gradient(const T* x, std::int64_t width, const T* grad
 KHOP_SEGMENT_WEIGHTED(float)
 KHOP_SEGMENT_WEIGHTED(double)
 KHOP_SEGMENT_WEIGHTED(BFloat16)
+KHOP_SEGMENT_WEIGHTED(Float16)
 #undef KHOP_SEGMENT_WEIGHTED
 
 }  // namespace khop

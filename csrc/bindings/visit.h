@@ -55,7 +55,7 @@ auto visit(const Array& array, Fn&& fn) {
 // fn(T{}) with the array's element type.
 template <class Array, class Fn>
 auto visit_float(const Array& array, Fn&& fn) {
-  return visit<float, double, BFloat16>(array, fn);
+  return visit<float, double, BFloat16, Float16>(array, fn);
 }
 template <class Array, class Fn>
 auto visit_index(const Array& array, Fn&& fn) {

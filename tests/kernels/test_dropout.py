@@ -10,7 +10,7 @@ from torch import Tensor
 
 from khop.kernels.dropout import dropout
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def dropped_with_seed(x: Tensor, rate: float, seed: int) -> Tensor:

@@ -23,7 +23,7 @@ def given(dtype: torch.dtype, count: int) -> tuple[Tensor, Tensor]:
     return rows.to(dtype).requires_grad_(), gradient.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("spare", [0, 4])
 def test_rows_of_edges_and_their_gradients(dtype: torch.dtype, spare: int) -> None:
     """Unused entries add nothing, if their gradient is 0."""

@@ -8,7 +8,7 @@ import torch
 from khop.kernels.relu import relu_
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (37, 5)])
 def test_values_and_gradients_are_torchs_bit_for_bit(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     generator = torch.Generator().manual_seed(0)

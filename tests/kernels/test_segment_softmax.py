@@ -6,7 +6,7 @@ from torch import Tensor
 
 from khop.kernels.segment_softmax import segment_softmax, segment_softmax_reference
 
-TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 
 
 def rows_of(degrees: list[int]) -> Tensor:
@@ -99,7 +99,7 @@ def test_scores_and_gradients_that_are_not_contiguous() -> None:
     ("scores", "indptr", "message"),
     [
         (torch.zeros(3, 2, 2), rows_of([3]), r"scores are torch.float32 \(3, 2, 2\)"),
-        (torch.zeros(3).half(), rows_of([3]), "scores are torch.float16"),
+        (torch.zeros(3).int(), rows_of([3]), "scores are torch.int32"),
         (torch.zeros(3), rows_of([2]), "end with the number of edges, 3"),
         (torch.zeros(3), rows_of([3]).float(), "indptr is torch.float32"),
         (torch.zeros(3), rows_of([3]).to("meta"), "indptr is on meta"),

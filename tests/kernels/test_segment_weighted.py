@@ -13,7 +13,7 @@ from torch import Tensor
 from khop.kernels.segment import accumulator, segment_sum
 from khop.kernels.segment_weighted import segment_weighted_sum, segment_weighted_sum_reference
 
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 2e-14, torch.bfloat16: 2**-7}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 2e-14, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 WIDTHS = [(1, 1), (6, 3), (16, 1), (64, 4), (64, 8), (40, 2), (33, 1), (120, 3), (130, 1)]  # columns, heads
 
 

@@ -16,7 +16,7 @@ from khop.kernels.choice import Engine, forcing
 from support import triton_interpreter as interpreter
 from support.examples import few
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FEW = settings(max_examples=few(6))  # the interpreter takes a tenth of a second for each
 if not torch.cuda.is_available():
     interpreter.correct()

@@ -22,14 +22,14 @@ from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
 from khop.kernels.memory import pooled
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def segment_sum(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Sum `x[indices[indptr[i]:indptr[i + 1]]]` into row i, in edge order; 0 where there is no edge.
 
-    x is (sources, width), float32, float64 or bfloat16 (summed in float32). Differentiable once, with
-    respect to x. If x needs no gradient, nothing is kept for the backward pass.
+    x is (sources, width), float32, float64, or bfloat16 and float16, which are summed in float32.
+    Differentiable once, with respect to x. If x needs no gradient, nothing is kept for the backward pass.
     """
     if has_torch_function_unary(x):
         return _by_rows(segment_sum, x, indptr, indices)
@@ -297,4 +297,4 @@ def check_segment(x: Tensor, indptr: Tensor, indices: Tensor) -> None:
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which numbers of a dtype are summed."""
-    return torch.float32 if dtype == torch.bfloat16 else dtype
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype

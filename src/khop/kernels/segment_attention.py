@@ -26,8 +26,9 @@ def segment_attention(
     """Sum the values of each row's neighbors, weighted by a softmax of scores: (rows, width).
 
     values are (sources, width), scores of sources (sources, heads) and of rows (rows, heads), all of one
-    dtype: float32, float64 or bfloat16. The score of an edge is the leaky ReLU, with this slope, of the sum
-    of the scores of both ends. The heads share the columns of values evenly, in order. Differentiable once.
+    dtype: float32, float64, bfloat16 or float16. The score of an edge is the leaky ReLU, with this slope, of
+    the sum of the scores of both ends. The heads share the columns of values evenly, in order. Differentiable
+    once.
     """
     check_segment(values, indptr, indices)
     for name, scores, count in (("sources", sources, values.shape[0]), ("rows", rows, indptr.numel() - 1)):
@@ -35,7 +36,7 @@ def segment_attention(
             raise ValueError(f"scores of {name} are {tuple(scores.shape)}: must be ({count}, heads)")
     if not sources.shape[1] or values.shape[1] % sources.shape[1]:
         raise ValueError(f"scores of {sources.shape[1]} heads: must divide the {values.shape[1]} columns")
-    if not has_kernels(values, indptr) or values.dtype == torch.bfloat16:
+    if not has_kernels(values, indptr) or values.dtype in (torch.bfloat16, torch.float16):
         return segment_attention_reference(values, sources, rows, indptr, indices, slope)
     return _apply(values, sources, rows, indptr.contiguous(), indices.int().contiguous(), slope)
 

@@ -20,9 +20,9 @@ from khop.kernels.segment_weighted import edge_dots, gradient_of_sources, weight
 def segment_dot(x: Tensor, rows: Tensor, heads: int, indptr: Tensor, indices: Tensor) -> Tensor:
     """Multiply `x[indices[e]]` with `rows[i]` for each edge e of row i, head by head: (edges, heads).
 
-    x is (sources, width), rows are (rows, width) of the same dtype: float32, float64 or bfloat16 (summed in
-    float32, which the result is). The heads share the columns evenly, in order. Differentiable once, with
-    respect to both.
+    x is (sources, width), rows are (rows, width) of the same dtype: float32, float64, or bfloat16 and float16
+    (summed in float32, which the result is). The heads share the columns evenly, in order. Differentiable
+    once, with respect to both.
     """
     check_segment(x, indptr, indices)
     wanted = (indptr.numel() - 1, x.shape[1])

@@ -17,7 +17,7 @@ import khop._core as _core
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
 from khop.kernels.memory import pooled
-from khop.kernels.segment import check_segment, has_kernels
+from khop.kernels.segment import accumulator, check_segment, has_kernels
 from khop.kernels.segment_weighted import segment_weighted_sum, turned_edges
 
 _DTYPES = (torch.float32, torch.float64)
@@ -27,18 +27,21 @@ def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor)
     """Sum `weights[e, b] * x[indices[e]]` over the edges e of each row into (rows, bases * width).
 
     The columns of a row are those of basis 0, then those of basis 1, and so on; 0 where there is no edge. x
-    is (sources, width), weights are (edges, bases). Differentiable once, with respect to x and weights.
+    is (sources, width), weights are (edges, bases); bfloat16 and float16 are summed in float32.
+    Differentiable once, with respect to x and weights.
     """
     check_segment(x, indptr, indices)
     if weights.dim() != 2 or weights.shape[0] != indices.numel() or not weights.shape[1]:
         raise ValueError(f"weights are {tuple(weights.shape)}: must be ({indices.numel()}, bases)")
-    weights = weights.to(x.dtype)
+    weights = weights.to(accumulator(x.dtype))
     if has_torch_function_unary(x):
         result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
         return result
     if engine(x.device) is Engine.TRITON:  # each number is summed in the order of the edges there too
         columns = weights.unbind(1)
         return torch.cat([segment_weighted_sum(x, one, indptr, indices) for one in columns], dim=1)
+    if x.dtype != weights.dtype:  # bfloat16 and float16
+        return segment_mixture(x.to(weights.dtype), weights, indptr, indices).to(x.dtype)
     is_native = engine(x.device) is Engine.NATIVE and x.dtype in _DTYPES and x.shape[1] > 0
     if not (is_native and has_kernels(x, indptr)):
         return segment_mixture_reference(x, weights, indptr, indices)

@@ -13,16 +13,16 @@ import khop._core as _core
 from khop.kernels.checks import check_offsets
 from khop.kernels.choice import Engine, engine
 from khop.kernels.memory import pooled
-from khop.kernels.segment import DTYPES
+from khop.kernels.segment import DTYPES, accumulator
 
 
 def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
     """Normalize every row's scores to sum 1: exp(score) over the sum of exp over the row's edges.
 
     scores are (edges) or (edges, heads), each head separately, in CSC order: row i has edges
-    `indptr[i]:indptr[i + 1]`. float32, float64 or bfloat16 (computed in float32). Differentiable once. The
-    bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction
-    set.
+    `indptr[i]:indptr[i + 1]`. float32, float64, or bfloat16 and float16, which are computed in float32.
+    Differentiable once. The bits depend neither on the number of threads, which is torch's setting, nor on
+    the machine's instruction set.
     """
     if scores.dim() not in (1, 2) or scores.dtype not in DTYPES:
         raise ValueError(
@@ -41,7 +41,7 @@ def segment_softmax(scores: Tensor, indptr: Tensor) -> Tensor:
 
 def segment_softmax_reference(scores: Tensor, indptr: Tensor) -> Tensor:
     """The same as `segment_softmax` in plain torch, on any device."""
-    wide = scores.to(torch.float32 if scores.dtype == torch.bfloat16 else scores.dtype)
+    wide = scores.to(accumulator(scores.dtype))
     rows = torch.repeat_interleave(indptr.diff(), output_size=scores.shape[0])
     by_edge = rows.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
     nothing = wide.new_zeros(indptr.numel() - 1, *scores.shape[1:])

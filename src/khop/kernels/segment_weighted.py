@@ -24,9 +24,9 @@ from khop.kernels.segment import accumulator, check_segment, has_kernels
 def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     """Sum `weights[e] * x[indices[e]]` over the edges e of each row, in edge order; 0 where there is no edge.
 
-    x is (sources, width), float32, float64 or bfloat16 (summed in float32). weights are (edges), or (edges,
-    heads): the heads share the columns of x evenly, in order. Differentiable once, with respect to x and
-    weights; nothing is computed for an operand that needs no gradient.
+    x is (sources, width), float32, float64, or bfloat16 and float16, which are summed in float32. weights are
+    (edges), or (edges, heads): the heads share the columns of x evenly, in order. Differentiable once, with
+    respect to x and weights; nothing is computed for an operand that needs no gradient.
     """
     check_segment(x, indptr, indices)
     if weights.dim() not in (1, 2) or weights.shape[0] != indices.numel() or weights.device != x.device:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from khop.arguments import LARGEST_WIDTH, real_number, whole_number
 from khop.draw import CandidateScore
+from khop.kernels.segment import accumulator
 from khop.models.candidate_search import CandidateSearch
 
 
@@ -242,4 +243,6 @@ def _conjugate(a: Tensor) -> Tensor:
 
 def _distances(queries: Tensor, rows: Tensor, norm: int) -> Tensor:
     exactly = "donot_use_mm_for_euclid_dist"
-    return torch.cdist(queries, rows, p=float(norm), compute_mode=exactly)
+    wide = accumulator(queries.dtype)  # torch has no distances of half floats on the CPU
+    distances = torch.cdist(queries.to(wide), rows.to(wide), p=float(norm), compute_mode=exactly)
+    return distances.to(queries.dtype)

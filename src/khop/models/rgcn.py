@@ -11,7 +11,7 @@ from khop.batch import Block
 from khop.kernels.choice import Engine, engine
 from khop.kernels.grouped_linear import grouped_linear
 from khop.kernels.linear_blocks import Activation
-from khop.kernels.segment import segment_sum
+from khop.kernels.segment import accumulator, segment_sum
 from khop.kernels.segment_mixture import segment_mixture
 from khop.kernels.segment_weighted import segment_weighted_sum
 from khop.models.encoder import Encoding
@@ -148,18 +148,16 @@ class RgcnLayer(Layer):
         return torch.cat([each[:0].flatten() for each in given if each is not None]).sum()
 
     def _add(self, sums: LayerSum, rows: Tensor, edges: RelatedEdges) -> None:
-        weights = self.weights
+        weights, scales = self.weights, edges.scales.to(accumulator(rows.dtype))
         if weights.shares is not None:
-            shares = weights.shares.index_select(0, edges.relations) * edges.scales.to(rows.dtype).unsqueeze(
-                1
-            )
+            shares = weights.shares.index_select(0, edges.relations) * scales.unsqueeze(1)
             sums.add_product(
                 segment_mixture(rows, shares, edges.indptr, edges.indices),
                 torch.cat(list(weights.bases), dim=1),
             )
             return
         of_rows, of_pairs, relations = edges.pairs()
-        means = segment_weighted_sum(rows, edges.scales.to(rows.dtype), of_pairs, edges.indices)
+        means = segment_weighted_sum(rows, scales, of_pairs, edges.indices)
         products = grouped_linear(means, weights.table(), relations)
         every = torch.arange(relations.numel(), dtype=torch.int32, device=relations.device)
         sums.add_rows(segment_sum(products, of_rows, every))

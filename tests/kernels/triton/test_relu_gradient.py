@@ -9,7 +9,7 @@ from khop.kernels.triton.relu_gradient import relu_and_bias_gradient
 from support.triton_rows import DEVICE
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 16), (129, 100), (300, 257), (0, 5)])
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_gradient_is_that_of_torch(shape: tuple[int, int], dtype: torch.dtype, relu: bool) -> None:

@@ -70,8 +70,8 @@ def segment_sum(x: Tensor, edges: Csc, ids: Tensor | None = None) -> Tensor:
 
     With ids, int64 (sources), it sums rows x[ids[indices]].
 
-    x (sources, width), float32, float64 or bfloat16, rows at any pitch. indices are int32, in range, and may
-    be more than the edges of `indptr`.
+    x (sources, width), float32, float64, bfloat16 or float16, rows at any pitch. indices are int32, in range,
+    and may be more than the edges of `indptr`.
     """
     return _launched(x, None, edges, ids, is_mean=False)
 

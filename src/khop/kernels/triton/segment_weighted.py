@@ -12,7 +12,8 @@ from khop.kernels.pitch import empty_rows
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import THREADS, Tiles, row_span, tile
 
-DOT_LANES = {torch.float32: 16, torch.bfloat16: 16, torch.float64: 8}  # kDotLanes of csrc/segment_weighted.h
+# kDotLanes of csrc/segment_weighted.h
+DOT_LANES = {torch.float32: 16, torch.bfloat16: 16, torch.float16: 16, torch.float64: 8}
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -97,8 +98,8 @@ def segment_weighted_sum(x: Tensor, weights: Tensor, edges: Csc, ids: Tensor | N
 
     With ids, int64 (sources), it sums rows x[ids[indices]].
 
-    x (sources, width), float32, float64 or bfloat16, rows at any pitch. weights (edges, heads), float32 or,
-    for float64, float64. indices are int32, in range, and may be more than the edges of `indptr`.
+    x (sources, width), float32, float64, bfloat16 or float16, rows at any pitch. weights (edges, heads),
+    float32 or, for float64, float64. indices are int32, in range, and may be more than the edges of `indptr`.
     """
     x, weights = x if x.stride(1) == 1 else x.contiguous(), weights.contiguous()
     out = empty_rows(edges.num_rows, (x.shape[1],), x.dtype, x.device)

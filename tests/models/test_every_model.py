@@ -1,4 +1,4 @@
-"""A checkpoint gives the same outputs on the same graph with its node and edge types in another order."""
+"""Every model and decoder: types in another order give the same outputs, and float16 is computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -329,3 +329,33 @@ def test_a_run_is_evaluated_and_inferred_with_types_in_another_order(tmp_path: P
     again, rows_again = measured()
     assert again == pytest.approx(scores, rel=1e-5)
     torch.testing.assert_close(rows_again, rows, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("how", ["autocast", "half"])
+def test_every_layer_computes_float16(folders: list[Path], name: str, how: str) -> None:
+    """Under autocast, whose default on GPUs it is, from columns in float16; and as a model of float16."""
+    graph = khop.open_graph(folders[0])
+    torch.manual_seed(1)
+    model = MODELS[name](graph).train()
+    batch = batch_of(graph, name)
+    columns = {t: {"x": of["x"].half()} for t, of in batch.columns.items()}
+    exact = results(model.double()(batch))
+    model = model.half() if how == "half" else model.float()
+    with torch.autocast("cpu", torch.float16, enabled=how == "autocast"):
+        found = results(model(replace(batch, columns=columns)))
+    for wanted, rows in zip(exact, found, strict=True):
+        torch.testing.assert_close(
+            rows.double(), wanted, rtol=0.03, atol=0.03 * float(wanted.detach().abs().max())
+        )
+    sum(rows.float().square().sum() for rows in found).backward()
+    for parameter in model.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+    trained = [own for own in model.parameters() if own.grad is not None]
+    assert trained or name == "sage embeddings"
+
+
+def results(output: Tensor | Mapping[object, Any]) -> list[Tensor]:
+    """The outputs of a model, or the scores of its links."""
+    of_types = output.values() if isinstance(output, Mapping) else [output]
+    return [getattr(of, "pairs", of) for of in of_types]
