@@ -26,5 +26,5 @@ def test_other_objects_and_mixed_types_are_refused() -> None:
         ValueError, match="nodes.user: rows is of type dict: give a pandas, polars or Arrow table"
     ):
         MemoryTable.of({}, "nodes.user")
-    with pytest.raises(ValueError, match="nodes.user: mixed types in a column"):
+    with pytest.raises(ValueError, match="nodes.user: the column 'id' has values of several types"):
         MemoryTable.of(pd.DataFrame({"id": ["a", 1]}, dtype=object), "nodes.user")

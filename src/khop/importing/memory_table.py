@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,9 @@ class MemoryTable:
         try:
             return cls(pa.table(rows), name)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise ValueError(f"{key}: mixed types in a column ({error}); convert it to one type") from None
+            column = re.search(r"column (\S+) with", str(error))
+            where = f"{key}: the column {column[1]!r}" if column else f"{key}: a column"
+            raise ValueError(f"{where} has values of several types; convert it to one type") from None
 
     @property
     def schema(self) -> Any:

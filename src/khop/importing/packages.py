@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +22,18 @@ except ImportError as error:
 __all__ = ["INSTALL", "PACKAGE_ERRORS", "duckdb", "explained", "pa", "pa_csv", "pc", "pq", "reading"]
 
 PACKAGE_ERRORS = (duckdb.Error, pa.lib.ArrowException)  # ArrowInvalid is a ValueError, too
+_DAMAGE = (EOFError, UnicodeError, zipfile.BadZipFile, zlib.error)
+_OF_FILE = {
+    FileNotFoundError: "no such file",
+    IsADirectoryError: "is a folder",
+    PermissionError: "is not readable for this user",
+}
 _REASONS = {
+    r"Row #(\d+): Expected (\d+) columns, got (\d+)": r"row \1 has \3 fields, and the first row has \2",
+    r"Expected (\d+) columns, got (\d+)": r"a row has \2 fields, and the first row has \1",
+    r"In CSV column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)'": (
+        r"the value '\3' in the column \1 is not a number"
+    ),
     r"end of GZIP|Truncated compressed|[Uu]nexpected end|enough bytes": "is cut off",
     r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
     r"Could not set lock|Conflicting lock|different configuration": "is open elsewhere for writing",
@@ -55,10 +68,11 @@ def reading(place: str, remedy: str, reason: str = "is damaged, or has another f
         yield
     except (MemoryError, duckdb.OutOfMemoryException):
         raise MemoryError(place) from None
-    except (*PACKAGE_ERRORS, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+    except (*PACKAGE_ERRORS, *_DAMAGE, OSError) as error:
+        of_file = next((text for kind, text in _OF_FILE.items() if isinstance(error, kind)), None)
+        if isinstance(error, OSError) and error.errno is not None and of_file is None:
             raise
-        raise explained(error, place, remedy, reason) from None
+        raise explained(error, place, remedy, of_file or reason) from None
 
 
 def explained(error: Exception, place: str, remedy: str, reason: str) -> ValueError:

@@ -34,7 +34,9 @@ def test_a_fraction_after_many_whole_numbers(tmp_path: Path, monkeypatch: pytest
 
 def test_text_and_damage_are_named(tmp_path: Path) -> None:
     gz_rows(tmp_path / "a.csv.gz", [[1], ["x"]])
-    with pytest.raises(ValueError, match=r"a.csv.gz: not a table of numbers"):
+    with pytest.raises(
+        ValueError, match=r"a.csv.gz: the value 'x' in the column 0 is not a number; download"
+    ):
         csv_numbers(tmp_path / "a.csv.gz")
     gz_rows(tmp_path / "b.csv.gz", [[row] for row in range(100_000)])
     (tmp_path / "b.csv.gz").write_bytes((tmp_path / "b.csv.gz").read_bytes()[:-20_000])

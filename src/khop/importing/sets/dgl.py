@@ -19,7 +19,7 @@ from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.importing.arrow_values import numpy_of
 from khop.importing.id_column import canonical_integers, string_keys
-from khop.importing.packages import pa, pa_csv, pc
+from khop.importing.packages import explained, pa, pa_csv, pc
 from khop.importing.sets.options import DglOptions
 from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.kernels.id_table import StringKeys, id_table
@@ -199,7 +199,7 @@ class _Reading:
         except FileNotFoundError:
             raise ValueError(f"{path}: no such file; meta.yaml names it") from None
         except pa.ArrowInvalid as error:
-            raise ValueError(f"{path}: cannot be read ({str(error).splitlines()[0]}); correct it") from None
+            raise explained(error, str(path), "correct it", "is not CSV") from None
         twice = [name for name in table.column_names if table.column_names.count(name) > 1]
         if twice:
             raise ValueError(f"{path}: column {twice[0]!r} is there twice; rename one")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from khop.graph.networkx_tables import attribute_columns
 from khop.importing.arrow_values import numpy_of
 from khop.importing.id_column import canonical_integers, length_as_text, string_keys
-from khop.importing.packages import pa, pa_csv, pc
+from khop.importing.packages import pa, pa_csv, pc, reading
 from khop.kernels.id_table import Keys, StringKeys, id_table
 
 WEIGHT, TIME = "weight", "time"
@@ -78,8 +78,8 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         for chunk in _from_first_line(path):
             if chunk and not chunk.isspace():
                 _add(content, chunk, form)
-    except pa.ArrowInvalid as error:
-        raise _problem(form, True, str(error)) from None
+    except pa.ArrowInvalid:
+        raise _problem(form, True, "a line is no edge, or not UTF-8") from None
     names, notes = [WEIGHT, TIME][: form.fields - 2], []
     first, is_header = content.first, _is_header(content, header)
     if is_header:
@@ -249,7 +249,7 @@ def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
             if _numbers(pa.chunked_array([[text]]), WEIGHT, form.separator) is None:
                 return ValueError(f"{where}: the {name} field is {text!r}, which is not a number; {_FORM}")
         is_header = False
-    return ValueError(f"{form.path}: cannot be read ({reason.splitlines()[0]}); correct the file")
+    return ValueError(f"{form.path}: cannot be read ({reason}); correct the file")
 
 
 def _lines(path: Path, form: _Form) -> Iterator[tuple[int, list[str]]]:
@@ -337,12 +337,9 @@ def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
 
 
 def _blocks(path: Path, size: int) -> Iterator[bytes]:
-    try:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            while block := stream.read(size):
-                yield block
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); correct it") from None
+    with reading(str(path), "write it again"), pa.input_stream(str(path), compression="detect") as stream:
+        while block := stream.read(size):
+            yield block
 
 
 def _without_comments(chunk: bytes) -> bytes:

@@ -13,7 +13,7 @@ from khop.datasets.importers import ImportContext
 from khop.graph.atomic import refuse_existing
 from khop.graph.progress import ProgressCallback
 from khop.importing.import_tables import import_tables
-from khop.importing.packages import pa, pa_csv
+from khop.importing.packages import pa, pa_csv, reading
 from khop.importing.read_spec import nearest
 from khop.importing.sets.downloads import Checksum, fetched, mirrored
 from khop.importing.sets.options import MovielensOptions
@@ -43,19 +43,13 @@ def movielens_tables(folder: Path) -> tuple[Any, Any]:
 
 
 def _csv(path: Path) -> Any:
-    try:
+    with reading(str(path), "download it again"):
         return pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(
-            f"{path}: cannot be read ({str(error).splitlines()[0]}); download it again"
-        ) from None
 
 
 def _rows(path: Path, separator: str, fields: int) -> list[list[str]]:
-    try:
+    with reading(str(path), "download it again"):
         lines = path.read_text(encoding="latin-1").splitlines()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error}); download it again") from None
     rows = [line.split(separator) for line in lines]
     for number, row in enumerate(rows, start=1):
         if len(row) != fields:

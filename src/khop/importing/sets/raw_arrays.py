@@ -8,7 +8,6 @@ import itertools
 import math
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from khop.graph.disk_space import check_disk
 from khop.graph.npy import header_of
-from khop.importing.packages import pa, pa_csv
+from khop.importing.packages import explained, pa, pa_csv, reading
 
 _BLOCK_BYTES = 16 << 20
 
@@ -48,17 +47,14 @@ def csv_blocks(path: Path, dtype: Literal["int64", "float64"]) -> Iterator[npt.N
                 columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
                 yield np.stack(columns, axis=1)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error}); download it again") from None
+        raise explained(error, str(path), "download it again", "is damaged") from None
 
 
 def csv_width(path: Path) -> int:
     """Return the number of columns; 0 for an empty file."""
     opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as file:
-            line = file.readline().strip()
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); download it again") from None
+    with reading(str(path), "download it again"), opened(path, "rb") as file:
+        line = file.readline().strip()
     return line.count(b",") + 1 if line else 0
 
 
@@ -80,12 +76,8 @@ def csv_numbers(path: Path, rows: int | None = None, scratch: Scratch | None = N
 
 
 def _readable(path: Path) -> Iterator[Numbers]:
-    try:
+    with reading(str(path), "download it again", "is not a table of numbers"):
         yield from csv_blocks(path, "float64")
-    except pa.ArrowInvalid as error:
-        raise ValueError(
-            f"{path}: not a table of numbers ({str(error).splitlines()[0]}); download the file again"
-        ) from None
 
 
 def _array(
@@ -116,11 +108,8 @@ def csv_rows(path: Path) -> list[list[str]]:
     """Return the fields of all rows, the first one included. The rows have the same number of fields."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; give the folder as it was published")
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); download it again") from None
+    with reading(str(path), "download it again"), gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.reader(file) if row]
     if any(len(row) != len(rows[0]) for row in rows):
         raise ValueError(f"{path}: rows have different numbers of fields; download it again")
     return rows
@@ -136,10 +125,10 @@ def npy_array(path: Path, raw_width: int | None = None) -> npt.NDArray[Any]:
         return mapped
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; give the folder as it was published") from None
-    except ValueError as error:
+    except ValueError:
         size = path.stat().st_size
         if raw_width is None or size % (4 * raw_width) or _has_header(path):
-            raise ValueError(f"{path}: cannot be read ({error}); download it again") from None
+            raise ValueError(f"{path}: is damaged, or not a .npy file; download it again") from None
         return np.memmap(path, np.float32, "r", shape=(size // (4 * raw_width), raw_width))
 
 
@@ -169,8 +158,8 @@ class NpzArray:
                     return None
                 with archive.open(f"{name}.npy") as file:
                     descr, shape = header_of(cast(BinaryIO, file))
-        except (zipfile.BadZipFile, ValueError) as error:
-            raise ValueError(f"{path}, array {name}: cannot be read ({error}); download it again") from None
+        except (zipfile.BadZipFile, ValueError):
+            raise ValueError(f"{path}, array {name}: is damaged; download it again") from None
         dtype = np.dtype(descr)
         if dtype.hasobject:
             raise ValueError(
@@ -192,11 +181,8 @@ class NpzArray:
     @staticmethod
     def names(path: Path) -> list[str]:
         """Return the names of all arrays of a file."""
-        try:
-            with zipfile.ZipFile(path) as archive:
-                return [entry.removesuffix(".npy") for entry in archive.namelist()]
-        except (zipfile.BadZipFile, FileNotFoundError) as error:
-            raise ValueError(f"{path}: cannot be read ({error}); download it again") from None
+        with reading(str(path), "download it again"), zipfile.ZipFile(path) as archive:
+            return [entry.removesuffix(".npy") for entry in archive.namelist()]
 
     def whole(self) -> npt.NDArray[Any]:
         """Return the whole array."""
@@ -220,12 +206,8 @@ class NpzArray:
                 yield self._read(file, min(at_once, count - start))
 
     def _read(self, file: IO[bytes], count: int) -> npt.NDArray[Any]:
-        try:
+        with reading(f"{self.path}, array {self.name}", "download it again", "is damaged"):
             data = file.read(count * self.dtype.itemsize)
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise ValueError(
-                f"{self.path}, array {self.name}: damaged ({error}); download it again"
-            ) from None
         if len(data) < count * self.dtype.itemsize:
             raise ValueError(f"{self.path}, array {self.name}: ends too early; download it again")
         return np.frombuffer(data, self.dtype)

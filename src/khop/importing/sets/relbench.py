@@ -13,7 +13,7 @@ from khop.datasets.importers import ImportContext
 from khop.graph.atomic import refuse_existing
 from khop.graph.progress import ProgressCallback
 from khop.importing.import_tables import import_tables
-from khop.importing.packages import pa, pc, pq
+from khop.importing.packages import pa, pc, pq, reading
 from khop.importing.sets.downloads import fetched
 from khop.importing.sets.options import RelbenchOptions
 from khop.importing.sets.set_graph import memory_budget
@@ -35,12 +35,8 @@ class RelbenchTable:
     @classmethod
     def read(cls, path: Path) -> RelbenchTable:
         """Read a table. ValueError for a Parquet file without RelBench's record."""
-        try:
+        with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
             rows = pq.read_table(path)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{path}: cannot be read ({str(error).splitlines()[0]}); download it again"
-            ) from None
         record = rows.schema.metadata or {}
         if b"fkey_col_to_pkey_table" not in record:
             raise ValueError(f"{path}: does not record its keys; give the folder db of a RelBench database")

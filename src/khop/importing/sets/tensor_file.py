@@ -37,8 +37,8 @@ def tensor_file(path: Path, names: tuple[str, ...] = ()) -> Any:
             f"{path}: {_needed(str(error))}, and reading it may execute code; if you trust it, "
             f"convert it once: {way_out(path)}"
         ) from None
-    except (RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"{path}: cannot be read ({_line(error)}); download it again") from None
+    except (RuntimeError, EOFError, OSError):
+        raise ValueError(f"{path}: is damaged, or not a file of torch.save; download it again") from None
 
 
 def way_out(path: Path) -> str:
@@ -66,7 +66,3 @@ def _numpy_types() -> Iterator[Callable[..., Any] | tuple[Callable[..., Any], st
 def _needed(message: str) -> str:
     _, _, rest = message.partition("GLOBAL ")
     return f"holds {rest.split()[0]}" if rest else "holds more than torch reads without executing code"
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
