@@ -50,6 +50,19 @@ def test_an_error_is_one_sentence(error: Exception, code: int, text: str) -> Non
     assert "\n" not in sentence(error, "X")
 
 
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("train", "lower the batch size, the fanouts"),
+        ("import", "lower --memory or --threads, or use a machine with more memory"),
+        ("append", "lower --memory or --threads, or use a machine with more memory"),
+        ("verify", "use a machine with more memory"),
+    ],
+)
+def test_the_remedy_for_memory_fits_the_command(command: str, remedy: str) -> None:
+    assert sentence(MemoryError(), "X", command).startswith(f"not enough memory: {remedy}")
+
+
 SOURCE = """
 import khop
 

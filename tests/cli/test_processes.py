@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 import khop
 from support.gate import WAIT_S, wait_until
@@ -71,6 +74,26 @@ def test_a_disk_without_space_is_reported_and_nothing_is_half_written(small_run:
     files = [path.name for path in Path("a").rglob("*") if path.is_file()]
     assert sorted(files) == ["config.toml", "environment.json", "metrics.jsonl", "steps.jsonl"]
     assert json.loads(Path("a/environment.json").read_text())["processes"] == 1
+
+
+def test_an_import_on_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("edges.csv").write_text("a,b\n" + "".join(f"x{n},y{n % 97}\n" for n in range(9000)))
+    Path("spec.toml").write_text(
+        '[nodes.a]\n[nodes.b]\n[edges."a to b"]\nfiles = ["edges.csv"]\nsource = "a"\ndestination = "b"\n'
+    )
+    program = (
+        "import resource, sys; from khop.cli.main import run; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000)); run(sys.argv[1:])"
+    )
+    done = process(sys.executable, "-c", program, "import", "spec.toml", "out")
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"khop: out: no space for the file \S+ \(File too large\); nothing was left behind. "
+        r"Free some space or write to another disk\n",
+        done.stderr,
+    ), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["edges.csv", "spec.toml"]
 
 
 def test_a_place_where_nothing_can_be_written_is_one_line(

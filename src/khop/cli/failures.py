@@ -16,10 +16,12 @@ INTERRUPTED = 130  # as shells give it for SIGINT
 TERMINATED = 143  # as shells give it for SIGTERM
 
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
-_SMALLER = (
-    "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or use a machine with "
-    "more memory"
-)
+_OF_RUNS = "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or "
+_OF_TABLES = "lower --memory or --threads, or "
+_SMALLER = {  # by command; other commands have no option that lowers their memory
+    **dict.fromkeys(("train", "evaluate", "infer", "predict", "recommend", "profile"), _OF_RUNS),
+    **dict.fromkeys(("import", "append"), _OF_TABLES),
+}
 # Of torch's allocator ("CUDA out of memory"), of the runtime ("CUDA error: out of memory"), of Triton
 # ("Triton Error [CUDA]: out of memory"), and of libraries ("CUBLAS_STATUS_ALLOC_FAILED").
 _NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP)( out of memory|\b.{0,40}: out of memory)|_STATUS_ALLOC_FAILED")
@@ -43,8 +45,11 @@ def _is_about_input(error: Exception) -> bool:
     return isinstance(error, ValueError) and not isinstance(error, UnicodeError) and package not in _FOREIGN
 
 
-def sentence(error: Exception, again: str) -> str:
-    """Return the error as a sentence. `again` is a command to show the traceback of an unexpected error."""
+def sentence(error: Exception, again: str, command: str = "train") -> str:
+    """Return the error of a command as a sentence.
+
+    `again` is a command line that shows the traceback of an unexpected error.
+    """
     if isinstance(error, OSError):
         return _of_machine(error)
     if _is_about_input(error) or isinstance(error, PeerLost):
@@ -53,7 +58,8 @@ def sentence(error: Exception, again: str) -> str:
     if _NO_GPU_MEMORY.search(str(error)):
         return f"not enough memory on the GPU ({reason}): {_LESS_ON_GPU}"
     if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
-        return f"not enough memory{f' ({reason})' if reason else ''}: {_SMALLER}"
+        smaller = f"{_SMALLER.get(command, '')}use a machine with more memory"
+        return f"not enough memory{f' ({reason})' if reason else ''}: {smaller}"
     named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
     place = _place_in_component(error)
     if place is not None:
@@ -76,5 +82,5 @@ def _place_in_component(error: Exception) -> str | None:
 
 def _of_machine(error: OSError) -> str:
     if error.filename is None or error.strerror is None:
-        return str(error)
+        return error.strerror or str(error)
     return f"{error.filename}: {error.strerror}"

@@ -154,5 +154,5 @@ def run(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         again = shlex.join(["khop", DEBUG, *words])
-        tell(sentence(error, again))
+        tell(sentence(error, again, words[0] if words else ""))
         sys.exit(exit_code(error))

@@ -62,10 +62,26 @@ def new_folder(path: Path) -> Iterator[Path]:
             os.close(lock)
     except BaseException as error:
         shutil.rmtree(hidden, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in _FULL:
-            reason = f"{path}: no space for the folder ({os.strerror(error.errno)}); nothing was left behind"
-            raise OSError(error.errno, f"{reason}. Free some space or write to another disk") from error
+        raise_if_full(path, error)
         raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an OSError of the block that names none, as errors of writing do."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def raise_if_full(path: Path, error: BaseException) -> None:
+    """Raise OSError that names the file and the remedy if a folder was not written as the disk is full."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        file = f"the file {Path(error.filename).name}" if error.filename else "the folder"
+        reason = f"{path}: no space for {file} ({os.strerror(error.errno)}); nothing was left behind"
+        raise OSError(error.errno, f"{reason}. Free some space or write to another disk") from error
 
 
 def _hold(hidden: Path) -> int:

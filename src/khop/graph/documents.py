@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from khop.errors import REMEDY
+from khop.graph.atomic import naming
 from khop.graph.npy import flush
 
 
@@ -18,7 +19,7 @@ def write_documents(folder: Path, documents: Mapping[str, bytes]) -> dict[str, s
     for name, content in documents.items():
         if Path(name).name != name or not name.endswith(".json"):
             raise ValueError(f"document {name!r}: must be the name of a .json file, without folders")
-        with (folder / name).open("wb") as file:
+        with naming(folder / name), (folder / name).open("wb") as file:
             file.write(content)
             flush(file)
         digests[name] = hashlib.sha256(content).hexdigest()

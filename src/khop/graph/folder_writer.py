@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.graph.atomic import naming
 from khop.graph.npy import STORED, ArrayEntry, array_header, flush, unchecked_entry, write_array
 from khop.graph.progress import Meter
 
@@ -64,7 +65,7 @@ class ArrayWriter:
         closed: Callable[[ArrayEntry], None],
     ) -> None:
         self._expected = unchecked_entry(dtype, shape)
-        self._wrote, self._closed = wrote, closed
+        self._path, self._wrote, self._closed = path, wrote, closed
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb", buffering=0)
         self._digest = hashlib.sha256()
@@ -98,5 +99,6 @@ class ArrayWriter:
     def _put(self, block: memoryview) -> None:
         self._digest.update(block)
         self._size += len(block)
-        while len(block):
-            block = block[os.write(self._file.fileno(), block) :]
+        with naming(self._path):
+            while len(block):
+                block = block[os.write(self._file.fileno(), block) :]

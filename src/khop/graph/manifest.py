@@ -13,7 +13,7 @@ from typing import Any
 
 from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.atomic import UNFINISHED
+from khop.graph.atomic import UNFINISHED, naming
 from khop.graph.expected import ID_ARRAYS, ID_DTYPES, Expected
 from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, check_width
@@ -259,7 +259,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     if not manifest.documents:
         del content["documents"]
     document = {**content, "fingerprint": fingerprint(content)}
-    with (folder / layout.MANIFEST).open("wb") as file:
+    path = folder / layout.MANIFEST
+    with naming(path), path.open("wb") as file:
         file.write(json.dumps(document, indent=1).encode("ascii") + b"\n")
         flush(file)
 

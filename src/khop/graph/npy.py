@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from khop.graph.atomic import naming
+
 if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` does not need it
     import torch
     from torch import Tensor
@@ -73,7 +75,7 @@ def write_array(
     digest = hashlib.sha256(header)
     size = len(header)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         file.write(header)
         for chunk in chunks:
             block = np.ascontiguousarray(chunk, STORED[dtype]).reshape(-1).view(np.uint8).data

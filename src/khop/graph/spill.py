@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.graph.atomic import naming
 from khop.kernels.deal_edges import deal_edges, take_rows
 
 Rows = Mapping[str, npt.NDArray[Any]]  # arrays of the same length, by field
@@ -141,7 +142,8 @@ class Spill:
         offset = place
         for field in self.fields:
             values = take_rows(rows[field.name].astype(field.dtype, copy=False), order)
-            offset = _write_all(self._file, values, offset)
+            with naming(self.path):
+                offset = _write_all(self._file, values, offset)
         return Run(place, begin)
 
     def append(self, rows: Rows) -> None:
@@ -184,7 +186,7 @@ class Spill:
         """Flush the rows to disk, and write beside them where they lie, for `load`."""
         os.fsync(self._file)
         begins = [run.begin for run in self.runs.runs]
-        with _index(self.path).open("wb") as file:
+        with naming(_index(self.path)), _index(self.path).open("wb") as file:
             np.save(file, np.stack(begins) if begins else np.empty((0, 0), np.int64))
             file.flush()
             os.fsync(file.fileno())

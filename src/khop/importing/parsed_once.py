@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from khop.graph.atomic import naming
 from khop.importing.disk_estimate import read_again
 from khop.importing.import_state import ImportState, edge_reader
 from khop.importing.packages import pa
@@ -51,7 +52,8 @@ class KeptTable:
         with pa.ipc.new_file(str(self.path), schema) as writer:
             for piece in self.table.pieces(self.columns):
                 rows = piece()
-                writer.write_batch(rows.batch)
+                with naming(self.path):
+                    writer.write_batch(rows.batch)
                 places.append(rows.place)
                 yield partial(Rows, rows.batch.select(columns), rows.place)
         self._places = tuple(places)

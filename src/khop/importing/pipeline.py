@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from khop.graph.atomic import refuse_existing
+from khop.graph.atomic import naming, refuse_existing
 from khop.graph.disk_space import check_disk
 from khop.graph.documents import write_documents
 from khop.graph.edge_runs import EdgeRuns, spill
@@ -184,7 +184,7 @@ def _touched_file(stages: WorkFolder, number: int, node_type: str) -> Path:
 
 
 def _keep(path: Path, array: npt.NDArray[Any]) -> None:
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         np.save(file, array)
         flush(file)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from khop.graph.atomic import flush_entries, refuse_existing
+from khop.graph.atomic import flush_entries, raise_if_full, refuse_existing
 from khop.graph.npy import flush
 
 _FINGERPRINT, _LOCK = "fingerprint", "lock"
@@ -43,8 +43,9 @@ class WorkFolder:
             if not is_known or not work.graph.is_dir():  # without it: killed after it got its name
                 work._begin(fingerprint)
             yield work
-        except Exception:
+        except Exception as error:
             shutil.rmtree(work.path, ignore_errors=True)
+            raise_if_full(out, error)
             raise
         finally:
             os.close(lock)
