@@ -44,7 +44,7 @@ class RowNames(nn.Module):
         super().__init__()
         self.parameter = parameter
         self.counts = dict(counts)
-        owner.register_load_state_dict_pre_hook(_order_rows)  # type: ignore[no-untyped-call]
+        owner.register_load_state_dict_pre_hook(_order_rows)
 
     def get_extra_state(self) -> Tensor:
         """Return the edge types and their numbers of rows, as uint8."""
