@@ -40,5 +40,5 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "b.npz").read_bytes())
     data[2000] ^= 0xFF
     (tmp_path / "b.npz").write_bytes(data)
-    with pytest.raises(ValueError, match="array a: damaged"):
+    with pytest.raises(ValueError, match="array a: is damaged"):
         NpzArray.of(tmp_path / "b.npz", "a").whole()
