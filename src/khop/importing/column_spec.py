@@ -136,6 +136,10 @@ class Boolean(Column):
     """True or false as 1 and 0; a null is 0 and sets the second number to 1."""
 
     kind: Literal["bool"]
+    true: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] = ("true", "t", "yes", "1")
+    """Words for true, in any case."""
+    false: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] = ("false", "f", "no", "0")
+    """Words for false, in any case."""
 
 
 class Raw(Column):
@@ -146,12 +150,21 @@ class Raw(Column):
     """Type of the stored numbers; default: that of the files, float64 for text."""
 
 
+class Relation(Column):
+    """The relation of an edge, text, as an integer: 0, 1, ... in ascending order of the names."""
+
+    kind: Literal["relation"]
+
+
 def _named_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
 Kind = Literal["number", "category", "multi", "text", "words", "date", "vector", "bool", "raw"]
-_Column = Annotated[
-    Number | Category | Multi | Text | Words | Date | Vector | Boolean | Raw, Field(discriminator="kind")
+_Column = Number | Category | Multi | Text | Words | Date | Vector | Boolean | Raw
+_OfNodes = Annotated[_Column, Field(discriminator="kind")]
+_OfEdges = Annotated[_Column | Relation, Field(discriminator="kind")]
+AnyColumn = Annotated[_OfNodes, BeforeValidator(_named_kind, json_schema_input_type=Kind | _OfNodes)]
+AnyEdgeColumn = Annotated[
+    _OfEdges, BeforeValidator(_named_kind, json_schema_input_type=Kind | Literal["relation"] | _OfEdges)
 ]
-AnyColumn = Annotated[_Column, BeforeValidator(_named_kind, json_schema_input_type=Kind | _Column)]

@@ -95,7 +95,7 @@ class CsvTable(FileTable):
             text = _decoded(name, path, self.dialect, place, is_mixed)
             known = done
             try:
-                with _pattern(path) if is_plain else _piped(text) as source:
+                with file_pattern(path) if is_plain else _piped(text) as source:
                     for batch in self._read(source, name, there, columns):
                         new = batch.slice(min(known, batch.num_rows))
                         known -= batch.num_rows - new.num_rows
@@ -156,7 +156,7 @@ def _refuse_nul(rows: Rows, key: str) -> None:
 
 
 @contextmanager
-def _pattern(path: Path) -> Iterator[str]:
+def file_pattern(path: Path) -> Iterator[str]:
     """Yield a path for DuckDB, which takes *, ? and [ for patterns of several files."""
     yield re.sub(r"[*?\[]", r"[\g<0>]", str(path))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from khop.importing.column_spec import (
-    AnyColumn,
+    AnyEdgeColumn,
     Boolean,
     Category,
     Date,
@@ -59,13 +59,13 @@ def import_bytes(work: ImportState) -> int:
     return edges + nodes + _dictionaries(work)
 
 
-def _columns_bytes(columns: Mapping[str, AnyColumn], source: OpenSource) -> int:
+def _columns_bytes(columns: Mapping[str, AnyEdgeColumn], source: OpenSource) -> int:
     """Return the bytes of the columns in a row; widths that only the rows tell count as the least."""
-    schema = source.table.schema
+    schema = source.schema
     return sum(column_bytes(one, schema.field(one.column or name).type) for name, one in columns.items())
 
 
-def column_bytes(column: AnyColumn, dtype: Any) -> int:
+def column_bytes(column: AnyEdgeColumn, dtype: Any) -> int:
     """Return the bytes of a column in a row, or the least if the rows decide on its width."""
     match column:
         case Text(width=width):

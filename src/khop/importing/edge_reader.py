@@ -195,11 +195,12 @@ class EdgeImport:
         for name, column in self.reader.rules.columns.items():
             if name in self.encoders:
                 width = self.encoders[name].width
-                found[name] = ("float32", () if width == 1 else (width,))
+                dtype = "int64" if column.kind == "relation" else "float32"
+                found[name] = (dtype, () if width == 1 else (width,))
             else:
                 assert isinstance(column, Raw)
-                dtype = self.reader.source.table.schema.field(column.column or name).type
-                found[name] = (raw_dtype(dtype, column.dtype), ())
+                stored = self.reader.source.schema.field(column.column or name).type
+                found[name] = (raw_dtype(stored, column.dtype), ())
         if self.reader.source.spec.time is not None:
             found[TIME] = ("int64", ())
         if self.reader.rules.split is not None:
@@ -350,7 +351,8 @@ def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
             allowed &= times < reader.cut_offs.val
         seen = rows.keep(allowed)
         for name, one in fitters.items():
-            one.add(seen.column(columns[name].column or name), seen.row)
+            counted = rows if columns[name].kind == "relation" else seen
+            one.add(counted.column(columns[name].column or name), counted.row)
     return {name: one.encoder() for name, one in fitters.items()}
 
 

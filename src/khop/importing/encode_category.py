@@ -99,6 +99,47 @@ class CategoryFitter:
         return CategoryEncoder(self.key, self.several, self.separator, categories, self.encoding)
 
 
+@dataclass(frozen=True)
+class RelationEncoder:
+    """The number of each relation among all names of the edge table, in ascending order of the text."""
+
+    key: str
+    names: tuple[str, ...]
+    width: int = 1
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Return the codes, int64 (rows, 1); ValueError for a null and for a relation without a code."""
+        texts = texts_of(array, self.key, where)
+        codes = numpy_of(pc.fill_null(pc.index_in(texts, pa.array(self.names, pa.string())), -1))
+        if len(codes) and codes.min() < 0:
+            row = int(np.argmin(codes))
+            raise ValueError(
+                f"{where(row)}: {self.key} is {texts[row].as_py()!r}, which is none of the "
+                f"{len(self.names):,} relations of the graph; correct the row, or leave it out by where"
+            )
+        return Encoded(codes.astype(np.int64)[:, None])
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the names as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class RelationFitter:
+    """Names of relations, of all rows."""
+
+    key: str
+    names: set[str] = field(default_factory=set)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the names of rows."""
+        self.names.update(texts_of(array.drop_null().unique(), self.key, where).to_pylist())
+
+    def encoder(self) -> RelationEncoder:
+        """Return the encoder."""
+        return RelationEncoder(self.key, tuple(sorted(self.names)))
+
+
 def texts_of(array: Any, key: str, where: Where) -> Any:
     """Return values as text: 3 and "3" are the same category. ValueError for lists and other structures."""
     if pa.types.is_dictionary(array.type):

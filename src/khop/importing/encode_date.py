@@ -12,7 +12,7 @@ import numpy.typing as npt
 from khop.importing.arrow_values import numpy_of
 from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa
-from khop.importing.times import PER_SECOND, TimeFormat, to_unit, unit_of
+from khop.importing.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.moments import Moments
 
 Counts = npt.NDArray[np.int64]
@@ -100,6 +100,7 @@ def _seconds(
     if len(at):
         settings = TimeFormat(given.unit, given.timezone, given.format)  # type: ignore[arg-type]
         own = unit_of(array.type, settings, given.key)
+        own = finest([own, "us"]) if may_have_fractions(array.type, settings) else own
         times = to_unit(
             array.filter(pa.array(~null)), settings, own, given.key, lambda row: where(int(at[row]))
         )

@@ -14,17 +14,6 @@ from khop.importing.encoder import Encoded, Where
 from khop.importing.packages import pa, pc
 from khop.kernels.moments import Moments
 
-_TRUTH = {
-    "true": True,
-    "t": True,
-    "yes": True,
-    "1": True,
-    "false": False,
-    "f": False,
-    "no": False,
-    "0": False,
-}
-
 
 @dataclass(frozen=True)
 class NumberEncoder:
@@ -85,15 +74,32 @@ class BooleanEncoder:
     """1 for true, and a second number that is 1 for null."""
 
     key: str
+    true: tuple[str, ...] = ("true", "t", "yes", "1")
+    false: tuple[str, ...] = ("false", "f", "no", "0")
     width: int = 2
 
     def encode(self, array: Any, where: Where) -> Encoded:
         """Encode booleans, numbers 0 and 1, or words such as yes and no."""
         null = numpy_of(array.is_null())
         if not pa.types.is_boolean(array.type):
-            array = _truths(array, self.key, where)
+            array = self._truths(array, where)
         true = numpy_of(pc.fill_null(array, False))
         return Encoded(np.stack([true, null], axis=1).astype(np.float32))
+
+    def _truths(self, array: Any, where: Where) -> Any:
+        words = dict.fromkeys(map(str.lower, self.false), False) | dict.fromkeys(
+            map(str.lower, self.true), True
+        )
+        found: list[bool | None] = []
+        for row, value in enumerate(array.to_pylist()):
+            word = None if value is None else str(value).lower().removesuffix(".0")
+            if word is not None and word not in words:
+                raise ValueError(
+                    f"{where(row)}: {self.key} is {value!r}: neither true nor false; give its words, as "
+                    'true = ["Y"] and false = ["N"], or kind = "category"'
+                )
+            found.append(None if word is None else words[word])
+        return pa.array(found, pa.bool_())
 
     def state(self) -> Mapping[str, Any]:
         """Return settings as JSON values."""
@@ -188,15 +194,3 @@ def is_text(dtype: Any) -> bool:
     return any(
         kind(dtype) for kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     )
-
-
-def _truths(array: Any, key: str, where: Where) -> Any:
-    found = []
-    for row, value in enumerate(array.to_pylist()):
-        word = None if value is None else str(value).lower().removesuffix(".0")
-        if word is not None and word not in _TRUTH:
-            raise ValueError(
-                f'{where(row)}: {key} is {value!r}: neither true nor false; give kind = "category"'
-            )
-        found.append(None if word is None else _TRUTH[word])
-    return pa.array(found, pa.bool_())

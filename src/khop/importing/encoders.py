@@ -12,11 +12,12 @@ from khop.importing.column_spec import (
     Date,
     Multi,
     Number,
+    Relation,
     Text,
     Vector,
     Words,
 )
-from khop.importing.encode_category import CategoryEncoder, CategoryFitter
+from khop.importing.encode_category import CategoryEncoder, CategoryFitter, RelationEncoder, RelationFitter
 from khop.importing.encode_date import DateEncoder, DateFitter
 from khop.importing.encode_number import (
     BooleanEncoder,
@@ -83,7 +84,9 @@ def fitter(spec: Column, key: str) -> Fitter:
         case Vector():
             return VectorFitter(spec, key)
         case Boolean():
-            return _Fixed(BooleanEncoder(key))
+            return _Fixed(BooleanEncoder(key, spec.true, spec.false))
+        case Relation():
+            return RelationFitter(key)
     raise AssertionError(spec)
 
 
@@ -99,6 +102,7 @@ _OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {
     "CategoryEncoder": _plain(CategoryEncoder),
     "DateEncoder": _plain(DateEncoder),
     "NumberEncoder": _plain(NumberEncoder),
+    "RelationEncoder": _plain(RelationEncoder),
     "TextEncoder": TextEncoder.of_state,
     "VectorEncoder": _plain(VectorEncoder),
     "WordsEncoder": WordsEncoder.of_state,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from khop.graph.layout import check_edge_types, check_names
-from khop.importing.column_spec import AnyColumn, Raw, Words
+from khop.importing.column_spec import AnyEdgeColumn, Raw, Words
 from khop.importing.edge_reader import SPLIT
 from khop.importing.node_columns import FEATURES, LABEL, TIME
 from khop.importing.spec import EdgeRules, NodeSpec, Spec
@@ -23,7 +23,7 @@ def check_file_names(spec: Spec) -> None:
         _check(rules.columns, _of_edges(rules, time), f"edge type {' '.join(edge_type)!r}")
 
 
-def _stored(node: NodeSpec) -> Mapping[str, AnyColumn]:
+def _stored(node: NodeSpec) -> Mapping[str, AnyEdgeColumn]:
     """Return the columns with a file of their own; the others are joined to features."""
     return {name: column for name, column in node.columns.items() if isinstance(column, Raw | Words)}
 
@@ -50,7 +50,7 @@ def _edges(spec: Spec) -> Iterator[tuple[EdgeType, EdgeRules, str | None]]:
             yield edge_type_of(typed.type), typed, table.time
 
 
-def _check(columns: Mapping[str, AnyColumn], taken: Mapping[str, str], key: str) -> None:
+def _check(columns: Mapping[str, AnyEdgeColumn], taken: Mapping[str, str], key: str) -> None:
     check_names(columns, f"column of {key}")
     for name in columns:
         if name in taken:

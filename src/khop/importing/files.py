@@ -11,6 +11,7 @@ from pathlib import Path
 
 from khop.importing.arrow_file import ArrowTable
 from khop.importing.csv_file import CsvTable, Dialect
+from khop.importing.json_file import JsonTable
 from khop.importing.parquet_file import ParquetTable
 from khop.importing.read_spec import nearest
 from khop.importing.rows import Table
@@ -19,6 +20,8 @@ FORMATS = {
     ".parquet": "parquet", ".pq": "parquet",
     ".csv": "csv", ".csv.gz": "csv", ".csv.zst": "csv", ".tsv": "csv", ".tsv.gz": "csv", ".tsv.zst": "csv",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+    ".jsonl": "json", ".ndjson": "json", ".json": "json", ".jsonl.gz": "json", ".ndjson.gz": "json",
+    ".json.gz": "json",
 }  # fmt: skip
 
 
@@ -47,15 +50,16 @@ def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFil
     return files
 
 
-def open_files(files: Sequence[InputFile], dialect: Dialect, key: str) -> Table:
-    """Open files of one format as a table."""
-    formats = {_format(file.name, key) for file in files}
+def open_files(files: Sequence[InputFile], dialect: Dialect, key: str, format: str | None = None) -> Table:
+    """Open files of one format as a table; without `format`, their extensions tell it."""
+    formats = {format or _format(file.name, key) for file in files}
     if len(formats) > 1:
         raise ValueError(f"{key}: files of several formats, {', '.join(sorted(formats))}; convert to one")
     opened: dict[str, Callable[[], Table]] = {
         "parquet": lambda: ParquetTable.open([(f.name, f.path) for f in files], key),
         "csv": lambda: CsvTable.open([(f.name, f.path) for f in files], dialect, key),
         "arrow": lambda: ArrowTable.open([(f.name, f.path) for f in files], key),
+        "json": lambda: JsonTable.open([(f.name, f.path) for f in files], key),
     }
     return opened[formats.pop()]()
 
@@ -88,4 +92,6 @@ def _format(name: str, key: str) -> str:
     for suffix, kind in FORMATS.items():
         if lower.endswith(suffix):
             return kind
-    raise ValueError(f"{key}: {name}: unknown format; give files that end in {', '.join(FORMATS)}")
+    raise ValueError(
+        f'{key}: {name}: unknown format; give format = "csv", or files that end in {", ".join(FORMATS)}'
+    )

@@ -23,11 +23,15 @@ def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
     `encoders` identifies the encoders of later data.
     """
     sources: list[tuple[str, Source]] = [(f"nodes.{name}", node) for name, node in spec.nodes.items()]
+    sources += [(f"nodes.{name}.also", one) for name, node in spec.nodes.items() for one in node.also]
     sources += [(f'edges."{name}"', edge) for name, edge in spec.edges.items()]
     sources += [(f"edges_from[{number}]", table) for number, table in enumerate(spec.edges_from)]
     if any(source.rows is not None for _, source in sources):
         return uuid.uuid4().hex
     files = [state for key, source in sources for state in _states(source, folder, key)]
+    splits = [spec.splits, *(node.split for node in spec.nodes.values())]
+    lists = {path for split in splits if split is not None for path in split.files.values()}
+    files += [_state(file.path) for file in find_files(sorted(lists), folder.path, "splits")]
     content: dict[str, Any] = {"format": FORMAT, "spec": spec.model_dump(mode="json"), "files": files}
     if encoders:
         content["encoders"] = encoders

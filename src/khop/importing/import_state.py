@@ -17,8 +17,8 @@ from khop.importing.id_column import id_kind
 from khop.importing.node_columns import NodeReader
 from khop.importing.read_meter import ReadMeter
 from khop.importing.row_splits import CutOffs
-from khop.importing.source import OpenSource, SourceFolder
-from khop.importing.spec import EdgeRules, Spec, Unit
+from khop.importing.source import PART, OpenSource, SourceFolder
+from khop.importing.spec import EdgeRules, Spec, Split, Unit
 from khop.importing.times import finest, unit_of
 from khop.kernels.id_table import id_table
 from khop.schema import EdgeType, edge_type_of
@@ -70,7 +70,7 @@ def opened(
 ) -> ImportState:
     """Open and check all tables before rows are read."""
     sources = {
-        node_type: OpenSource.open(node, f"nodes.{node_type}", folder)
+        node_type: OpenSource.open(node, f"nodes.{node_type}", folder, node.also, node.id or "")
         for node_type, node in spec.nodes.items()
         if node.has_rows
     }
@@ -85,6 +85,7 @@ def opened(
             key = f"edges_from[{number}].edges[{at}]"
             keys[edge_type_of(typed.type)] = key
             edge_sources[edge_type_of(typed.type)] = opened.filtered(typed.where, f"{key}.where")
+    spec = _with_parts(spec, sources, edge_sources, keys, folder)
     unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
     cut_offs = None if spec.splits is None else CutOffs.of(spec.splits, unit, "splits.time")
     meter = ReadMeter(notice)
@@ -104,13 +105,49 @@ def opened(
     return work
 
 
+def _with_parts(
+    spec: Spec,
+    sources: dict[str, OpenSource],
+    edge_sources: dict[EdgeType, OpenSource],
+    keys: Mapping[EdgeType, str],
+    folder: SourceFolder,
+) -> Spec:
+    """Return a spec whose splits by files are splits by a column, which its tables get."""
+    by_column = Split(column=PART)
+    nodes, edges = dict(spec.nodes), dict(spec.edges)
+    for node_type, source in sources.items():
+        node, split = spec.nodes[node_type], spec.node_split(node_type)
+        if split is None or not split.files or (node.split is None and node.label is None):
+            continue
+        key = "splits" if node.split is None else f"nodes.{node_type}.split"
+        sources[node_type] = source.with_parts(split, folder, key, node.id or "")
+        nodes[node_type] = node.model_copy(update={"split": by_column})
+    for name, edge in spec.edges.items():
+        if edge.split is not None and edge.split.files:
+            edge_type, key = edge_type_of(name), f"{keys[edge_type_of(name)]}.split"
+            edge_sources[edge_type] = edge_sources[edge_type].with_parts(edge.split, folder, key)
+            edges[name] = edge.model_copy(update={"split": by_column})
+    tables = []
+    for table in spec.edges_from:
+        typed = []
+        for one in table.edges:
+            edge_type, split = edge_type_of(one.type), one.split
+            if split is not None and split.files:
+                key = f"{keys[edge_type]}.split"
+                edge_sources[edge_type] = edge_sources[edge_type].with_parts(split, folder, key)
+                one = one.model_copy(update={"split": by_column})
+            typed.append(one)
+        tables.append(table.model_copy(update={"edges": tuple(typed)}))
+    return spec.model_copy(update={"nodes": nodes, "edges": edges, "edges_from": tuple(tables)})
+
+
 def _units(sources: list[OpenSource]) -> list[Unit]:
     found: list[Unit] = []
     for source in sources:
         name = source.spec.time
         if name is not None:
             source.check({name: f"{source.key}.time"})
-            dtype = source.table.schema.field(name).type
+            dtype = source.schema.field(name).type
             found.append(unit_of(dtype, source.time_format, f"{source.key}.time"))
     return found
 
@@ -148,7 +185,7 @@ def _check(work: ImportState) -> None:
 
 
 def _typed(source: OpenSource, column: str) -> tuple[Any, bool]:
-    return source.table.schema.field(column).type, source.is_untyped
+    return source.schema.field(column).type, source.is_untyped
 
 
 def node_reader(work: ImportState, node_type: str, touched: npt.NDArray[np.bool_] | None) -> NodeReader:

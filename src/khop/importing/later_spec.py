@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from khop.importing.column_spec import AnyColumn, Column, Raw
+from khop.importing.column_spec import AnyEdgeColumn, Column, Raw
 from khop.importing.given_encoders import GivenEncoders
 from khop.importing.read_spec import nearest
 from khop.importing.spec import EdgeRules, Label, NodeSpec, Source, Spec
@@ -19,13 +19,14 @@ _KINDS = {
     "CategoryEncoder": "category",
     "DateEncoder": "date",
     "NumberEncoder": "number",
+    "RelationEncoder": "relation",
     "TextEncoder": "text",
     "VectorEncoder": "vector",
     "WordsEncoder": "words",
 }
 _FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names, and limits of statistics
-_TIME_FIELDS = ("time", "unit", "timezone", "format")
-_ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyColumn)
+_TIME_FIELDS = ("time", "unit", "timezone", "time_format")
+_ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)
 
 
 def later_spec(spec: Spec, given: GivenEncoders) -> Spec:

@@ -209,9 +209,7 @@ class _Output:
         for name, column in spec.columns.items():
             if isinstance(column, Raw):
                 key = f"{self.reader.key}.columns.{name}"
-                dtype = raw_dtype(
-                    self.reader.source.table.schema.field(column.column or name).type, column.dtype
-                )
+                dtype = raw_dtype(self.reader.source.schema.field(column.column or name).type, column.dtype)
                 self._set(name, first, raw_values(rows.column(column.column or name), dtype, key, rows))
         times = self.reader.times(rows)
         if times is not None:

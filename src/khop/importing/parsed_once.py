@@ -72,9 +72,8 @@ def parsed_once(work: ImportState, folder: Path) -> Iterator[None]:
     """Keep the rows of CSV edge tables that are read more than once, in files in `folder` until the end."""
     before, sources, paths = work.edge_sources, dict(work.edge_sources), []
     for number, edge_types in enumerate(read_again(work)):
-        names = [name for edge_type in edge_types for name in edge_reader(work, edge_type).columns()]
-        wheres = [where for edge_type in edge_types for where in before[edge_type].wheres]
-        names += [name for where in wheres for name in where.columns]
+        columns = {edge_type: list(edge_reader(work, edge_type).columns()) for edge_type in edge_types}
+        names = [name for edge_type in edge_types for name in before[edge_type].stored(columns[edge_type])]
         paths.append(folder / f"rows-{number}.arrow")
         table = KeptTable(before[edge_types[0]].table, tuple(dict.fromkeys(names)), paths[-1])
         sources.update({edge_type: replace(before[edge_type], table=table) for edge_type in edge_types})

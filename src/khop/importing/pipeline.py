@@ -33,6 +33,7 @@ from khop.graph.write_edges import write_edges
 from khop.graph.write_ids import table_chunks, write_ids
 from khop.importing.disk_estimate import import_bytes, kept_bytes, peak_bytes, rows_of, rows_to_read
 from khop.importing.edge_reader import EdgeImport, fitted_columns
+from khop.importing.encode_category import RelationEncoder
 from khop.importing.encoders import restored, stored
 from khop.importing.file_names import check_file_names
 from khop.importing.fingerprint import fingerprint_of
@@ -202,7 +203,11 @@ def _runs(work: ImportState, edges: EdgeImport, path: Path) -> list[EdgeRuns]:
 
 def _unknown(name: str, edges: EdgeImport) -> list[str]:
     counts = {column: edges.counted.num_unknown(column) for column in edges.encoders}
-    return [f"{name}.{column}: {n:,} rows with {_LACKED}" for column, n in counts.items() if n]
+    found = [f"{name}.{column}: {n:,} rows with {_LACKED}" for column, n in counts.items() if n]
+    relations = {c: one.names for c, one in edges.encoders.items() if isinstance(one, RelationEncoder)}
+    return found + [
+        f"{name}.{c}: {len(n):,} relations; {DOCUMENT} has their names" for c, n in relations.items()
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +284,7 @@ def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStag
     )
     reader = node_reader(work, node_type, work.touched[node_type] if is_touched else None)
     found = write_nodes(reader, count, writer)
-    notes = []
+    notes = work.sources[node_type].left_out
     for name, unknown in found.unknown.items():
         if unknown:
             what = "labels of classes that training lacks" if name == LABEL else f"rows with {_LACKED}"

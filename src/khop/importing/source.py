@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
 
 from khop.importing.csv_file import CsvTable, Dialect
 from khop.importing.database import Databases, database_of
+from khop.importing.encode_number import is_text
 from khop.importing.files import find_files, open_files
+from khop.importing.id_column import keys_of
 from khop.importing.memory_table import MemoryTable
+from khop.importing.packages import pa, pc
 from khop.importing.read_meter import ReadMeter
 from khop.importing.rows import Piece, Rows, Table, check_columns, read_pieces
-from khop.importing.spec import Source
+from khop.importing.spec import Also, Source, Split
 from khop.importing.times import TimeFormat
 from khop.importing.where import Where
+from khop.kernels.id_table import IdTable, id_table
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a partition whose key is null
+PART = "part by files"  # the column of the part of each row, which no file can have by accident
 
 
 @dataclass(frozen=True)
@@ -27,9 +39,131 @@ class SourceFolder:
     databases: Databases = field(default_factory=Databases, repr=False)
 
 
+class Added(Protocol):
+    """Columns that are added to the rows of a table."""
+
+    @property
+    def schema(self) -> Any:
+        """Names and types of the columns, as a pyarrow schema."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns of the table that it reads."""
+        ...
+
+    def load(self, columns: Sequence[str]) -> None:
+        """Get ready to add these columns."""
+        ...
+
+    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+        """Return the columns of some rows as pyarrow arrays."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FileColumns:
+    """Text columns with one value per file: Hive partitions, and splits by files."""
+
+    of_files: Mapping[str, Mapping[str, str | None]]  # by column and file
+    needs: tuple[str, ...] = ()
+
+    @classmethod
+    def hive(cls, names: Sequence[str]) -> FileColumns:
+        """Return the columns of folders such as day=2020-01-01, if all files have them."""
+        parts = {
+            name: [one.partition("=") for one in Path(name).parent.parts if "=" in one] for name in names
+        }
+        values = {name: {key: unquote(value) for key, _, value in found} for name, found in parts.items()}
+        keys = [key for key in values[names[0]] if all(key in one for one in values.values())]
+        found = {
+            key: {name: None if v[key] == _NO_VALUE else v[key] for name, v in values.items()} for key in keys
+        }
+        return cls(found)
+
+    @property
+    def schema(self) -> Any:
+        """The columns, as text."""
+        return pa.schema([(name, pa.string()) for name in self.of_files])
+
+    def load(self, columns: Sequence[str]) -> None:
+        """Do nothing: the names of files are known."""
+
+    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+        """Return the value of the rows' file."""
+        of_file = [self.of_files[name].get(rows.place.name) for name in columns]
+        return [pa.repeat(pa.scalar(value, pa.string()), len(rows)) for value in of_file]
+
+
+@dataclass(eq=False)
+class Joined:
+    """Columns of another table of the same nodes, found by id. The columns that are used take memory."""
+
+    source: OpenSource
+    id: str  # its column of ids
+    on: str  # that of the first table
+    names: Mapping[str, str]  # its columns, by their names among those of the first table
+    _ids: IdTable[Any] = field(default_factory=lambda: id_table("string"))
+    _table: Any = None
+    _found: npt.NDArray[np.bool_] | None = None  # rows whose id a node has
+
+    @classmethod
+    def of(cls, source: OpenSource, id: str, on: str, taken: Sequence[str]) -> Joined:
+        """Return all columns but the id; one with a taken name is called "also.NAME"."""
+        source.check({id: f"{source.key}.id"})
+        names = [name for name in source.schema.names if name != id]
+        return cls(source, id, on, {f"also.{name}" if name in taken else name: name for name in names})
+
+    @property
+    def schema(self) -> Any:
+        """The columns with their types."""
+        return pa.schema([(name, self.source.schema.field(own).type) for name, own in self.names.items()])
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of the first table."""
+        return (self.on,)
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence about rows that no node has, if there are any."""
+        count = 0 if self._found is None else int((~self._found).sum())
+        return [f"{self.source.key}: {count:,} rows have an id that no node has"] if count else []
+
+    def load(self, columns: Sequence[str]) -> None:
+        """Read the columns, once."""
+        if self._table is not None and set(columns) <= set(self._table.column_names):
+            return
+        self._ids, batches = id_table("string"), []
+        own = [self.names[name] for name in columns]
+        for piece in self.source.pieces([self.id, *own]):
+            rows = piece()
+            key = f"{self.source.key}.id"
+            twice = self._ids.append(keys_of(rows.column(self.id), "string", key, rows.row))
+            if twice >= 0:
+                value = rows.column(self.id)[twice].as_py()
+                raise ValueError(f"{rows.row(twice)}: {key} is {value!r}, as in a row before; remove one")
+            batches.append(
+                pa.RecordBatch.from_arrays([rows.column(name) for name in own], names=list(columns))
+            )
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        self._table = pa.Table.from_batches(batches, schema).combine_chunks()
+        self._found = np.zeros(len(self._table), bool)
+
+    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+        """Return the values of each row's id; null without one."""
+        assert self._found is not None
+        at = self._ids.find(
+            keys_of(rows.column(self.on), "string", f"{self.source.key}: {self.on}", rows.row)
+        )
+        self._found[at[at >= 0]] = True
+        taken = self._table.select(list(columns)).take(pa.array(at, mask=at < 0))
+        return [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in taken.columns]
+
+
 @dataclass(frozen=True, eq=False)
 class OpenSource:
-    """A table with its filter."""
+    """A table with its filter, and with columns that are added to it."""
 
     table: Table
     spec: Source
@@ -37,14 +171,21 @@ class OpenSource:
     wheres: tuple[Where, ...] = ()
     meter: ReadMeter | None = None
     is_untyped: bool = False  # True for CSV: all columns are text
+    added: tuple[Added, ...] = ()
+    numbers: frozenset[str] = frozenset()  # columns with decimal commas
 
     @classmethod
-    def open(cls, spec: Source, key: str, folder: SourceFolder) -> OpenSource:
-        """Open the files, database or table of a spec; nothing but schemas is read."""
+    def open(
+        cls, spec: Source, key: str, folder: SourceFolder, also: Sequence[Also] = (), id: str = ""
+    ) -> OpenSource:
+        """Open the files, database or table of a spec, with those joined by id; only schemas are read."""
         table: Table
+        added: list[Added] = []
         if spec.files is not None:
             files = find_files(spec.files, folder.path, f"{key}.files")
-            table = open_files(files, Dialect(spec.header, spec.delimiter, spec.encoding), f"{key}.files")
+            dialect = Dialect(spec.header, spec.delimiter, spec.encoding)
+            table = open_files(files, dialect, f"{key}.files", spec.format)
+            added.append(FileColumns.hive([file.name for file in files]))
         elif spec.database is not None:
             assert spec.table is not None
             assert spec.order_by is not None
@@ -53,36 +194,128 @@ class OpenSource:
             table = folder.databases.open_table(database, spec.table, spec.order_by, place)
         else:
             table = MemoryTable.of(spec.rows, key)
-        opened = cls(table, spec, key, is_untyped=isinstance(table, CsvTable))
+        numbers = frozenset(spec.numbers if spec.decimal == "," else ())
+        opened = cls(
+            table, spec, key, is_untyped=isinstance(table, CsvTable), added=tuple(added), numbers=numbers
+        )
+        for number, one in enumerate(also):
+            place = f"{key}.also" if len(also) == 1 else f"{key}.also[{number}]"
+            other = cls.open(one, place, folder)
+            joined = Joined.of(other, one.id, id, opened.schema.names)
+            of_other = frozenset(joined.names.get(name, "") for name in spec.numbers)
+            other = replace(other, numbers=of_other if one.decimal == "," else frozenset())
+            opened = opened.with_columns(replace(joined, source=other))
+        if isinstance(spec.missing, Mapping):
+            opened.check({name: f"{key}.missing" for name in spec.missing})
         return opened.filtered(spec.where, f"{key}.where")
+
+    @cached_property
+    def schema(self) -> Any:
+        """Names and types of all columns; one of the table goes before an added one."""
+        fields = {one.name: one for one in self.table.schema}
+        for added in self.added:
+            fields |= {one.name: one for one in added.schema if one.name not in fields}
+        return pa.schema(list(fields.values()))
 
     @property
     def time_format(self) -> TimeFormat:
         """Settings of the time column."""
-        return TimeFormat(self.spec.unit, self.spec.timezone, self.spec.format)
+        return TimeFormat(self.spec.unit, self.spec.timezone, self.spec.time_format)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Sentences about rows of joined tables that no node has."""
+        return [note for one in self.added if isinstance(one, Joined) for note in one.left_out]
+
+    def with_columns(self, added: Added) -> OpenSource:
+        """Return the table with more columns."""
+        return replace(self, added=(*self.added, added))
+
+    def with_parts(self, split: Split, folder: SourceFolder, key: str, id: str = "") -> OpenSource:
+        """Return the table with the column PART: parts are its files, or lists of ids in files."""
+        found = {part: find_files([path], folder.path, f"{key}.{part}") for part, path in split.files.items()}
+        of_file: dict[str, str | None] = {file.name: part for part, files in found.items() for file in files}
+        own = {file.name for file in find_files(self.spec.files or (), folder.path, f"{self.key}.files")}
+        if own & set(of_file):
+            return self.with_columns(FileColumns({PART: of_file}))
+        if not id:
+            raise ValueError(
+                f"{key}: {', '.join(of_file)}: must be among the files of {self.key}; add them to files"
+            )
+        lists = [
+            OpenSource.open(Source(files=(path,), header="no", format="csv"), f"{key}.{part}", folder)
+            for part, path in split.files.items()
+        ]
+        columns = [pa.concat_arrays([p().column("0") for p in one.pieces(["0"])]) for one in lists]
+        names = [pa.repeat(part, len(ids)) for part, ids in zip(split.files, columns, strict=True)]
+        table = MemoryTable(pa.table({"id": pa.concat_arrays(columns), PART: pa.concat_arrays(names)}), key)
+        return self.with_columns(Joined(OpenSource(table, self.spec, key), "id", id, {PART: PART}))
 
     def filtered(self, expression: str | None, key: str) -> OpenSource:
         """Return the table with one more filter."""
         if expression is None:
             return self
-        return replace(self, wheres=(*self.wheres, Where.of(expression, self.table.schema, key)))
+        return replace(self, wheres=(*self.wheres, Where.of(expression, self.schema, key)))
 
     def check(self, columns: Mapping[str, str]) -> None:
         """Raise ValueError unless the columns exist; each is mapped to its key in the spec."""
-        check_columns(self.table, dict(columns))
+        of_others = {name for one in self.added for name in one.schema.names}
+        check_columns(self.table, {name: key for name, key in columns.items() if name not in of_others})
+
+    def stored(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns of the table itself that are read for these."""
+        wanted = [*columns, *(name for one in self.wheres for name in one.columns)]
+        there = set(self.table.schema.names)
+        needed = [name for one, _ in self._added(wanted) for name in one.needs]
+        found = list(dict.fromkeys(name for name in (*wanted, *needed) if name in there))
+        return found or self.table.schema.names[:1]
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield readers of the kept rows, in order; the columns of filters are read too."""
-        wanted = list(dict.fromkeys([*columns, *(name for one in self.wheres for name in one.columns)]))
-        for piece in read_pieces(self.table, wanted):
-            yield partial(self._kept, piece)
+        added = self._added([*columns, *(name for one in self.wheres for name in one.columns)])
+        for one, names in added:
+            one.load(names)
+        for piece in read_pieces(self.table, self.stored(columns)):
+            yield partial(self._kept, piece, added)
             if self.meter is not None:
                 self.meter.report()
 
-    def _kept(self, piece: Piece) -> Rows:
+    def _added(self, columns: Sequence[str]) -> list[tuple[Added, list[str]]]:
+        taken, found = set(self.table.schema.names), list[tuple[Added, list[str]]]()
+        for one in self.added:
+            names = [
+                name for name in dict.fromkeys(columns) if name in one.schema.names and name not in taken
+            ]
+            taken.update(names)
+            found += [(one, names)] if names else []
+        return found
+
+    def _kept(self, piece: Piece, added: Sequence[tuple[Added, list[str]]]) -> Rows:
         rows = piece()
         if self.meter is not None:
             self.meter.read(len(rows))
+        if added:
+            columns = dict(zip(rows.batch.schema.names, rows.batch.columns, strict=True))
+            for one, names in added:
+                columns |= zip(names, one.values(rows, names), strict=True)
+            rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
+        if self.spec.missing or self.numbers:
+            columns = {
+                n: self._read(n, a) for n, a in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
+            }
+            rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
         for where in self.wheres:
             rows = where.apply(rows)
         return rows
+
+    def _read(self, name: str, array: Any) -> Any:
+        """Return a column of text with nulls for missing values, and with decimal points."""
+        if not is_text(array.type):
+            return array
+        missing = self.spec.missing
+        words = missing.get(name, ()) if isinstance(missing, Mapping) else missing
+        if words:
+            array = pc.if_else(
+                pc.is_in(array, pa.array(words, array.type)), pa.scalar(None, array.type), array
+            )
+        return pc.replace_substring(array, ",", ".") if name in self.numbers else array

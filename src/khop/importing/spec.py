@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from khop.importing.column_spec import AnyColumn, Category, Name, SpecTable
+from khop.importing.column_spec import AnyColumn, AnyEdgeColumn, Category, Name, SpecTable
 from khop.schema import EdgeType, edge_type_of
 
 Unit = Literal["s", "ms", "us", "ns"]
 Duplicates = Literal["keep", "first", "last", "sum", "refuse"]
+PARTS = ("train", "val", "test")
 Orphans = Literal["refuse", "drop", "add"]
 
 
@@ -40,6 +41,14 @@ def _known(encoding: str) -> str:
     return encoding
 
 
+def _of_files(value: Any) -> Any:
+    if isinstance(value, str) and "%" in value:
+        raise ValueError(f"format is {value!r}: that of files; give the format of times as time_format")
+    return value
+
+
+Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+Format = Annotated[Literal["parquet", "csv", "arrow", "json"], BeforeValidator(_of_files)]
 Instant = Annotated[datetime, BeforeValidator(_aware)]
 
 
@@ -66,7 +75,7 @@ class TimeSplit(SpecTable):
 
 
 class Split(SpecTable):
-    """Rows of training, validation and test: by time, by the hash of the id, or by a column."""
+    """Rows of training, validation and test: by time, by the hash of the id, by a column, or by files."""
 
     time: TimeSplit | None = None
     """Two points in time."""
@@ -75,21 +84,33 @@ class Split(SpecTable):
     column: Name | None = None
     """A column with the name of each row's split; null: in none."""
     train: str | int | bool = "train"
-    """Value of `column` for training."""
+    """Value of `column` for training; without `column`, a file: of the table, or with an id per line."""
     val: str | int | bool = "val"
-    """Value of `column` for validation."""
+    """Value of `column`, or file, for validation."""
     test: str | int | bool = "test"
-    """Value of `column` for test."""
+    """Value of `column`, or file, for test."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
     """Seed of the hash of `ratio`."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The file of each part, if the split is by files."""
+        if (self.time, self.ratio, self.column) != (None, None, None):
+            return {}
+        return {name: str(getattr(self, name)) for name in PARTS if name in self.model_fields_set}
 
     @model_validator(mode="after")
     def _one(self) -> Split:
         given = [name for name in ("time", "ratio", "column") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give one of time, ratio and column, not {' and '.join(given) or 'none'}")
+        if len(given) != 1 and not self.files:
+            raise ValueError(
+                f"give one of time, ratio and column, or files as train = ..., not "
+                f"{' and '.join(given) or 'none'}"
+            )
         if self.ratio is not None and (min(self.ratio) < 0 or abs(sum(self.ratio) - 1) > 1e-9):
             raise ValueError(f"ratio {list(self.ratio)}: must be three shares of 0 or more with sum 1")
+        if self.files and len(set(self.files.values())) < len(self.files):
+            raise ValueError("train, val and test must be different files")
         if self.column is not None and len({self.train, self.val, self.test}) < 3:
             raise ValueError("train, val and test must be different values of the column")
         return self
@@ -124,7 +145,9 @@ class Source(SpecTable):
     """A table: files, a table of a database, or a table object of this process."""
 
     files: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)] | None = None
-    """Paths and globs, relative to the spec: Parquet, CSV (also .gz, .zst), Arrow."""
+    """Paths and globs, relative to the spec: Parquet, CSV (also .gz, .zst), JSON lines, Arrow."""
+    format: Format | None = None
+    """Format of the files; default: by their extensions."""
     database: Name | None = None
     """A DuckDB or SQLite file, a postgresql:// address without password, or env:NAME for a variable."""
     table: Name | None = None
@@ -141,14 +164,23 @@ class Source(SpecTable):
     """Character between two fields of CSV files; default: found in the first rows."""
     encoding: Annotated[Name, AfterValidator(_known)] = "utf-8"
     """Encoding of CSV files, as Python names it: "latin-1", "cp1252", "utf-16"."""
+    missing: Texts | Mapping[Name, Texts] = ()
+    """Texts that are null, beside the empty field: for all columns, or a list by column."""
+    decimal: Literal[".", ","] = "."
+    """Decimal separator of numbers in text."""
     time: Name | None = None
     """Column with the time of each row."""
     unit: Unit | None = None
     """Unit of a time column of integers."""
     timezone: Name | None = None
     """Time zone of times without one, such as "UTC"."""
-    format: Name | None = None
+    time_format: Name | None = None
     """Format of times in text, as in Python's strptime; default: ISO 8601."""
+
+    @property
+    def numbers(self) -> set[str]:
+        """Columns of the files that are read as numbers."""
+        return set()
 
     @property
     def has_rows(self) -> bool:
@@ -164,9 +196,32 @@ class Source(SpecTable):
             raise ValueError("a database needs table = ... and order_by = ..., a column with unique values")
         if self.database is None and (self.table or self.order_by):
             raise ValueError("table and order_by need database = ...")
-        if self.time is None and (self.unit or self.timezone or self.format):
-            raise ValueError("unit, timezone and format describe time = ..., which is not given")
+        if self.time is None and (self.unit or self.timezone or self.time_format):
+            raise ValueError("unit, timezone and time_format describe time = ..., which is not given")
         return self
+
+
+def _numbers(columns: Mapping[str, AnyEdgeColumn]) -> set[str]:
+    return {one.column or name for name, one in columns.items() if one.kind in ("number", "raw", "vector")}
+
+
+class Also(Source):
+    """A further table of the same nodes, joined by their ids."""
+
+    id: Name
+    """Column with the id of the node; a node without a row has nulls."""
+
+    @model_validator(mode="after")
+    def _joined(self) -> Also:
+        if not self.has_rows:
+            raise ValueError("files are missing: give files = [...]")
+        if self.time is not None:
+            raise ValueError("time is given here: give it in the table of the nodes, with this column")
+        return self
+
+
+def _several(value: Any) -> Any:
+    return [value] if isinstance(value, Mapping) else value
 
 
 class NodeSpec(Source):
@@ -178,6 +233,12 @@ class NodeSpec(Source):
     """Type of the ids; default: that of the files, text for CSV."""
     ids: Literal["keep", "none"] = "keep"
     """`none` stores no index from ids to nodes."""
+    also: Annotated[
+        tuple[Also, ...],
+        Field(strict=False),
+        BeforeValidator(_several, json_schema_input_type=Also | tuple[Also, ...]),
+    ] = ()
+    """Further tables of the same nodes: their columns are used as those of the first table."""
     columns: Mapping[Name, AnyColumn] = Field(default_factory=dict)
     """Features: name to kind, or to a table with kind and options."""
     label: Annotated[Label | None, BeforeValidator(_label, json_schema_input_type=Name | Label)] = None
@@ -185,11 +246,18 @@ class NodeSpec(Source):
     split: Split | None = None
     """The split of the labels, if it differs from [splits]."""
 
+    @property
+    def numbers(self) -> set[str]:
+        """Columns of the files that are read as numbers."""
+        label = {self.label.column} if self.label is not None and self.label.kind == "number" else set[str]()
+        return _numbers(self.columns) | label
+
     @model_validator(mode="after")
     def _complete(self) -> NodeSpec:
         if self.has_rows and self.id is None:
             raise ValueError("id is missing: name the column with the id of each node")
-        if not self.has_rows and (self.id or self.columns or self.label or self.split or self.where):
+        others = (self.id, self.columns, self.label, self.split, self.where, self.also)
+        if not self.has_rows and any(others):
             raise ValueError("files are missing: give files = [...], or leave all other fields out")
         return self
 
@@ -210,13 +278,33 @@ class EdgeRules(SpecTable):
     """Edges with an id that no node has: an error, left out, or nodes to add."""
     nulls: Literal["refuse", "drop"] = "refuse"
     """Edges with a null end: an error, or left out."""
-    columns: Mapping[Name, AnyColumn] = Field(default_factory=dict)
-    """Columns of the edges: numbers and raw."""
+    relation: Name | None = None
+    """Column with the relation of each edge as text: its codes become the edge column `relation`."""
+    columns: Mapping[Name, AnyEdgeColumn] = Field(default_factory=dict)
+    """Columns of the edges: numbers, raw and relations."""
     split: Split | None = None
     """The split of the edges as links to predict."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_relation(cls, values: Any) -> Any:
+        """Read `relation = "column"` as a column of this kind."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("relation"), str):
+            return values
+        columns = values.get("columns", {})
+        if not isinstance(columns, Mapping) or "relation" in columns:
+            raise ValueError("relation and columns.relation are given: give one of them")
+        return {
+            **values,
+            "columns": {**columns, "relation": {"kind": "relation", "column": values["relation"]}},
+        }
+
     @model_validator(mode="after")
     def _dense(self) -> EdgeRules:
+        if self.duplicates == "sum" and any(one.kind == "relation" for one in self.columns.values()):
+            raise ValueError(
+                'duplicates is "sum": relations cannot be added; give "keep", or make edge types'
+            )
         sparse = [name for name, column in self.columns.items() if column.kind == "words"]
         if sparse:
             raise ValueError(f'columns.{sparse[0]}.kind is "words": columns of edges are dense; give "text"')
@@ -230,6 +318,11 @@ class EdgeRules(SpecTable):
 
 class EdgeSpec(Source, EdgeRules):
     """An edge type with its table."""
+
+    @property
+    def numbers(self) -> set[str]:
+        """Columns of the files that are read as numbers."""
+        return _numbers(self.columns)
 
     @model_validator(mode="after")
     def _with_rows(self) -> EdgeSpec:
@@ -253,6 +346,11 @@ class EdgesFrom(Source):
     edges: Annotated[tuple[TypedEdges, ...], Field(strict=False, min_length=1)]
     """The edge types."""
 
+    @property
+    def numbers(self) -> set[str]:
+        """Columns of the files that are read as numbers."""
+        return {name for one in self.edges for name in _numbers(one.columns)}
+
     @model_validator(mode="after")
     def _with_rows(self) -> EdgesFrom:
         if not self.has_rows:
@@ -273,6 +371,21 @@ class Spec(SpecTable):
     """Edge types, by three words: "user buys item"."""
     edges_from: Annotated[tuple[EdgesFrom, ...], Field(strict=False)] = ()
     """Tables with several edge types."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_edges_by_files(cls, values: Any) -> Any:
+        """Give [splits] by files to the edge types of these files."""
+        splits = values.get("splits") if isinstance(values, Mapping) else None
+        tables = values.get("edges") if isinstance(splits, Mapping) else None
+        if not isinstance(tables, Mapping) or {"time", "ratio", "column"} & set(splits):
+            return values
+        found = {
+            name: {"split": splits, **one}
+            for name, one in tables.items()
+            if isinstance(one, Mapping) and splits.get("train") in (one.get("files") or ())
+        }
+        return {**values, "edges": {**tables, **found}} if found else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Spec:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.importing.arrow_values import converted, numpy_of
-from khop.importing.packages import pa, pc
+from khop.importing.packages import duckdb, pa, pc
 from khop.importing.spec import Unit
 
 UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
@@ -79,8 +79,15 @@ def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -
             f"{where(row)}: {key} is null; give each row a time, or leave null times out by where"
         )
     own = unit_of(array.type, given, key)
+    if may_have_fractions(array.type, given):
+        own = finest([own, unit])
     values = _counts(array, own, given, key, where)
     return _converted(values, own, unit, key, where)
+
+
+def may_have_fractions(dtype: Any, given: TimeFormat) -> bool:
+    """Return True for numbers such as 1546300800.25, which are read in any finer unit."""
+    return given.unit is not None and (_is_text(dtype) or pa.types.is_floating(dtype))
 
 
 def instant(value: datetime | int, unit: Unit, key: str) -> int:
@@ -97,11 +104,14 @@ def instant(value: datetime | int, unit: Unit, key: str) -> int:
 def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
     if pa.types.is_floating(array.type):
         numbers: npt.NDArray[np.float64] = numpy_of(array.cast(pa.float64()))
+        factor = PER_SECOND[own] // PER_SECOND[given.unit or own]
+        numbers = np.rint(numbers * factor) if factor > 1 else numbers
         bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2.0**53)
         if bad.any():
             row = int(np.argmax(bad))
             raise ValueError(
-                f"{where(row)}: {key} is {numbers[row]!r}: no exact integer; convert to integers"
+                f'{where(row)}: {key} is {numbers[row]!r}: no exact integer; give time_unit = "us" for '
+                "fractions of seconds, or convert to integers"
             )
         return numbers.astype(np.int64)
     if pa.types.is_integer(array.type):
@@ -152,13 +162,37 @@ def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches
 
     if given.format is not None:
         reason = f"does not have the format {given.format!r}"
-        yield _all_rows, instants(lambda part: pc.strptime(part, format=given.format, unit=unit), reason)
+        yield _all_rows, instants(partial(_parsed, given.format, unit), reason)
         return
     if given.unit is not None:
-        yield _matching(r"^-?\d+$"), lambda part, where: _numpy(_cast(part, pa.int64(), key, where))
+        numbers = partial(_numbers, factor=PER_SECOND[unit] // PER_SECOND[given.unit])
+        beyond = f'no whole number of {unit} within int64; give time_unit = "us", or correct the row'
+        yield (
+            _matching(r"^-?\d+(\.\d+)?$"),
+            lambda part, where: _numpy(converted(part, numbers, key, where, beyond)),
+        )
     reason = "no ISO 8601 time; give format, or unit for numbers"
     yield _has_zone, instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
     yield _all_rows, instants(lambda part: part.cast(pa.timestamp(unit)), reason)
+
+
+def _parsed(format: str, unit: Unit, array: Any) -> Any:
+    """Return the times of text; DuckDB reads fractions of seconds, %f, which Arrow does not."""
+    if "%f" not in format:
+        return pc.strptime(array, format=format, unit=unit)
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("times", pa.table({"t": array}))
+        query = f"SELECT strptime(t, '{format.replace(chr(39), 2 * chr(39))}') FROM times"
+        found = connection.sql(query).to_arrow_table().column(0).combine_chunks()
+        return found.cast(pa.timestamp(unit, found.type.tz))
+
+
+def _numbers(array: Any, factor: int) -> Any:
+    """Return numbers of text times a factor, as integers."""
+    if not pc.any(pc.match_substring(array, ".")).as_py():
+        return pc.multiply_checked(array.cast(pa.int64()), factor)
+    scaled = pc.multiply(array.cast(pa.decimal128(27, 9)), pa.scalar(factor, pa.decimal128(10, 0)))
+    return scaled.cast(pa.int64())
 
 
 def _place_of(where: Where, rows: npt.NDArray[np.int64], row: int) -> str:

@@ -1,0 +1,248 @@
+"""Layouts of published tables: imported by specs of at most 15 lines, and trained for an epoch."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import khop
+from khop import import_tables
+from khop.cli.start import run
+
+
+def _write(folder: Path, name: str, lines: list[str]) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join(lines) + "\n")
+
+
+def _elliptic(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    features = [f"{100 + n},{1 + n % 3},{rng.normal():.4f},{rng.normal():.4f}" for n in range(60)]
+    _write(folder, "features.csv", features)
+    words = ["unknown", "1", "2"]
+    _write(folder, "classes.csv", ["txId,class", *(f"{100 + n},{words[n % 3]}" for n in reversed(range(60)))])
+    _write(folder, "edges.csv", ["txId1,txId2", *(f"{100 + n},{101 + n}" for n in range(59))])
+
+
+def _umls(folder: Path) -> None:
+    triples = [f"c{n % 13}\t{['affects', 'causes', 'treats'][n % 3]}\tc{(n * n + 1) % 13}" for n in range(78)]
+    for name, part in {"train": triples[:60], "valid": triples[60:70], "test": triples[70:]}.items():
+        _write(folder, f"{name}.txt", part)
+
+
+def _openflights(folder: Path) -> None:
+    country = ["Peru", "Chad", "Fiji"]
+    codes = ["\\N" if n % 4 == 0 else f"A{n:02d}" for n in range(40)]
+    heights = ["\\N" if n % 5 == 0 else str(n) for n in range(40)]
+    airports = [f'{n},"Airport {n}",{country[n % 3]},{codes[n]},{n}.5,{heights[n]}' for n in range(40)]
+    _write(folder, "airports.dat", airports)
+    routes = [f"2B,{n % 40},{(7 * n + 1) % 40},{'Y' if n % 2 else ''},CR2" for n in range(120)]
+    _write(folder, "routes.dat", [*routes, "2B,\\N,3,,CR2"])
+
+
+def _amazon(folder: Path) -> None:
+    def lines(name: str, rows: list[dict[str, object]]) -> None:
+        (folder / name).write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+    lines("meta.json.gz", [
+        {"asin": f"B{n:03d}", "title": f"a good book {n}", "price": 3.5 * n if n % 3 else None,
+         "also_buy": [f"B{n + 1:03d}"], "details": {"pages": n}} for n in range(30)
+    ])  # fmt: skip
+    lines("reviews.json.gz", [
+        {"reviewerID": f"U{n % 12}", "asin": f"B{(5 * n) % 30:03d}", "overall": 1.0 + n % 5,
+         "unixReviewTime": 1_400_000_000 + 86_400 * n, "reviewTime": "05 3, 2014"} for n in range(90)
+    ])  # fmt: skip
+
+
+SPECS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
+    "elliptic": (
+        _elliptic,
+        """
+[nodes.tx]
+files = ["features.csv"]
+header = "no"
+id = "0"
+columns = { "1" = "number", "2" = "number", "3" = "number" }
+label = "class"
+split = { ratio = [0.6, 0.2, 0.2] }
+[nodes.tx.also]
+files = ["classes.csv"]
+id = "txId"
+missing = ["unknown"]
+[edges."tx pays tx"]
+files = ["edges.csv"]
+source = "txId1"
+destination = "txId2"
+""",
+        ["--task", "node-classification", "--target", "tx"],
+    ),
+    "umls": (
+        _umls,
+        """
+splits = { train = "train.txt", val = "valid.txt", test = "test.txt" }
+[nodes.concept]
+[edges."concept to concept"]
+files = ["train.txt", "valid.txt", "test.txt"]
+format = "csv"
+delimiter = "\\t"
+header = "no"
+source = "0"
+relation = "1"
+destination = "2"
+""",
+        ["--task", "link-prediction", "--target", "concept to concept", "--link-relation", "relation",
+         "--link-decoder", "distmult"],
+    ),
+    "openflights": (
+        _openflights,
+        """
+[nodes.airport]
+files = ["airports.dat"]
+format = "csv"
+header = "no"
+missing = ["\\\\N"]
+id = "0"
+columns = { "4" = "number", "5" = "number", iata = { kind = "category", column = "3", encoding = "embedding" } }
+[edges."airport route airport"]
+files = ["routes.dat"]
+format = "csv"
+header = "no"
+missing = ["\\\\N"]
+source = "1"
+destination = "2"
+nulls = "drop"
+""",
+        ["--task", "link-prediction", "--target", "airport route airport"],
+    ),
+    "amazon": (
+        _amazon,
+        """
+[nodes.user]
+[nodes.book]
+files = ["meta.json.gz"]
+id = "asin"
+columns = { title = { kind = "text", width = 8 }, price = "number" }
+[edges."user reviews book"]
+files = ["reviews.json.gz"]
+source = "reviewerID"
+destination = "asin"
+time = "unixReviewTime"
+unit = "s"
+reverse = "reviewed-by"
+columns.overall = "number"
+""",
+        ["--task", "link-prediction", "--target", "user reviews book", "--embedding", "4"],
+    ),
+}  # fmt: skip
+EXPECTED = {
+    "elliptic": ({"tx": 60}, {"tx pays tx": 59}),
+    "umls": ({"concept": 13}, {"concept to concept": 78}),
+    "openflights": ({"airport": 40}, {"airport route airport": 120}),
+    "amazon": ({"user": 12, "book": 30}, {"user reviews book": 90, "book reviewed-by user": 90}),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_layout_is_imported_and_trained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, text, task = SPECS[name]
+    write(tmp_path)
+    assert len(text.strip().splitlines()) <= 15
+    (tmp_path / "spec.toml").write_text(text)
+    done = import_tables(tmp_path / "spec.toml", tmp_path / "graph")
+    assert (done.nodes, done.edges) == EXPECTED[name]
+    graph = khop.open_graph(tmp_path / "graph")
+    if name == "elliptic":
+        assert graph.columns["tx"]["label"].tolist() == [-1, 0, 1] * 20
+    if name == "umls":
+        columns = graph.columns["concept", "to", "concept"]
+        assert np.bincount(columns["split"]).tolist() == [60, 10, 8]
+        assert np.bincount(columns["relation"]).tolist() == [26, 26, 26]
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--epochs", "1", "--batch-size", "16", "--hidden", "8", "--fanouts", "3,3"]
+    with pytest.raises(SystemExit) as left:
+        run(["train", "--graph", "graph", *task, *sizes])
+    assert not left.value.code
+
+
+def test_options_of_files_concern_all_columns_or_some(tmp_path: Path) -> None:
+    lines = ["id;price;size;ok;at", "a;1,5;NA;Y;1.25", "b;?;NA;N;2", "c;2,5;3,0;;3.5"]
+    _write(tmp_path, "items.data", lines)
+    _write(tmp_path, "more/day=1/x.jsonl", ['{"from": "a", "to": "b"}', '{"from": "b", "to": "c"}'])
+    _write(tmp_path, "more/day=2/x.jsonl", ['{"from": "c", "to": "a"}'])
+    spec = {
+        "time_unit": "ms",
+        "nodes": {"item": {
+            "files": ["items.data"], "format": "csv", "delimiter": ";", "decimal": ",", "id": "id",
+            "missing": {"price": ["?"], "size": ["NA"]}, "time": "at", "unit": "s",
+            "columns": {
+                "price": {"kind": "number", "scale": "none", "missing": "zero"},
+                "size": {"kind": "number", "scale": "none", "missing": "zero"},
+                "ok": {"kind": "bool", "true": ["Y"], "false": ["N"]},
+            },
+        }},
+        "edges": {"item next item": {
+            "files": ["more/*/*.jsonl"], "source": "from", "destination": "to", "where": "day = '1'",
+        }},
+    }  # fmt: skip
+    done = import_tables(spec, tmp_path / "graph", folder=tmp_path)
+    columns = khop.open_graph(tmp_path / "graph").columns["item"]
+    assert columns["x"].tolist() == [[1.5, 0, 1, 0], [0, 0, 0, 0], [2.5, 3, 0, 1]]
+    assert columns["time"].tolist() == [1250, 2000, 3500]
+    assert done.edges == {"item next item": 2}
+
+
+def test_a_second_table_is_joined_and_appended(tmp_path: Path) -> None:
+    spec = {
+        "nodes": {"tx": {
+            "rows": pa.table({"id": [3, 1, 2]}), "id": "id", "columns": {"size": "raw"},
+            "label": "class", "also": [
+                {"rows": pa.table({"tx": ["1", "2", "3", "9"], "size": [10, 20, 30, 90]}), "id": "tx"},
+                {"rows": pa.table({"id": [1, 2], "class": ["unknown", "bad"]}), "id": "id",
+                 "missing": ["unknown"]},
+            ],
+        }},
+        "edges": {"tx to tx": {
+            "rows": pa.table({"a": [1], "b": [2], "how": ["pays"]}), "source": "a", "destination": "b",
+            "relation": "how",
+        }},
+    }  # fmt: skip
+    done = import_tables(spec, tmp_path / "graph")
+    columns = khop.open_graph(tmp_path / "graph").columns["tx"]
+    assert (columns["size"].tolist(), columns["label"].tolist()) == ([30, 10, 20], [-1, -1, 0])
+    assert "nodes.tx.also[0]: 1 rows have an id that no node has" in done.notes
+    later = {
+        "nodes": {"tx": {
+            "rows": pa.table({"id": [4]}), "id": "id",
+            "also": {"rows": pa.table({"tx": ["4"], "size": [40]}), "id": "tx"},
+        }},
+        "edges": {"tx to tx": {"rows": pa.table({"a": [4], "b": [1], "how": ["pays"]}), "source": "a",
+                               "destination": "b"}},
+    }  # fmt: skip
+    khop.append(tmp_path / "graph", later)
+    assert khop.open_graph(tmp_path / "graph").columns["tx"]["size"].tolist() == [30, 10, 20, 40]
+    later["nodes"]["tx"]["rows"] = pa.table({"id": [5]})
+    later["nodes"]["tx"]["also"]["rows"] = pa.table({"tx": ["5"], "size": [50]})
+    later["edges"]["tx to tx"]["rows"] = pa.table({"a": [5], "b": [1], "how": ["owes"]})
+    with pytest.raises(ValueError, match="'owes', which is none of the 1 relations of the graph"):
+        khop.append(tmp_path / "graph", later)
+
+
+def test_lists_of_ids_split_nodes(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2, 3, 4], "y": ["a", "b", "a", "b"]}), tmp_path / "n.parquet")
+    for name, ids in {"train": ["4", "1"], "valid": ["2"]}.items():
+        _write(tmp_path, f"{name}.txt", ids)
+    spec = {
+        "splits": {"train": "train.txt", "val": "valid.txt"},
+        "nodes": {"n": {"files": ["n.parquet"], "id": "id", "label": "y"}},
+    }
+    import_tables(spec, tmp_path / "graph", folder=tmp_path)
+    graph = khop.open_graph(tmp_path / "graph")
+    splits = {name: graph.split(name)["n"].tolist() for name in graph.split_names}
+    assert splits == {"train": [0, 3], "val": [1]}
