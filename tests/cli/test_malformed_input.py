@@ -265,7 +265,7 @@ CSV = [
         "other format",
         "",
         r"buys.csv, row 1: .*does not have the format '%d.%m.%Y'; correct the row",
-        (TIME, TIME + '\nformat = "%d.%m.%Y"\ntimezone = "UTC"'),
+        (TIME, TIME + '\ntime_format = "%d.%m.%Y"\ntimezone = "UTC"'),
     ),
     Case(
         "clock change",

@@ -57,5 +57,5 @@ def test_formats_follow_the_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="several formats, csv, parquet"):
         open_files(find_files(["a.parquet", "c.csv"], tmp_path, KEY), Dialect(), KEY)
     (tmp_path / "d.xlsx").write_bytes(b"")
-    with pytest.raises(ValueError, match="d.xlsx: unknown format; give format = .csv., or files that"):
+    with pytest.raises(ValueError, match=r"d.xlsx: unknown format; give files that end in .parquet"):
         open_files(find_files(["d.xlsx"], tmp_path, KEY), Dialect(), KEY)

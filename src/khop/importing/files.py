@@ -92,6 +92,5 @@ def _format(name: str, key: str) -> str:
     for suffix, kind in FORMATS.items():
         if lower.endswith(suffix):
             return kind
-    raise ValueError(
-        f'{key}: {name}: unknown format; give format = "csv", or files that end in {", ".join(FORMATS)}'
-    )
+    endings = ", ".join(FORMATS)
+    raise ValueError(f'{key}: {name}: unknown format; give files that end in {endings}, or format = "csv"')
