@@ -95,8 +95,8 @@ class BooleanEncoder:
             word = None if value is None else str(value).lower().removesuffix(".0")
             if word is not None and word not in words:
                 raise ValueError(
-                    f"{where(row)}: {self.key} is {value!r}: neither true nor false; give kind = "category", or words '
-                    'as true = ["Y"] and false = ["N"]'
+                    f"{where(row)}: {self.key} is {value!r}: neither true nor false; "
+                    'give kind = "category", or words, as true = ["Y"] and false = ["N"]'
                 )
             found.append(None if word is None else words[word])
         return pa.array(found, pa.bool_())
