@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from khop.config.fields import run_fields
+from khop.config.fields import kind_fields, run_fields
 
 from .conftest import Ran
 
@@ -51,3 +51,20 @@ def test_options_of_a_component_are_shown_where_it_is_named(khop_command: Callab
     assert "--gamma" not in options_in(
         khop_command("train", "--task", "node-classification", "--help").stdout
     )
+
+
+def test_all_help_has_the_options_of_all_components(khop_command: Callable[..., Ran]) -> None:
+    shown = options_in(khop_command("train", "--help-all").stdout)
+    assert {entry.option for entry, _ in kind_fields().values() if entry.kind is not bool} <= shown
+    assert {"--heads", "--edge-column", "--subgraph-draws"} <= shown
+
+
+def test_all_help_can_be_narrowed_to_a_section(khop_command: Callable[..., Ran]) -> None:
+    ran = khop_command("train", "--help-all", "model")
+    assert ran.code == 0
+    shown = options_in(ran.stdout)
+    assert {"--hidden", "--heads", "--edge-column"} <= shown
+    assert not {"--epochs", "--fanouts", "--threads"} & shown
+    wrong = khop_command("train", "--help-all", "modle")
+    assert wrong.code == 2
+    assert "--help-all modle: the sections are machine and files, task, links, sampler" in wrong.stderr

@@ -67,6 +67,17 @@ def test_a_rule_that_does_not_fit_the_model_is_refused(khop_command: Command, sm
     assert "GCN sums neighbors; draw them by rule=khop.SymmetricSum()" in ran.stderr
 
 
+def test_a_score_below_its_baseline_is_named_with_three_settings_to_try(
+    khop_command: Command, small_run: Path
+) -> None:
+    never = ("--epochs", "1", "--learning-rate", "1e-12")
+    ran = khop_command("train", str(small_run), *never, "--hidden", "1", "--seed", "3")
+    text = " ".join(ran.stdout.split())
+    assert "does not beat majority" in text
+    assert "Try first: --class-weights balanced, --dropout 0.2, --learning-rate 0.01" in text
+    assert "does not beat" not in khop_command("train", str(small_run), "--epochs", "8").stdout
+
+
 def test_json_is_one_line_on_stdout_and_all_else_goes_to_stderr(
     khop_command: Command, small_run: Path
 ) -> None:

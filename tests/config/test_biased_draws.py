@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.config.biased_draws import biased_draws
+from khop.config.biased_draws import biased_draws, unread_edge_columns
 from khop.config.build import prepare
 from khop.config.read import RawRun
 from khop.graph.build import write_graph
@@ -68,3 +68,21 @@ def test_other_runs_say_nothing(
     graph: Path, sampler: dict[str, object], tables: dict[str, dict[str, object]]
 ) -> None:
     assert said(graph, sampler, **tables) is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "unread"),
+    [
+        ({}, "w, mask of node to node"),
+        ({"sampler": {"fanouts": [3, 2], "weight": "w"}}, "mask of node to node"),
+        ({"model": {"kind": "gat", "edge_column": "w"}}, "mask of node to node"),
+        ({"task": {"kind": "link-prediction"}}, "w, mask of node to node"),
+    ],
+)
+def test_columns_of_edges_that_nothing_reads_are_named(
+    graph: Path, tables: dict[str, dict[str, object]], unread: str
+) -> None:
+    run = prepare(RawRun({"graph": str(graph), **tables}, "run.toml"), graph.parent)
+    found = unread_edge_columns(run.config, run.graph, run.model)
+    assert found is not None
+    assert f"does not read: {unread}. --model gat --edge-column" in found

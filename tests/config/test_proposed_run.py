@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +17,13 @@ from typer.testing import CliRunner
 
 import khop
 from khop.cli.main import app
+from khop.config.build import prepare
 from khop.config.proposed_run import proposed_run
+from khop.config.read import read_toml, with_options
+from khop.features.store import Rows
+from khop.importing.import_tables import import_tables
+from khop.models.names import parameter_name
+from khop.training.observer import Unwatched
 from support.small_link_folders import write_diary, write_shop
 
 
@@ -85,3 +93,72 @@ def test_a_graph_without_labels_and_links_has_no_run(tmp_path: Path) -> None:
         ValueError, match="no node type has a label with the splits train, val and test, and no edge"
     ):
         proposed_run(tmp_path / "g")
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> dict[str, Any]:
+    """Accounts, some reviewed on a day, and payments between them: tables for a spec."""
+    count, events = 200, 900
+    day = datetime(2024, 1, 1, tzinfo=UTC)
+    accounts = {
+        "id": [f"a{n}" for n in range(count)],
+        "fraud": [None if n % 4 == 3 else str(n % 20 == 0) for n in range(count)],
+        "reviewed": [None if n % 4 == 3 else day + timedelta(days=n) for n in range(count)],
+    }
+    payments = {
+        "tx": list(range(events)),
+        "from": [f"a{n * 7 % count}" for n in range(events)],
+        "to": [f"a{n * 11 % count}" for n in range(events)],
+        "amount": [float(n % 13) for n in range(events)],
+        "at": [day + timedelta(days=n % 200) for n in range(events)],
+    }
+    pay = {"rows": pa.table(payments), "time": "at"}
+    amount = {"amount": {"kind": "number"}}
+    node = {"rows": pa.table(accounts), "id": "id", "time": "reviewed", "label": "fraud"}
+    ends = {"source": "from", "destination": "to", "columns": amount}
+    types = [
+        {"type": "account sends payment", "source": "from", "destination": "tx", "reverse": "sent-by"},
+        {"type": "payment reaches account", "source": "tx", "destination": "to", "reverse": "received"},
+    ]
+    return {
+        "splits": {"time": {"val": day + timedelta(days=120), "test": day + timedelta(days=160)}},
+        "edges": {"nodes": {"account": node}, "edges": {"account pays account": {**pay, **ends}}},
+        "events": {
+            "nodes": {"account": node, "payment": {**pay, "id": "tx", "columns": amount}},
+            "edges_from": [{**pay, "edges": types}],
+        },
+    }
+
+
+@pytest.mark.parametrize("form", ["edges", "events"])
+def test_labels_at_a_date_are_trained_by_time_as_proposed(
+    tmp_path: Path, bank: dict[str, Any], form: str
+) -> None:
+    import_tables({"splits": bank["splits"], **bank[form]}, tmp_path / "bank")
+    graph = khop.open_graph(tmp_path / "bank")
+    assert graph.split("train")["account"].numel() == 90  # reviewed before validation
+    times = graph.features.gather({"account": Rows(torch.arange(4), ("time",))})["account"]["time"]
+    assert times[3] == torch.iinfo(torch.int64).min  # not reviewed
+    text = proposed_run(tmp_path / "bank")
+    assert 'metric = "average-precision"' in text
+    assert 'time = "time"' in text
+    assert ("amount of account pays account" in text) is (form == "edges")
+    assert ("embedding = 0" in text) is (form == "events")
+    (tmp_path / "run.toml").write_text(text)
+    run = prepare(with_options(read_toml(tmp_path / "run.toml"), {"training.epochs": 1}), tmp_path)
+    run.trainer(tmp_path / "out", Unwatched()).fit()
+
+
+def test_the_target_has_no_embedding_beside_other_types_without_columns(
+    tmp_path: Path, bank: dict[str, Any]
+) -> None:
+    spec = {"splits": bank["splits"], **bank["events"]}
+    spec["nodes"]["bank"] = {}
+    types = spec["edges_from"][0]["edges"]
+    types.append({"type": "payment at bank", "source": "tx", "destination": "to", "reverse": "takes"})
+    import_tables(spec, tmp_path / "bank")
+    text = proposed_run(tmp_path / "bank")
+    assert 'embedded_types = "others"' in text
+    (tmp_path / "run.toml").write_text(text)
+    run = prepare(read_toml(tmp_path / "run.toml"), tmp_path)
+    assert list(run.model.encoder.tables) == [parameter_name("bank")]

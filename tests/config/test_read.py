@@ -85,6 +85,14 @@ def test_evaluation_draws_as_training_does_if_there_is_a_time() -> None:
     assert notes_on(raw)[0].startswith("evaluation.fanouts is [4, 3], as in training")
 
 
+def test_links_train_without_dropout_unless_a_run_says_otherwise() -> None:
+    links = {"kind": "link-prediction"}
+    assert run_of(task=links).model.model_dump()["dropout"] == 0
+    assert run_of(task=links, model={"dropout": 0.2}).model.model_dump()["dropout"] == 0.2
+    assert run_of().model.model_dump()["dropout"] == 0.5
+    assert "dropout" not in run_of(task=links, model={"kind": "lightgcn"}).model.model_dump()
+
+
 def test_an_empty_option_leaves_a_setting_out() -> None:
     raw = RawRun({"graph": "g", "sampler": {"time": "day"}, "evaluation": {"fanouts": [2, 2]}}, "run.toml")
     run = checked(with_options(raw, {"sampler.time": ""}))

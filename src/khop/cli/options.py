@@ -14,10 +14,10 @@ import typer
 import typer.main
 from rich.markup import escape
 
-from khop.cli.short_help import HelpAll, ShortHelp
+from khop.cli.short_help import OF_KINDS, HelpAll, ShortHelp
 from khop.cli.which_run import Words, named_run
 from khop.components import ANY_NAMED, NOTHING_NAMED, Permission
-from khop.config.fields import RunField, Value, run_fields
+from khop.config.fields import RunField, Value, kind_fields, run_fields
 from khop.config.read import run_type_of
 from khop.config.section import Fanout
 
@@ -104,6 +104,18 @@ class ComponentCommand(ShortHelp):
 
 class RunCommand(ComponentCommand):
     """A command on a run: a file, a preset, or options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
+        """Parse the arguments; --help-all also shows the options of components that they do not name."""
+        if "--help-all" in args:
+            kinds = {
+                entry.option.removeprefix("--").replace("-", "_"): replace(
+                    entry, description=f"{entry.description}; of {', '.join(names)}"
+                )
+                for entry, names in kind_fields().values()
+            }
+            ctx.meta[OF_KINDS] = _parameters(kinds)
+        return super().parse_args(ctx, args)
 
     def file_of(self, word: str) -> Path:
         """Return the run file that an argument names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from khop.cli.run_folder import (
     write_whole,
 )
 from khop.cli.terminal import say
-from khop.config.biased_draws import biased_draws
+from khop.config.biased_draws import biased_draws, unread_edge_columns
 from khop.config.build import Run
 from khop.config.contexts import draws_all_edges
 from khop.config.fields import run_fields, value_at
@@ -48,9 +48,10 @@ from khop.config.resolve import notes_of
 from khop.config.values import RunConfig
 from khop.errors import PeerLost, told
 from khop.graph.node_ids import stored_ids
-from khop.reporting.scores import scores_of
+from khop.reporting.scores import baselines_of, number, scores_of
 from khop.runtime.group import Group, this_group
 from khop.training.checkpoint_writer import LAST
+from khop.training.metrics import is_better
 from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
 from khop.training.run_loggers import MlflowLog, WandbLog
@@ -96,8 +97,9 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         for note in notes_of(run.config, request.raw):
             say(console, note)
         biased = biased_draws(run.config, run.graph)
-        if biased is not None:
-            say(console, biased)
+        for note in (biased, unread_edge_columns(run.config, run.graph, run.model)):
+            if note is not None:
+                say(console, note)
         result = trainer.fit()
         memory = memory_of_ranks(group, device)
         compared = _compared(run, folder, request, watcher) if request.baselines else {}
@@ -154,9 +156,49 @@ def _conclude(
         **scores_of({**result.records[result.best_epoch], **compared}),
     }
     say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}))
+    for sentence in _below_baselines(run, result.records[result.best_epoch]):
+        say(console, sentence)
     say_next(console, *_next_commands(run, folder))
     if request.as_json:
         print(json.dumps(outcome))
+
+
+# Settings to try first if a score does not beat its baseline; the first three that a run has not set so.
+_TO_TRY: Mapping[bool, Sequence[tuple[str, object]]] = {
+    True: (
+        ("model.dropout", 0.0),
+        ("links.negatives_per_positive", 4),
+        ("links.loss", "bpr"),
+        ("training.learning_rate", 0.01),
+        ("training.epochs", 50),
+    ),
+    False: (
+        ("task.class_weights", "balanced"),
+        ("model.dropout", 0.2),
+        ("training.learning_rate", 0.01),
+        ("training.epochs", 50),
+        ("model.norm", "layer"),
+    ),
+}
+
+
+def _below_baselines(run: Run, record: Mapping[str, object]) -> Iterator[str]:
+    """Yield a sentence with three settings to try if a score of the run does not beat its baseline."""
+    metric, known = run.task.metric, {entry.path: entry for entry in run_fields(type(run.config))}
+    words = []
+    for split in ("val", "test"):
+        score = score_name(split, metric)
+        for name, baseline in baselines_of(record).get(score, {}).items():
+            own, other = number(record[score]), number(record[name])
+            if not is_better(metric, own, other):
+                words.append(f"{split} {metric} {own:.4g} does not beat {baseline} {other:.4g}")
+    to_try = [
+        f"{known[path].option} {value}"
+        for path, value in _TO_TRY[isinstance(run.run_task, LinkTask)]
+        if path in known and value_at(run.config, path) != value
+    ]
+    if words:
+        yield f"{'; '.join(words)}. Try first: {', '.join(to_try[:3])}"
 
 
 def _next_commands(run: Run, folder: Path) -> Iterator[tuple[str, ...]]:

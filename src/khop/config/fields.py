@@ -11,6 +11,7 @@ from typing import Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
+from khop.config.kinds import FAMILIES
 from khop.config.run_type import run_type
 from khop.config.section import (
     LARGEST,
@@ -86,6 +87,23 @@ def run_fields(run: type[Section] | None = None) -> tuple[RunField, ...]:
         found.append(entry if entry.path in paths else _with_free_option(entry, taken))
         taken.add(found[-1].option)
     return tuple(found)
+
+
+@cache
+def kind_fields() -> dict[str, tuple[RunField, tuple[str, ...]]]:
+    """Return by path the fields that only some of khop's components have, each with their kinds."""
+    default = {entry.path for entry in run_fields()}
+    found: dict[str, tuple[RunField, tuple[str, ...]]] = {}
+    for path, (family, _) in FAMILIES.items():
+        for kind in family.builtin:
+            values: object = {"kind": kind}
+            for name in reversed(path.split(".")):
+                values = {name: values}
+            assert isinstance(values, dict)
+            for entry in run_fields(run_type(values)):
+                if entry.path not in default and entry.section == path:
+                    found[entry.path] = entry, (*found.get(entry.path, (entry, ()))[1], kind)
+    return found
 
 
 @cache

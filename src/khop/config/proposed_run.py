@@ -18,11 +18,13 @@ from khop.config.resolve_task import LABEL
 from khop.graph.folder import Folder
 from khop.graph.import_record import import_record, recorded_cut_offs
 from khop.graph.standard_set import standard_set
-from khop.partition.parts_folder import known_folder
+from khop.partition.parts_folder import PartsFolder, known_folder
+from khop.sampling.time_split import SPLIT, TIME
 from khop.schema import EdgeType, NodeType, Schema
 
 _SPLITS = ("train", "val", "test")
 _INPUT, _UNKNOWN = "x", 0.05
+_RARE = 0.1  # share of a class below which accuracy says little
 _BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 500  # of a small run, at most and at least
 _METRICS = {
     "node-classification": '# metric = "f1-macro"  # instead of accuracy',
@@ -47,7 +49,7 @@ def proposed_run(path: Path) -> str:
         for name, kind in _kinds(folder, node_type).items()
         if (sizes := _sizes(folder, node_type))
     }
-    lines, seeds = _nodes(labels) if labels else _links(path, folder)
+    lines, seeds = _nodes(folder, labels) if labels else _links(path, folder)
     cut_offs = recorded_cut_offs(folder)
     head = [
         f"# A run on {path}: khop train FILE. Settings that are left out have their defaults.",
@@ -62,7 +64,9 @@ def proposed_run(path: Path) -> str:
     if published is not None:
         head.append("# Published: {metric} {value} on test by {model}, {source}".format_map(published))
         head.append("# khop has not been measured on this set; the settings below are a start.")
-    rest = [*_model(folder.schema, settings), "", *_training(seeds, settings)]
+    target = next(iter(labels))[0] if labels else None
+    rest = [*_model(folder.schema, settings, target), "", *_training(seeds, settings)]
+    lines += [] if target is None else _events_as_nodes(folder.schema, target)
     return "\n".join([*head, "", *lines, "", *rest]) + "\n"
 
 
@@ -85,8 +89,9 @@ def _sizes(folder: Folder, node_type: NodeType) -> tuple[int, int, int] | None:
     return train, val, test
 
 
-def _nodes(labels: Labels) -> tuple[list[str], int]:
+def _nodes(folder: Folder, labels: Labels) -> tuple[list[str], int]:
     (target, label), (kind, train, val, test) = next(iter(labels.items()))
+    share = _share_of_rare_class(folder, target, label) if kind == "node-classification" else None
     others = [f"{name} of {node_type}" for node_type, name in list(labels)[1:]]
     lines = [
         "[task]",
@@ -94,14 +99,50 @@ def _nodes(labels: Labels) -> tuple[list[str], int]:
         f"target = {_text(target)}",
         f"label = {_text(label)}  # {train:,} nodes of training, {val:,} of validation, {test:,} of test",
         *([f"# other labels: {', '.join(others)}"] if others else []),
-        _METRICS[kind],
+        _METRICS[kind]
+        if share is None
+        else f'metric = "average-precision"  # one class has {share:.2%} of the training nodes\n'
+        'class_weights = "balanced"',
     ]
     return lines, train
 
 
+def _share_of_rare_class(folder: Folder, target: NodeType, label: str) -> float | None:
+    """Return the share of the rarer of two classes in training, if it is below a tenth."""
+    if folder.schema.column(target, label).num_classes != 2 or isinstance(folder, PartsFolder):
+        return None
+    values = folder.columns()[target][label][folder.split("train")[target]]
+    known = values[values >= 0]
+    share = float((known == 1).double().mean()) if known.numel() else 0.5
+    return min(share, 1 - share) if 0 < min(share, 1 - share) < _RARE else None
+
+
+def _events_as_nodes(schema: Schema, target: NodeType) -> list[str]:
+    """Propose to import the edges at labeled nodes as nodes, if these edges have numbers."""
+    found: list[str] = []
+    for edge_type in schema.edge_types:
+        names = [name for name in schema.columns.get(edge_type, {}) if name not in (TIME, SPLIT)]
+        if names and target in (edge_type[0], edge_type[2]) and edge_type in _firsts(schema):
+            found.append(f"{', '.join(names)} of {words_of(edge_type)}")
+    if not found:
+        return []
+    return [
+        "",
+        f"# Edges at {target} have numbers that sage does not read: {'; '.join(found)}.",
+        "# Import each of these rows as a node, with the numbers as its columns and an edge to each end, and",
+        '# every model reads them: docs/import.md, "Events as nodes", has the spec. Or keep the edges, with',
+        '# model.kind = "gat" and model.edge_column = "...".',
+    ]
+
+
+def _firsts(schema: Schema) -> list[EdgeType]:
+    """Return the edge types without those that are the reverse of one before."""
+    return [t for n, t in enumerate(schema.edge_types) if schema.reverse(t) not in schema.edge_types[:n]]
+
+
 def _links(path: Path, folder: Folder) -> tuple[list[str], int]:
     schema, cut_offs = folder.schema, recorded_cut_offs(folder)
-    firsts = [t for n, t in enumerate(schema.edge_types) if schema.reverse(t) not in schema.edge_types[:n]]
+    firsts = _firsts(schema)
     columns = {t: schema.columns.get(t, {}) for t in firsts}
     kinds = {t: link_split("auto", columns[t], cut_offs) for t in firsts if folder.num_edges(t) >= 10}
     for edge_type in sorted(kinds, key=lambda t: (kinds[t] == "random", -folder.num_edges(t))):
@@ -141,7 +182,8 @@ def _of_links(
     return lines, train
 
 
-def _model(schema: Schema, settings: Settings) -> list[str]:
+def _model(schema: Schema, settings: Settings, target: NodeType | None) -> list[str]:
+    """Propose the input, the neighbors and, if labeled nodes have times, that only earlier ones are drawn."""
     having = {t: list(schema.columns.get(t, {})) for t in schema.node_types}
     columns = [of for t in having for of in schema.columns.get(t, {}).items()]
     fit = (name for name, spec in columns if "float" in spec.dtype or spec.sparse_width is not None)
@@ -149,11 +191,20 @@ def _model(schema: Schema, settings: Settings) -> list[str]:
     column = _INPUT if _INPUT in names or not names else next(iter(names))
     without = [t for t in schema.node_types if column not in having[t]]
     lines = ["[model]", f"column = {_text(column)}  # the input of the node types that have it"]
-    if without:
-        lines.append(f"embedding = {EMBEDDING}  # numbers learned for each node of {', '.join(without)}")
+    is_timed = target is not None and TIME in having[target]
+    if without == [target] and is_timed and names:
+        lines.append(f"embedding = 0  # nodes of {target} are new at each time: none of them is learned")
+    elif without:
+        others = [t for t in without if not (is_timed and t == target)] or without
+        lines.append(f"embedding = {EMBEDDING}  # numbers learned for each node of {', '.join(others)}")
+        if others != without:
+            lines.append(f'embedded_types = "others"  # nodes of {target} are new at each time')
         lines.append(f"unknown = {_UNKNOWN}  # share of them hidden in a step, so new nodes can be predicted")
     fanouts = settings.get("fanouts", [15, 10])
     sampler = ["[sampler]", f"fanouts = {fanouts}  # neighbors of each hop; one layer per hop"]
+    if is_timed:
+        sampler.append(f'time = "{TIME}"  # only edges and nodes before a labeled node are drawn for it')
+        sampler += ["", "[evaluation]", f"fanouts = {fanouts}  # neighbors are drawn as in training"]
     lines.append(f"hidden = {settings.get('hidden', 64)}")
     if "dropout" in settings:
         lines.append(f"dropout = {settings['dropout']}")

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from khop.components import ANY_NAMED, NOTHING_NAMED, Component, Permission
 from khop.config.fields import RunField, field_at, run_fields, sections
-from khop.config.kinds import FAMILIES, MODELS
+from khop.config.kinds import FAMILIES, LINK_PREDICTION, MODELS
 from khop.config.options import composed
 from khop.config.run_type import run_type
 from khop.config.section import Section
@@ -107,6 +107,10 @@ def _implied(raw: RawRun, say: Callable[[str], None] = _unsaid) -> RawRun:
         say('model gatv2 is gat with attention = "gatv2"')
     values = _without_unknown(values, raw, say)
     kind, rule = _at(values, "model.kind"), _rule_of_model(values, raw)
+    is_open = _at(values, "task.kind") == LINK_PREDICTION and _at(values, "model.dropout") is None
+    has_dropout = kind in (None, *MODELS.builtin) and "dropout" in _fields_of("model", str(kind or "sage"))
+    if is_open and has_dropout:  # links are found best without it, on each set of benchmarks/link_defaults.py
+        values = _with_value(values, ["model", "dropout"], 0.0)
     if rule is not None and _at(values, "sampler.rule.kind") is None:
         values = _with_rule(values, rule)
         say(f"{kind} draws neighbors by the rule {rule}, which it needs; sampler.rule.kind is not set")

@@ -214,7 +214,7 @@ class _Widths(Section):
 
 
 class _Norm(_Widths):
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: Annotated[float, Field(ge=0, lt=1), Default("0 for link-prediction")] = 0.5
     """Dropout probability of hidden values"""
     norm: Literal["none", "layer"] = "none"
     """Normalization after each layer"""
@@ -232,8 +232,9 @@ class ModelTable(_Widths):
     """Input column, of all node types that have it"""
     embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for these types")] = None
     """Width of trained embeddings for node types without the input column; 0: no input for these types"""
-    embedded_types: Literal["missing", "all"] = "missing"
-    """Node types with embeddings: those without the input column (missing), or all, beside the column"""
+    embedded_types: Literal["missing", "others", "all"] = "missing"
+    """Node types with embeddings: those without the input column (missing), those of them that are not the
+    target (others), or all, beside the column"""
     unknown: Annotated[float, Field(ge=0, lt=1), Default("no such row")] = 0.0
     """Probability that a training step reads the row `unknown` in place of a node's embedding; new nodes then
     have this row, e.g. 0.05"""

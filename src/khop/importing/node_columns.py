@@ -33,6 +33,7 @@ from khop.importing.spec import NodeSpec, Split, Unit
 from khop.importing.times import to_unit
 from khop.kernels.id_table import Kind
 
+ALWAYS = np.iinfo(np.int64).min  # time of a node that has none
 TIME = "time"  # the column of times, of nodes and edges
 FEATURES = "x"
 LABEL = "label"
@@ -84,8 +85,18 @@ class NodeReader:
         """Return the times of rows in the unit of the graph."""
         if self.spec.time is None:
             return None
-        array = rows.column(self.spec.time)
-        return to_unit(array, self.source.time_format, self.unit, f"{self.key}.time", rows.row)
+        array, key = rows.column(self.spec.time), f"{self.key}.time"
+        known = numpy_of(array.is_valid())
+        if known.all() or self.spec.label is None:
+            return to_unit(array, self.source.time_format, self.unit, key, rows.row)
+        # A node without a label may have no time: it is there from the beginning.
+        labeled = numpy_of(rows.column(self.spec.label.column).is_valid())
+        kept = known | labeled
+        of_kept = rows.keep(kept)
+        times = np.full(len(rows), ALWAYS, np.int64)
+        column = of_kept.column(self.spec.time)
+        times[kept] = to_unit(column, self.source.time_format, self.unit, key, of_kept.row)
+        return times
 
     def parts(self, rows: Rows, times: npt.NDArray[np.int64] | None) -> Parts | None:
         """Return the part of each row by the split of the type; None without a split."""
@@ -108,7 +119,11 @@ class NodeReader:
         if self.cut_offs is None:
             return allowed
         if times is not None:
-            return allowed & (times < self.cut_offs.val)
+            allowed = allowed & (times < self.cut_offs.val)
+        if times is not None and not (times == ALWAYS).any():
+            return allowed
+        if times is not None and self.touched is not None:
+            return allowed & ((times != ALWAYS) | self.touched[first : first + len(rows)])
         return allowed if self.touched is None else allowed & self.touched[first : first + len(rows)]
 
 

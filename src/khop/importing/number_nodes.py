@@ -51,6 +51,8 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
     assert column is not None
     reader, times = node_reader(work, node_type, None), []
     wanted = [column] if reader.spec.time is None else [column, reader.spec.time]
+    if reader.spec.time is not None and reader.spec.label is not None:
+        wanted = [*dict.fromkeys([*wanted, reader.spec.label.column])]
     pieces: list[tuple[int, Rows]] = []  # without values: the places of rows, for errors
     for rows in in_order(source.pieces(wanted), work.threads):
         first = len(of_type.table)

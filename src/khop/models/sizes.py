@@ -14,7 +14,7 @@ from khop.schema import EdgeType, NodeType, Schema
 
 Targets = NodeType | tuple[NodeType, ...]
 # Node types with embeddings: those without the input column; all, beside the column.
-EmbeddedTypes = Literal["missing", "all"]
+EmbeddedTypes = Literal["missing", "others", "all"]
 
 
 class HasTypes(Protocol):
@@ -75,9 +75,9 @@ class ModelSizes:
         Without `outputs` the model is a classifier with an output per class; target and label default to the
         graph's only node type and its only column with classes. `outputs` are numbers per node: of a target
         that is named, for regression or multi-label classification, or of an encoder. Embeddings are for node
-        types without the column, or with `embedded_types="all"` for all node types. `unknown` is the
-        probability that a training step reads the row of new nodes in place of a node's embedding; 0 for no
-        such row.
+        types without the column; with `embedded_types="others"` for those of them that are no target, with
+        "all" for all node types. `unknown` is the probability that a training step reads the row of new nodes
+        in place of a node's embedding; 0 for no such row.
         """
         schema = graph.schema
         targets: Targets
@@ -101,7 +101,9 @@ class ModelSizes:
                 f"column {column!r}: no node type has it; there are {there}. Name one of these, or give "
                 "embedding=64 for trained embeddings instead"
             )
-        having = [t for t in schema.node_types if embedding and (embedded_types == "all" or t not in inputs)]
+        seeds = {targets} if isinstance(targets, str) else set(targets)
+        left_out = {"missing": set(inputs), "others": {*inputs, *seeds}, "all": set[NodeType]()}
+        having = [t for t in schema.node_types if embedding and t not in left_out[embedded_types]]
         embedded = {t: graph.num_nodes(t) for t in having}
         originals = {t: graph.original_ids(t) for t in having}
         numbers = {t: ids.argsort().argsort() for t, ids in originals.items() if ids is not None}
