@@ -178,3 +178,18 @@ def test_a_standard_set_is_named_after_its_kind(khop_command: Command, tmp_path:
     ran = khop_command("import", "ogb:arxiv")
     assert ran.code == 2
     assert "ogb:arxiv: no such node or link set; did you mean ogbn-arxiv" in ran.stderr
+
+
+def test_a_header_and_what_is_left_out_are_said(khop_command: Command, tmp_path: Path, lists: str) -> None:
+    (tmp_path / "a.csv").write_text("Source,Target\n1,2\n2,3\n")
+    ran = khop_command("import", f"edges:{tmp_path / 'a.csv'}", "out")
+    assert ran.stdout == (
+        "out: 3 node; 2 node to node. Show it: khop info out\n"
+        "the first line, 'Source,Target', names the columns; --header no reads it as an edge\n"
+    )
+    ran = khop_command("import", f"edges:{tmp_path / 'a.csv'}", "other", "--header", "no")
+    assert ran.stdout == "other: 5 node; 3 node to node. Show it: khop info other\n"
+    assert khop_command("lookup", "out", "node", "2").stdout.startswith("2\t1\n")
+    assert khop_command("lookup", "other", "node", "Source").stdout.startswith("Source\t0\n")
+    ran = khop_command("lookup", "out", "node", "02")
+    assert (ran.code, "id '02': ids of 'node' are integers" in ran.stderr) == (2, True)

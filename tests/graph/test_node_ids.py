@@ -60,6 +60,11 @@ def test_saving_and_sorting_keep_the_ids(shop: Path, tmp_path: Path) -> None:
         ("shop", ["a"], "no node type 'shop'"),
         ("user", [5], "id 5: ids of 'user' are text; give it in quotes"),
         ("item", ["x"], "id 'x': ids of 'item' are integers of 64 bits"),
+        ("item", ["007"], "id '007': ids of 'item' are integers of 64 bits"),
+        ("item", ["1_0"], "id '1_0': ids of 'item' are integers of 64 bits"),
+        ("item", [" 7"], "id ' 7': ids of 'item' are integers of 64 bits"),
+        ("item", [7.9], "id 7.9: ids of 'item' are integers of 64 bits"),
+        ("item", [True], "id True: ids of 'item' are integers of 64 bits"),
         ("item", [2**63], "ids of 'item' are integers of 64 bits"),
     ],
 )

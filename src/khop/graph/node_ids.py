@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from khop.schema import NodeType
 STRING, INTEGER = "string", "int64"
 _CHECKED_AT_ONCE = 1 << 18
 _LEAST = -(1 << 63)
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,9 @@ class OwnIds:
         return np.array([self._integer(id_) for id_ in ids], np.int64)
 
     def _integer(self, id_: str | int) -> int:
-        with suppress(TypeError, ValueError, OverflowError):
+        """Return an id as it is stored. "007", 7.9 and True are not the id 7."""
+        is_number = isinstance(id_, int | np.integer) and not isinstance(id_, bool)
+        if is_number or (isinstance(id_, str) and _INTEGER.fullmatch(id_)):
             if _LEAST <= int(id_) <= -_LEAST - 1:
                 return int(id_)
         raise ValueError(f"id {id_!r}: ids of {self.node_type!r} are integers of 64 bits; correct it")

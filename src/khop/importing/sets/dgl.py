@@ -19,7 +19,7 @@ from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.importing.arrow_values import numpy_of
 from khop.importing.id_column import canonical_integers, string_keys
-from khop.importing.packages import explained, pa, pa_csv, pc
+from khop.importing.packages import pa, pa_csv, pc, reading
 from khop.importing.sets.options import DglOptions
 from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.kernels.id_table import StringKeys, id_table
@@ -189,17 +189,16 @@ class _Reading:
     def _table(self, path: Path, graph_id: str) -> dict[str, Any]:
         """Return the columns of a CSV file as text; ValueError for a file with several graphs."""
         options = pa_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
-        try:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file; meta.yaml names it")
+        remedy = "give each row as many fields as the first row"
+        with reading(str(path), remedy, "is not a table of CSV"):
             with path.open("rb") as file:
                 start = pa_csv.open_csv(file, parse_options=options).schema.names
             kinds = pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(start, pa.string()), strings_can_be_null=False
             )
             table = pa_csv.read_csv(path, parse_options=options, convert_options=kinds)
-        except FileNotFoundError:
-            raise ValueError(f"{path}: no such file; meta.yaml names it") from None
-        except pa.ArrowInvalid as error:
-            raise explained(error, str(path), "correct it", "is not CSV") from None
         twice = [name for name in table.column_names if table.column_names.count(name) > 1]
         if twice:
             raise ValueError(f"{path}: column {twice[0]!r} is there twice; rename one")

@@ -20,7 +20,7 @@ from khop.graph.atomic import refuse_existing
 from khop.graph.networkx_tables import NetworkxTables
 from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.importing.packages import pa
+from khop.importing.packages import pa, reading
 from khop.importing.sets.edge_list import WEIGHT, Header, ReadEdges, edge_list
 from khop.importing.sets.options import EdgeFileOptions
 from khop.importing.sets.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
@@ -100,11 +100,8 @@ def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 def _content(path: Path, size: int | None = None) -> bytes:
-    try:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            content: bytes = stream.read(size)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); correct it") from None
+    with reading(str(path), "correct the file"), pa.input_stream(str(path), compression="detect") as stream:
+        content: bytes = stream.read(size)
     return content
 
 

@@ -19,8 +19,8 @@ from khop.importing.sets.downloads import Checksum, fetched, mirrored
 from khop.importing.sets.options import MovielensOptions
 from khop.importing.sets.set_graph import memory_budget
 
-_GENRES_100K = 19  # columns of 0 and 1 in u.item
-_NAMES_100K = (
+_RATING = ("userId", "movieId", "rating", "timestamp")
+_GENRES = (  # columns of 0 and 1 in u.item
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
     "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
 )  # fmt: skip
@@ -32,46 +32,40 @@ def movielens_tables(folder: Path) -> tuple[Any, Any]:
     The layouts are ratings.csv of the newer sets, ratings.dat of ml-1m and ml-10m, and u.data of ml-100k.
     """
     if (folder / "ratings.csv").is_file():
-        return _csv(folder / "ratings.csv"), _csv(folder / "movies.csv")
+        options = pa_csv.ParseOptions(newlines_in_values=True)
+        tables = []
+        for name in ("ratings.csv", "movies.csv"):
+            with reading(str(folder / name), "download it again"):
+                tables.append(pa_csv.read_csv(folder / name, parse_options=options))
+        return tables[0], tables[1]
     if (folder / "ratings.dat").is_file():
-        ratings = _lines(folder / "ratings.dat", "::", ("userId", "movieId", "rating", "timestamp"))
-        return ratings, _lines(folder / "movies.dat", "::", ("movieId", "title", "genres"))
-    if (folder / "u.data").is_file():
-        ratings = _lines(folder / "u.data", "\t", ("userId", "movieId", "rating", "timestamp"))
-        return ratings, _items(folder / "u.item")
-    raise ValueError(f"{folder}: has none of ratings.csv, ratings.dat and u.data; give the folder of a set")
-
-
-def _csv(path: Path) -> Any:
-    with reading(str(path), "download it again"):
-        return pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True))
-
-
-def _rows(path: Path, separator: str, fields: int) -> list[list[str]]:
-    with reading(str(path), "download it again"):
-        lines = path.read_text(encoding="latin-1").splitlines()
-    rows = [line.split(separator) for line in lines]
-    for number, row in enumerate(rows, start=1):
-        if len(row) != fields:
-            raise ValueError(f"{path}, line {number}: has {len(row)} fields, and {fields} are expected")
-    return rows
+        movies = _lines(folder / "movies.dat", "::", ("movieId", "title", "genres"))
+        return _lines(folder / "ratings.dat", "::", _RATING), movies
+    items = _lines(folder / "u.item", "|", ("movieId", "title", "date", "video", "url", *_GENRES))
+    flags = [items.column(name).to_pylist() for name in _GENRES]
+    genres = [
+        "|".join(n for n, flag in zip(_GENRES, of, strict=True) if flag) for of in zip(*flags, strict=True)
+    ]
+    movies = items.select(["movieId", "title"]).append_column("genres", [genres])
+    return _lines(folder / "u.data", "\t", _RATING), movies
 
 
 def _lines(path: Path, separator: str, names: Sequence[str]) -> Any:
-    rows = _rows(path, separator, len(names))
-    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    """Read a file in Latin-1, without a header and without quotes."""
+    with reading(str(path), "download it again"):
+        text = path.read_text(encoding="latin-1")
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.count(separator) + 1
+        if fields != len(names):
+            raise ValueError(f"{path}, line {number}: has {fields} fields, and {len(names)} are expected")
     kinds = {"rating": pa.float32(), "title": pa.string(), "genres": pa.string()}
-    return pa.table({name: pa.array(of).cast(kinds.get(name, pa.int64())) for name, of in columns.items()})
-
-
-def _items(path: Path) -> Any:
-    rows = _rows(path, "|", 5 + _GENRES_100K)
-    genres = [
-        "|".join(name for name, flag in zip(_NAMES_100K, row[5:], strict=True) if flag == "1") for row in rows
-    ]
-    return pa.table(
-        {"movieId": [int(row[0]) for row in rows], "title": [row[1] for row in rows], "genres": genres}
-    )
+    with reading(str(path), "download it again"):
+        return pa_csv.read_csv(
+            pa.BufferReader(text.replace("::", "\t").encode()),
+            read_options=pa_csv.ReadOptions(column_names=names),
+            parse_options=pa_csv.ParseOptions(delimiter=separator.replace("::", "\t"), quote_char=False),
+            convert_options=pa_csv.ConvertOptions(column_types=kinds),
+        )
 
 
 _ADDRESS = "https://files.grouplens.org/datasets/movielens"
