@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Columns = dict[str, npt.NDArray[Any]]
 MISSING = "_missing"  # ending of the edge column that marks edges without a value
-_LISTS = list | tuple | np.ndarray
+_LISTS = (list, tuple, np.ndarray)
 _WEIGHT = "weight"  # networkx takes 1 for an edge without it
 
 
@@ -87,11 +87,7 @@ def _scalar(value: Any) -> Any:  # noqa: ANN401
 
 def _column(values: Sequence[Any], absent: npt.NDArray[np.bool_]) -> npt.NDArray[Any] | None:
     """Return a column; None if a value is no number, or if lists differ in length or are missing."""
-    kind = (
-        list | tuple | np.ndarray
-        if any(isinstance(one, list | tuple | np.ndarray) for one in values)
-        else Real
-    )
+    kind: Any = _LISTS if any(isinstance(one, _LISTS) for one in values) else Real
     if not all(isinstance(one, kind) or (kind is Real and one is None) for one in values) or absent.all():
         return None
     try:

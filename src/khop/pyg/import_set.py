@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.datasets import Amazon, AmazonProducts, Coauthor, Flickr, Reddit, Yelp
+
+try:
+    from torch_geometric.data import Data, HeteroData
+    from torch_geometric.datasets import Amazon, AmazonProducts, Coauthor, Flickr, Reddit, Yelp
+except ModuleNotFoundError as error:
+    raise ValueError(
+        "khop import pyg:NAME needs torch_geometric: pip install torch_geometric scipy"
+    ) from error
 
 from khop.api.open_graph import Graph
 from khop.datasets.importers import ImportContext
@@ -26,6 +32,7 @@ from khop.importing.sets.raw_arrays import NpzArray
 from khop.importing.sets.set_graph import SetGraph, memory_budget
 from khop.importing.sets.tensor_file import tensor_file
 from khop.pyg.convert import graph_from_pyg
+from khop.sampling.listed import ids_here
 
 LABEL = "y"
 _PROCESSED = Path("processed", "data.pt")
@@ -179,10 +186,11 @@ def _set_of(name: str, data: Data | HeteroData) -> SetGraph:
 
 def _nodes(graph: Graph, node_type: str) -> NodeTable:
     columns = dict(graph.columns[node_type])
-    splits = {
-        name: graph.split(name)[node_type] for name in graph.split_names if node_type in graph.split(name)
-    }
-    splits = {name: ids for name, ids in splits.items() if len(ids)}
+    splits = {}
+    for name in graph.split_names:
+        of_type = graph.split(name)
+        if node_type in of_type and len(of_type[node_type]):
+            splits[name] = ids_here(of_type[node_type])
     specs = graph.schema.columns[node_type]
     classes = {name: spec.num_classes for name, spec in specs.items() if spec.num_classes}
     unknown = [LABEL] if LABEL in columns and columns[LABEL].is_floating_point() else []

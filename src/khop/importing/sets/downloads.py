@@ -220,13 +220,13 @@ def _unpack(archive: Path, folder: Path, members: list[_Member], notice: Progres
     meter = Meter(total, notice)
     with new_folder(folder) as made:
         for member in members:
-            path = made / member.name.replace("\\", "/")
+            place = made / member.name.replace("\\", "/")
             if member.kind == "file":
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with member.open() as source, path.open("xb") as target:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with member.open() as source, place.open("xb") as target:
                     while block := source.read(_BLOCK):
                         target.write(block)
-                        meter.at(f"unpacking {path.name}", len(block))
+                        meter.at(f"unpacking {place.name}", len(block))
 
 
 def fetched(

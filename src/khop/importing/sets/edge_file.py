@@ -129,7 +129,7 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
     return read
 
 
-class _NamedKeys(graphml.GraphMLReader):
+class _NamedKeys(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
     """Reader of GraphML that keeps both of two keys with one name."""
 
     def __init__(self, notes: list[str]) -> None:
