@@ -74,9 +74,9 @@ class OwnIds:
     def _integer(self, id_: str | int) -> int:
         """Return an id as it is stored. "007", 7.9 and True are not the id 7."""
         is_number = isinstance(id_, int | np.integer) and not isinstance(id_, bool)
-        if is_number or (isinstance(id_, str) and _INTEGER.fullmatch(id_)):
-            if _LEAST <= int(id_) <= -_LEAST - 1:
-                return int(id_)
+        is_written = isinstance(id_, str) and _INTEGER.fullmatch(id_) is not None
+        if (is_number or is_written) and _LEAST <= int(id_) <= -_LEAST - 1:
+            return int(id_)
         raise ValueError(f"id {id_!r}: ids of {self.node_type!r} are integers of 64 bits; correct it")
 
 
