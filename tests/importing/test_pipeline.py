@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -297,11 +296,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("a null end", {f"{EDGES}.rows": events().set_column(0, "user_id", pa.array(["u1"] * 7 + [None]))}, "row 8: .*user_id is null"),
     ("no unit", {f"{EDGES}.rows": events().set_column(3, "ts", pa.array(range(8)))}, "time: times are numbers without a unit"),
-    (
-        "no time zone",
-        {f"{EDGES}.rows": events().set_column(3, "ts", pa.array([datetime(2020, 1, 1)] * 8))},
-        'time: times without a time zone; give timezone = "UTC"',
-    ),
     ("a lossy unit", {"time_unit": "s", f"{EDGES}.rows": events().set_column(3, "ts", pa.array([1] * 8, pa.timestamp("us", "UTC")))}, "no whole number of s"),
     (
         "a label outside",

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from khop.importing.read_spec import checked_spec
-from khop.importing.spec import Spec
+from khop.importing.spec import Spec, Split
 
 NODES: dict[str, Any] = {"user": {"files": ["u.csv"], "id": "u"}, "item": {}}
 BUYS: dict[str, Any] = {"files": ["e.csv"], "source": "u", "destination": "i"}
@@ -46,10 +46,6 @@ def test_the_split_of_a_type_is_its_own_or_that_of_all() -> None:
         ({"splits": {"time": {"val": DAY, "test": DAY}}}, "must be before test"),
         ({"splits": {"time": {"val": 2, "test": 3}}}, "time_unit is missing"),
         ({"splits": {"time": {"val": DAY, "test": 3}}}, "must both be times"),
-        (
-            {"splits": {"time": {"val": DAY.replace(tzinfo=None), "test": DAY}}},
-            "has no time zone; append one",
-        ),
         ({"splits": {}}, "give one of time, ratio and column"),
         (
             {"edges": {"user buys item": {**BUYS, "split": {"time": {"val": 2, "test": 3}}}}},
@@ -84,3 +80,11 @@ def test_labels_name_each_class_once() -> None:
     label = {"column": "y", "classes": ["a", "a"]}
     with pytest.raises(ValueError, match="a name is given twice"):
         spec(nodes={**NODES, "user": {**NODES["user"], "label": label}})
+
+
+def test_a_cut_off_without_a_zone_is_taken_as_utc_and_a_note_says_so() -> None:
+    cut_offs = {"val": DAY.date(), "test": (DAY + timedelta(days=1)).replace(tzinfo=None)}
+    with pytest.warns(UserWarning, match="without a zone is taken as UTC"):
+        split = Split.model_validate({"time": cut_offs})
+    assert split.time is not None
+    assert split.time.val == DAY

@@ -60,9 +60,6 @@ def test_dates_and_formats() -> None:
     ("array", "settings", "reason"),
     [
         (pa.array([1]), {}, "numbers without a unit; give unit"),
-        (pa.array([datetime(2020, 1, 1)]), {}, "without a time zone; give timezone"),
-        (pa.array([date(2020, 1, 1)]), {}, "dates have no time zone"),
-        (pa.array(["2020-01-01T00:00:00"]), {}, "without a time zone"),
         (pa.array([1], pa.timestamp("ms", "UTC")), {"unit": "s"}, "unit is 's', .* its own, 'ms'"),
         (pa.array([True]), {}, "is bool, which is no time"),
         (pa.array([0, None]), {"unit": "s"}, "events.csv, row 2: time is null"),
@@ -124,6 +121,15 @@ def test_each_row_of_text_is_read_on_its_own(texts: list[str]) -> None:
     assert [times(pa.array([text]), "s", **settings) for text in texts] == [[SECONDS]] * 4
 
 
-def test_a_row_without_a_zone_among_others_is_named() -> None:
-    with pytest.raises(ValueError, match=r"row 2: time is '2020-09-13 12:26:40': a time without a time zone"):
-        times(pa.array(["2020-09-13T12:26:40Z", "2020-09-13 12:26:40"]), "s")
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([datetime(2020, 1, 1)]),
+        pa.array([date(2020, 1, 1)]),
+        pa.array(["2020-01-01T00:00:00"]),
+        pa.array(["2020-01-01T01:00:00+01:00", "2020-01-01 00:00:00"]),
+    ],
+)
+def test_times_without_a_zone_are_taken_as_utc_and_a_note_says_so(array: pa.Array) -> None:
+    with pytest.warns(UserWarning, match=r"time: times without a zone are taken as UTC; give timezone = "):
+        assert set(times(array, "s")) == {1577836800}

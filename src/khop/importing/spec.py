@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -20,8 +21,12 @@ Orphans = Literal["refuse", "drop", "add"]
 
 
 def _aware(value: Any) -> Any:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise ValueError("has no time zone; append one, as 2020-09-20T00:00:00Z")
+        written = f"{value.isoformat()}Z"
+        warnings.warn(f"splits: {value} without a zone is taken as UTC; write {written}", stacklevel=1)
+        return value.replace(tzinfo=UTC)
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,10 +38,6 @@ class TimeFormat:
 def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
     """Return the unit of a column's own times; ValueError for types that hold no times."""
     if pa.types.is_timestamp(dtype):
-        if dtype.tz is None and given.timezone is None:
-            raise ValueError(
-                f'{key}: times without a time zone; give timezone = "UTC", or the zone they are in'
-            )
         if given.unit is not None and given.unit != dtype.unit:
             raise ValueError(
                 f"{key}: unit is {given.unit!r}, and the column has its own, {dtype.unit!r}; remove unit"
@@ -48,10 +45,6 @@ def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
         unit: Unit = dtype.unit
         return unit
     if pa.types.is_date(dtype):
-        if given.timezone is None:
-            raise ValueError(
-                f'{key}: dates have no time zone; give timezone = "UTC", or the zone they are in'
-            )
         return "s"
     if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
         if given.unit is None:
@@ -149,11 +142,6 @@ def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches
     def instants(convert: Callable[[Any], Any], reason: str) -> _Reads:
         def read(array: Any, where: Where) -> npt.NDArray[np.int64]:
             times = _rowwise(array, convert, key, where, reason)
-            if times.type.tz is None and given.timezone is None:
-                raise ValueError(
-                    f"{where(0)}: {key} is {array[0].as_py()!r}: a time without a time zone; give timezone = "
-                    '"UTC", or the zone they are in'
-                )
             return _numpy(
                 (_localized(times, given, key, where) if times.type.tz is None else times).cast(pa.int64())
             )
@@ -218,8 +206,12 @@ def _matching(pattern: str) -> _Matches:
 
 
 def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
-    zone = given.timezone
-    assert zone is not None
+    zone = given.timezone or "UTC"
+    if given.timezone is None:
+        warnings.warn(
+            f'{key}: times without a zone are taken as UTC; give timezone = "UTC", or the zone they are in',
+            stacklevel=1,
+        )
     try:
         pc.assume_timezone(pa.array([0], pa.timestamp("s")), zone)
     except pa.ArrowInvalid:
