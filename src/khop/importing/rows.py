@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +62,7 @@ class Rows:
 
 
 Piece = Callable[[], Rows]  # from any thread
+_VALID: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # columns of tables that have been checked
 
 
 class Table(Protocol):
@@ -90,25 +92,28 @@ def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
     """Yield the pieces of a table, checked. All who read tables call this.
 
     An error of the package that reads is a ValueError with the file, and so are text that is not UTF-8 and
-    offsets beyond their buffer, with the row.
+    offsets beyond their buffer, with the row. Columns are checked in the first complete pass over them.
     """
+    valid = _VALID.setdefault(table, set())
+    unchecked = [column for column in columns if column not in valid]
     with reading(table.name, "correct it, or write it again"):
         for piece in table.pieces(columns):
-            yield partial(_checked, piece, table.name)
+            yield partial(_checked, piece, table.name, unchecked)
+    valid.update(columns)
 
 
-def _checked(piece: Piece, name: str) -> Rows:
+def _checked(piece: Piece, name: str, columns: Sequence[str]) -> Rows:
     with reading(name, "correct it, or write it again"):
         rows = piece()
-        try:
-            rows.batch.validate(full=True)
-        except pa.ArrowInvalid as error:
-            if "UTF8" not in str(error):
-                raise
-            for column, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
-                converted(
-                    array, _validated, f"the column {column!r}", rows.row, "invalid UTF-8; correct the row"
-                )
+        for column in columns:
+            array = rows.column(column)
+            try:
+                _validated(array)
+            except pa.ArrowInvalid as error:
+                if "UTF8" not in str(error):
+                    raise
+                key = f"the column {column!r}"
+                converted(array, _validated, key, rows.row, "invalid UTF-8; correct the row")
     return rows
 
 
