@@ -14,6 +14,7 @@ import pytest
 from tests.importing.shop import events, items, users
 
 from khop import import_tables
+from khop.cli.start import run
 from khop.importing.guess import guess_spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "import"
@@ -136,3 +137,92 @@ def test_many_categories_are_proposed_as_embeddings(folder: Path) -> None:
     columns = tomllib.loads(text)["nodes"]["good"]["columns"]
     assert columns == {"shop": {"kind": "category", "encoding": "embedding"}}
     assert "# 290 different values" in text
+
+
+# Headers of published tables, each with rows of our own: files; nodes; edges; source, destination.
+FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str, str]]] = {
+    "movielens": ({"movies.csv": "movieId,title\n1,a b\n2,c d\n3,e f",
+                   "ratings.csv": "userId,movieId,rating,timestamp\n1,1,4.0,964982703\n1,2,3,964982704\n2,3,3,964982705"},
+                  {"movie": 3, "user": 2}, {"user rating movie": 3}, ("userId", "movieId")),
+    "person second": ({"views.csv": "movieId,userId\n1,7\n2,7\n2,8"}, {"user": 2, "movie": 2},
+                      {"user view movie": 3}, ("userId", "movieId")),
+    "elliptic": ({"edges.csv": "txId1,txId2\n10,11\n11,12\n12,13"}, {"tx": 4}, {"tx edge tx": 3}, ("txId1", "txId2")),
+    "gephi": ({"edges.csv": "Source,Target\na,b\nb,c"}, {"node": 3}, {"node edge node": 2}, ("Source", "Target")),
+    "lower": ({"links.csv": "source,target,weight\n1,2,0.5\n2,3,0.25"}, {"node": 3}, {"node link node": 2},
+              ("source", "target")),
+    "snap git": ({"edges.csv": "id_1,id_2\n0,1\n1,2"}, {"node": 3}, {"node edge node": 2}, ("id_1", "id_2")),
+    "snap git nodes": ({"musae_git_target.csv": "id,name,ml_target\n0,ab,0\n1,bc,1\n2,cd,0", "edges.csv": "id_1,id_2\n0,1\n1,2"},
+                       {"musae_git_target": 3}, {"musae_git_target edge musae_git_target": 2}, ("id_1", "id_2")),
+    "snap otc": ({"otc.csv": "6,2,4,1289241911.72836\n6,5,2,1289241941.53378"}, {"node": 3}, {"node otc node": 2},
+                 ("0", "1")),
+    "paysim": ({"log.csv": "step,type,amount,nameOrig,oldbalanceOrg,nameDest,isFraud\n1,PAY,9.6,C1,17.3,M1,0\n"
+                           "1,PAY,1.5,C2,21.2,M1,0\n2,CASH,3.5,C1,2.1,C9,1"}, {"node": 4}, {"node log node": 3},
+               ("nameOrig", "nameDest")),
+    "amazon": ({"ratings.csv": "reviewerID,asin,overall,unixReviewTime\nA1,B1,5.0,1393545600\nA2,B1,3.0,1393545601"},
+               {"reviewer": 2, "asin": 1}, {"reviewer rating asin": 2}, ("reviewerID", "asin")),
+    "openflights": ({"routes.csv": "Airline,Source airport ID,Destination airport ID\n2B,2965,2990\n2B,2966,2990"},
+                    {"airport": 3}, {"airport route airport": 2}, ("Source airport ID", "Destination airport ID")),
+    "kkbox": ({"train.csv": "msno,song_id,target\nx=,s1,1\nx=,s2,0\ny=,s1,1"}, {"msno": 2, "song": 2},
+              {"msno train song": 3}, ("msno", "song_id")),
+    "yelp": ({"review.json": '{"review": 1, "user_id": "u1", "business_id": "b1", "stars": 4.0}\n'
+                             '{"review": 1, "user_id": "u2", "business_id": "b1", "stars": 2.0}'},
+             {"user": 2, "business": 1}, {"user review business": 2}, ("user_id", "business_id")),
+    "steam": ({"plays.csv": "user_id,game_id,hours\n5,77,1.5\n5,78,2\n6,77,1"}, {"user": 2, "game": 2},
+              {"user play game": 3}, ("user_id", "game_id")),
+    "cora": ({"cora.cites": "35\t1033\n35\t1034\n40\t35"}, {"node": 4}, {"node cora node": 3}, ("0", "1")),
+    "semicolon": ({"buys.csv": "customer_id;product_id;price\n1;7;2.5\n1;8;3.5"}, {"customer": 1, "product": 2},
+                  {"customer buy product": 2}, ("customer_id", "product_id")),
+    "pipe": ({"buys.txt": "customer_id|product_id\n1|7\n1|8"}, {"customer": 1, "product": 2},
+             {"customer buy product": 2}, ("customer_id", "product_id")),
+    "tab": ({"buys.csv": "customer_id\tproduct_id\n1\t7\n1\t8"}, {"customer": 1, "product": 2},
+            {"customer buy product": 2}, ("customer_id", "product_id")),
+    "snap web": ({"web.tsv": "FromNodeId\tToNodeId\n0\t11\n0\t12"}, {"node": 3}, {"node web node": 2},
+                 ("FromNodeId", "ToNodeId")),
+    "followers": ({"follows.csv": "follower_id,followee_id\n1,2\n2,3\n1,3"}, {"node": 3}, {"node follow node": 3},
+                  ("follower_id", "followee_id")),
+    "wikidata": ({"kg.csv": "head,relation,tail\nQ1,P1,Q2\nQ2,P1,Q3"}, {"node": 3}, {"node kg node": 2},
+                 ("head", "tail")),
+    "taobao": ({"log.csv": "user_id,item_id,category_id,behavior,ts\n1,9,4,pv,1511544070\n2,9,4,buy,1511561733"},
+               {"user": 2, "item": 1}, {"user log item": 2}, ("user_id", "item_id")),
+    "dblp": ({"wrote.csv": "paper_id,author_id\np1,a1\np1,a2\np2,a1"}, {"author": 2, "paper": 2},
+             {"author wrote paper": 3}, ("author_id", "paper_id")),
+    "non-ascii": ({"käufe.csv": "customer_id,product_id,größe\n1,7,2\n1,8,3"}, {"customer": 1, "product": 2},
+                  {"customer kaufe product": 2}, ("customer_id", "product_id")),
+    "blanks": ({"my buys.csv": "customer id,product id,unit price\n1,7,2\n1,8,3"}, {"customer": 1, "product": 2},
+               {"customer my-buy product": 2}, ("customer id", "product id")),
+    "underscore": ({"_buys.csv": "_user_id,_item_id,_price__x\n1,7,2\n1,8,3"}, {"user": 1, "item": 2},
+                   {"user buy item": 2}, ("_user_id", "_item_id")),
+    "counts": ({"shops.csv": "shop_id,item_count\ns1,1\ns2,2", "items.csv": "item_id,name\n1,ab\n2,cd",
+                "stocks.csv": "shop_id,item_id\ns1,1\ns1,2\ns2,2"}, {"shop": 2, "item": 2},
+               {"shop stock item": 3}, ("shop_id", "item_id")),
+    "lastfm": ({"plays.csv": "userID,artistID,weight\n2,51,13883\n2,52,11690\n3,51,2"}, {"user": 2, "artist": 2},
+               {"user play artist": 3}, ("userID", "artistID")),
+    "milliseconds": ({"log.csv": "user_id,item_id,created_at\n1,9,1511544070123\n1,8,1511561733456"},
+                     {"user": 1, "item": 2}, {"user log item": 2}, ("user_id", "item_id")),
+    "books": ({"ratings.csv": "User-ID;ISBN;Book-Rating\n276725;034545104X;0\n276726;0155061224;5"},
+              {"user": 2, "ISBN": 2}, {"user rating ISBN": 2}, ("User-ID", "ISBN")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_published_tables_are_guessed_and_imported(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, nodes, edges, ends = FORMS[form]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.chdir(tmp_path)
+    header = ["--header", "no"] if form in ("cora", "snap otc") else []
+    with pytest.raises(SystemExit):
+        run(["import", "--guess", *files, *header])
+    text = capsys.readouterr().out
+    (tmp_path / "spec.toml").write_text(text)
+    done = import_tables(tmp_path / "spec.toml", tmp_path / "out")
+    assert (done.nodes, {n: c for n, c in done.edges.items() if not n.split()[1].endswith("-by")}) == (
+        nodes,
+        edges,
+    )
+    edge = next(iter(tomllib.loads(text)["edges"].values()))
+    assert (edge["source"], edge["destination"]) == ends
+    if form in ("movielens", "amazon", "taobao", "milliseconds"):
+        assert edge["unit"] == ("ms" if form == "milliseconds" else "s")

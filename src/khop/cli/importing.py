@@ -16,15 +16,15 @@ from khop.loading.byte_size import byte_size
 from khop.loading.cores import allowed_cores
 
 
-def print_guess(files: list[str]) -> None:
+def print_guess(files: list[str], header: str = "yes") -> None:
     """Print a spec for files of tables."""
     try:
         from khop.importing.guess import guess_spec
     except ImportError as error:
         raise ValueError(str(error)) from None
     files = [file for file in files if file]
-    typer.echo(guess_spec(files, Path()), nl=False)
-    guess = ("khop", "import", "--guess", *files)
+    typer.echo(guess_spec(files, Path(), header), nl=False)
+    guess = ("khop", "import", "--guess", *files, *(["--header", "no"] if header == "no" else []))
     tell_next((*guess, ">", "tables.toml"), ("khop", "import", "tables.toml"))
 
 

@@ -32,6 +32,9 @@ class ColumnFacts:
     is_number: bool = True
     is_time: bool = True
     has_zone: bool = True  # all times have one
+    has_fraction: bool = False
+    low: float = float("inf")  # of numbers, also in text
+    high: float = float("-inf")
     least: Any = None  # of times and of whole numbers
     greatest: Any = None
     keys: IdTable[Any] | None = None  # None: not unique, or no id
@@ -97,6 +100,12 @@ class ColumnFacts:
             self.is_number &= pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
             self.is_time &= pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)
             self.has_zone &= pa.types.is_timestamp(values.type) and values.type.tz is not None
+        if self.is_number:
+            numbers = pc.utf8_trim_whitespace(values) if is_text(values.type) else values
+            numbers = numbers.cast(pa.float64(), safe=False)
+            self.low = min(self.low, pc.min(numbers).as_py())
+            self.high = max(self.high, pc.max(numbers).as_py())
+            self.has_fraction |= pc.any(pc.not_equal(numbers, pc.floor(numbers))).as_py()
         if self.is_time or pa.types.is_integer(values.type):
             ends = pc.min_max(values).as_py()
             self.least = ends["min"] if self.least is None else min(self.least, ends["min"])

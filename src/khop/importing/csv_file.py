@@ -91,7 +91,7 @@ class CsvTable(FileTable):
         """Yield the rows. If line ends seem to be mixed, the rest is read with translated ones."""
         place, done = f"{self.key}: {name}", 0
         for is_mixed in (False, True):
-            is_plain = self.dialect.is_utf8 and not _codec(name) and not is_mixed
+            is_plain = self.dialect.is_utf8 and not codec(name) and not is_mixed
             text = _decoded(name, path, self.dialect, place, is_mixed)
             known = done
             try:
@@ -191,7 +191,7 @@ def _decoded(name: str, path: Path, dialect: Dialect, place: str, translates: bo
     """Yield the text of a file as UTF-8; with `translates`, all lines end in LF."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(dialect.encoding)(), translates)
     line, chunk = 1, b"-"
-    with reading(place, "write it again"), pa.input_stream(str(path), compression=_codec(name)) as stream:
+    with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
         while chunk:
             chunk = stream.read(_CHUNK)
             try:
@@ -209,13 +209,14 @@ def _undecodable(error: UnicodeDecodeError, dialect: Dialect, place: str, line: 
     return ValueError(f"{place}, line {line}: {remedy}")
 
 
-def _codec(name: str) -> str | None:
+def codec(name: str) -> str | None:
+    """Return the compression of a file, by its name."""
     return {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])
 
 
 def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     """Return the names in the first row, or numbers if it holds data; unnamed columns have numbers."""
-    with reading(place, "write it again"), pa.input_stream(str(path), compression=_codec(name)) as stream:
+    with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
         start = stream.read(_CHUNK)
     problem = next((text for of_format, text in _SIGNATURES.items() if start.startswith(of_format)), None)
     if problem is not None and dialect.is_utf8:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
 from khop.importing.column_facts import ColumnFacts, facts_of, found_in
-from khop.importing.csv_file import Dialect
+from khop.importing.csv_file import CsvTable, Dialect, codec
 from khop.importing.encode_number import is_text
 from khop.importing.files import FORMATS, InputFile, find_files, open_files
 from khop.importing.packages import pa
@@ -22,6 +23,20 @@ _HEAD = """\
 """
 _CATEGORIES = 256  # most categories that are proposed as one-hot
 _LEAST_SHARE = 0.5  # of the values of a column that links to a key
+_PAIRS = {
+    ("source", "target"), ("source", "destination"), ("src", "dst"), ("from", "to"), ("head", "tail"),
+    ("orig", "dest"), ("origin", "destination"), ("sender", "receiver"), ("follower", "followee"),
+    ("citing", "cited"), ("u", "v"), ("a", "b"), ("1", "2"), ("0", "1"),
+}  # fmt: skip
+_PERSONS = {
+    "user", "customer", "account", "author", "member", "reviewer", "person", "client", "buyer", "player",
+    "student", "patient", "employee", "follower", "voter", "rater", "msno",
+}  # fmt: skip
+_IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
+_COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
+_TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
+_EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_RESERVED = {"x", "time", "label", "split"}
 _WORDS = 2.0  # per row: fewer are names, not text
 
 
@@ -32,7 +47,19 @@ class _GuessedTable:
     table: Table
     columns: Mapping[str, ColumnFacts]
     key: str | None
+    form: Sequence[str] = ()  # lines of the spec
     links: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> node type, values found
+
+    @property
+    def pair(self) -> tuple[str, str, str] | None:
+        """The columns of two ends of one type, and a word for it: txId1 and txId2, source and target."""
+        words = {name: _tokens(name) for name in self.columns if self.columns[name].kind is not None}
+        for one, other in ((a, b) for a in words for b in words if len(words[a]) == len(words[b])):
+            differ = [at for at, word in enumerate(words[one]) if word != words[other][at]]
+            if len(differ) == 1 and (words[one][differ[0]], words[other][differ[0]]) in _PAIRS:
+                stem = [w for at, w in enumerate(words[one]) if at != differ[0]]
+                return one, other, "-".join(w for w in stem if w not in _IDS | {"name"}) or "node"
+        return None
 
     @property
     def is_edges(self) -> bool:
@@ -43,13 +70,13 @@ class _GuessedTable:
         return max((one.rows for one in self.columns.values()), default=0)
 
 
-def guess_spec(files: Sequence[str], folder: Path) -> str:
+def guess_spec(files: Sequence[str], folder: Path, header: str = "yes") -> str:
     """Return the text of a spec for files of tables, with a comment for each claim.
 
     All files are read twice: for keys, types and categories, then for links by values that are keys of other
-    tables. The keys of all tables take memory.
+    tables. The keys of all tables take memory. `header` is "no" if the first rows of CSV files are data.
     """
-    tables = _tables(find_files(files, folder, "--guess"))
+    tables = _tables(find_files(files, folder, "--guess"), header)
     for table in tables:
         _find_links(table, tables)
     nodes = [one for one in tables if one.key is not None and not one.is_edges]
@@ -57,7 +84,8 @@ def guess_spec(files: Sequence[str], folder: Path) -> str:
     for table in tables:
         table.links = {c: of for c, of in table.links.items() if of[0] in kept}
     bare = _bare_types(tables, kept)
-    texts = [_HEAD, _splits(tables)]
+    finer = [f for one in tables for f in one.columns.values() if _epoch(f) and f.has_fraction]
+    texts = [_HEAD, 'time_unit = "us"  # times have fractions\n' if finer else "", _splits(tables)]
     texts += [_nodes(one) for one in nodes]
     texts += [f"[nodes.{_key(name)}]  # no table: the ids that edges name\n" for name in bare]
     texts += [_edges(one) for one in tables if one.links]
@@ -65,20 +93,65 @@ def guess_spec(files: Sequence[str], folder: Path) -> str:
     return "\n".join(text for text in texts if text)
 
 
-def _tables(files: Sequence[InputFile]) -> list[_GuessedTable]:
+def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
     """Open the files; files of one folder, format and columns are one table."""
     groups: dict[tuple[object, ...], list[InputFile]] = {}
     for file in files:
-        table = open_files([file], Dialect(), "--guess")
-        group = (file.path.parent, _suffix(file.name), tuple(table.schema.names))
+        dialect, format = _dialect(file, header)
+        table = open_files([file], dialect, "--guess", format)
+        group = (file.path.parent, _suffix(file.name), dialect, tuple(table.schema.names))
         groups.setdefault(group, []).append(file)
     found: list[_GuessedTable] = []
     for of_group in groups.values():
-        table = open_files(of_group, Dialect(), "--guess")
+        dialect, format = _dialect(of_group[0], header)
+        table = open_files(of_group, dialect, "--guess", format)
+        form = [f'format = "{format}"'] if format else []
+        form += [f"delimiter = {_text(dialect.delimiter)}"] if dialect.delimiter else []
+        form += ['header = "no"'] if isinstance(table, CsvTable) and header == "no" else []
         name = _name(of_group, [one.name for one in found])
         columns = facts_of(table)
-        found.append(_GuessedTable(name, _patterns(of_group), table, columns, _best_key(name, columns)))
+        guessed = _GuessedTable(name, _patterns(of_group), table, columns, None, form)
+        key = _best_key(name, columns)
+        guessed.key = (
+            None
+            if key in (guessed.pair or ())
+            or (guessed.pair and "Id" not in str(key) and "id" not in _tokens(str(key)))
+            else key
+        )
+        found.append(guessed)
     return found
+
+
+def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
+    """Return the form of a CSV file, with the most frequent delimiter of its first line."""
+    suffix = _suffix(file.name)
+    if FORMATS.get(suffix, "csv") != "csv":
+        return Dialect(), None
+    with pa.input_stream(str(file.path), compression=codec(file.name)) as stream:
+        line = stream.read(1 << 16).split(b"\n")[0].decode("utf-8", "replace")
+    plain = Dialect(header)
+    most = max("\t;|,", key=line.count)
+    given = most if line.count(most) and most != plain.of(file.name) else None
+    return Dialect(header, given), None if suffix else "csv"
+
+
+def _tokens(name: str) -> list[str]:
+    """Return the words of a name, in lower case: txId1 is tx, id, 1."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\dA-Z_]+|\d+", name)]
+
+
+def _safe(name: str, taken: Sequence[str] = ()) -> str:
+    """Return a name that can be that of a file."""
+    ascii = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]+", "-", ascii)).strip("-_") or "column"
+    return next(one for n in range(len(taken) + 1) if (one := f"{word}{n or ''}") not in taken)
+
+
+def _epoch(facts: ColumnFacts) -> str | None:
+    """Return the unit of numbers that are times since 1970, by their name and range (1973 to 2100)."""
+    if not facts.is_number or not set(_tokens(facts.name)) & _TIMES:
+        return None
+    return next((u for u, f in _EPOCHS.items() if 1e8 * f <= facts.low <= facts.high <= 4.1e9 * f), None)
 
 
 def _suffix(name: str) -> str:
@@ -96,9 +169,10 @@ def _patterns(files: Sequence[InputFile]) -> list[str]:
 def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
     """Return a name of one word: of the file, or of the folder of several; singular."""
     path = Path(files[0].name)
-    stem = path.name[: len(path.name) - len(_suffix(path.name))]
+    suffix = _suffix(path.name) or path.suffix
+    stem = path.name[: len(path.name) - len(suffix)]
     stem = (path.parent.name or stem) if len(files) > 1 else stem
-    word = re.sub(r"\W+", "-", stem).strip("-") or "table"
+    word = _safe(stem) if stem else "table"
     word = word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
     return next(name for number in range(len(taken) + 1) if (name := f"{word}{number or ''}") not in taken)
 
@@ -108,6 +182,9 @@ def _best_key(table: str, columns: Mapping[str, ColumnFacts]) -> str | None:
     unique = [name for name, one in columns.items() if one.keys is not None and one.rows]
     named = [name for name in unique if re.search(r"(^|[_\W])(id|key|uuid|code)$|Id$|ID$", name)]
     own = [name for name in named if table.lower() in name.lower() or name.lower() == "id"]
+    ids = [name for name in columns if set(_tokens(name)[-1:]) & _IDS]
+    if not own and len(ids) > 1:
+        return None  # ids of several other tables: a link, by chance without a repetition
     first = [name for name in unique if name == next(iter(columns))]
     return next(iter([*own, *named, *first]), None)
 
@@ -124,11 +201,18 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
         n for n, one in table.columns.items() if one.kind is not None and not (n == table.key and is_own)
     ]
     best: dict[str, tuple[str, int]] = {}
+    pair = table.pair or ()
     for name, node_type, count in found_in(table.table, columns, keys):
         facts = table.columns[name]
         if count < max(1, _LEAST_SHARE * (facts.rows - facts.nulls)) or facts is keys[node_type]:
             continue
-        if not _names(name, node_type, keys[node_type]) and (facts.is_number or facts.kind != "string"):
+        if set(_tokens(name)) & _COUNTS and not set(_tokens(name)) & _IDS:
+            continue
+        if (
+            name not in pair[:2]
+            and not _names(name, node_type, keys[node_type])
+            and (facts.is_number or facts.kind != "string")
+        ):
             continue  # small integers are in every range of ids
         if count > best.get(name, ("", 0))[1]:
             best[name] = (node_type, count)
@@ -148,16 +232,29 @@ def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
     for table in tables:
         if table.key is not None and not table.is_edges:
             continue
+        if table.pair is not None and len({table.links.get(end) for end in table.pair[:2]} - {None}) == 0:
+            *ends, stem = table.pair
+            node_type = _safe(stem if stem not in known else f"{stem}-{table.name}")
+            table.links = {n: (node_type, table.columns[n].rows - table.columns[n].nulls) for n in ends}
+            added += [] if node_type in added else [node_type]
+        elif table.pair is not None:  # one end of two is found: both are of its type
+            node_type = next(table.links[end][0] for end in table.pair[:2] if end in table.links)
+            table.links = {end: table.links.get(end, (node_type, 0)) for end in table.pair[:2]}
         for name, facts in table.columns.items():
-            end = re.sub(r"[_\W]?(id|key)$", "", name, flags=re.IGNORECASE)
-            is_id = facts.kind is not None and end != name and end and not facts.is_time
+            words = _tokens(name)
+            end = "-".join(word for word in words if word not in _IDS) or name
+            is_id = facts.kind is not None and bool(words) and words[-1] in _IDS and not facts.is_time
             if len(table.links) < 2 and is_id and name not in table.links:
-                node_type = re.sub(r"\W+", "-", end)
+                node_type = _safe(end)
                 node_type = node_type if node_type not in known else f"{node_type}-{table.name}"
                 table.links[name] = (node_type, facts.rows - facts.nulls)
                 added += [] if node_type in added else [node_type]
         if len(table.links) == 1:
             table.links.clear()
+        first = table.pair[:1] if table.pair else ()
+        order = [n for n in table.columns if n in table.links]
+        order.sort(key=lambda n: (n not in first, not (set(_tokens(n)) | {table.links[n][0]}) & _PERSONS))
+        table.links = {n: table.links[n] for n in order}
     return added
 
 
@@ -185,11 +282,13 @@ def _nodes(table: _GuessedTable) -> str:
     lines = [
         f"[nodes.{_key(table.name)}]  # {table.rows:,} rows",
         f"files = {_list(table.files)}",
+        *table.form,
         f"id = {_text(table.key)}  # in all rows, and in no two the same",
     ]
+    taken = list(_RESERVED)
     for name, facts in table.columns.items():
         if name not in (table.key, *table.links):
-            lines.append(_column(name, facts))
+            lines.append(_column(name, facts, taken))
     free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
     labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
     if labels:
@@ -200,11 +299,11 @@ def _nodes(table: _GuessedTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _column(name: str, facts: ColumnFacts) -> str:
+def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
     """Return the line of a feature, or a comment for a column that no kind fits."""
-    is_name = re.fullmatch(r"[\w-]+", name) is not None
-    own = re.sub(r"\W+", "-", name).strip("-") or "column"
-    renamed = "" if is_name else f", column = {_text(name)}"
+    own = _safe(name, taken)
+    taken.append(own)
+    renamed = "" if own == name else f", column = {_text(name)}"
     nulls = f", {facts.nulls:,} nulls" if facts.nulls else ""
 
     def line(kind: str, why: str) -> str:
@@ -219,6 +318,8 @@ def _column(name: str, facts: ColumnFacts) -> str:
         zone = "" if facts.has_zone else ', timezone = "UTC"'
         said = "" if facts.has_zone else "; without a zone: give the one they are in"
         return f'columns.{own} = {{ kind = "date"{zone}{renamed} }}  # times in all rows{nulls}{said}'
+    if unit := _epoch(facts):
+        return f'columns.{own} = {{ kind = "date", unit = "{unit}"{renamed} }}  # epoch times{nulls}'
     if _is_category(facts) and not facts.is_number:
         return line("category", f"{len(facts.distinct or ())} different values")
     if facts.is_number:
@@ -244,21 +345,27 @@ def _repeats(facts: ColumnFacts) -> bool:
 
 
 def _edges(table: _GuessedTable) -> str:
-    times = [name for name, one in table.columns.items() if one.is_time and one.rows and not one.nulls]
+    times = [
+        name
+        for name, one in table.columns.items()
+        if (one.is_time or _epoch(one)) and one.rows and not one.nulls
+    ]
+    times = [name for name in times if name not in table.links and name != table.key]
     time = [] if not times else [_time(times[0], table.columns[times[0]])]
     ends = [(name, *of) for name, of in table.links.items()]
     if table.is_edges and len(ends) == 2:
         source, destination = ends
         lines = [
             f'[edges."{source[1]} {table.name} {destination[1]}"]  # {table.rows:,} rows',
-            f"files = {_list(table.files)}", *time,
+            f"files = {_list(table.files)}", *table.form, *time,
             f"source = {_end(table, source)}", f"destination = {_end(table, destination)}",
             f'reverse = "{table.name}-by"', *(f"{one}  # as counted above" for one in _missing(table, ends)),
         ]  # fmt: skip
         if table.key is not None:
             lines.append(f"# {table.key} is unique: the rows could be nodes too, with an edge to each end")
         rest = [n for n, one in table.columns.items() if n not in table.links and n not in times]
-        lines += [_column(n, table.columns[n]) for n in rest if table.columns[n].is_number]
+        taken = list(_RESERVED)
+        lines += [_column(n, table.columns[n], taken) for n in rest if table.columns[n].is_number]
         lines += [
             f"# {n}: use it in where, as where = \"{n} = '...'\""
             for n in rest
@@ -270,10 +377,10 @@ def _edges(table: _GuessedTable) -> str:
         table.name if table.key and not table.is_edges else ends[0][1],
         table.rows,
     )
-    lines = ["[[edges_from]]", f"files = {_list(table.files)}", *time, "edges = ["]
+    lines = ["[[edges_from]]", f"files = {_list(table.files)}", *table.form, *time, "edges = ["]
     for end in ends if first[0] == table.key else ends[1:]:
         missing = "".join(f", {one}" for one in _missing(table, [first, end]))
-        relation = re.sub(r"\W+", "-", end[0])
+        relation = _safe(end[0])
         lines.append(
             f'  {{ type = "{first[1]} {relation} {end[1]}", source = {_text(first[0])}, destination = '
             f'{_text(end[0])}, reverse = "{relation}-of"{missing} }},  # {_found(table, end)}'
@@ -300,6 +407,8 @@ def _missing(table: _GuessedTable, ends: Sequence[tuple[str, str, int]]) -> list
 
 
 def _time(name: str, facts: ColumnFacts) -> str:
+    if unit := _epoch(facts):
+        return f'time = {_text(name)}\nunit = "{unit}"  # since 1970'
     ends = f"from {facts.least} to {facts.greatest}"
     if facts.has_zone:
         return f"time = {_text(name)}  # {ends}"

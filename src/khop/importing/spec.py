@@ -382,7 +382,9 @@ class Spec(SpecTable):
     def _split_edges_by_files(cls, values: Any) -> Any:
         """Give [splits] by files to the edge types of these files."""
         splits = values.get("splits") if isinstance(values, Mapping) else None
-        tables = values.get("edges") if isinstance(splits, Mapping) else None
+        if not isinstance(splits, Mapping):
+            return values
+        tables = values.get("edges")
         if not isinstance(tables, Mapping) or {"time", "ratio", "column"} & set(splits):
             return values
         found = {

@@ -63,7 +63,8 @@ class ImportCommand(ComponentCommand):
     def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
         if any(name == "--guess" for name, _ in words.options):
-            return ()
+            edges = component_fields(_loaded(_spec("edges:-"), permission), words.known.keys(), "import")
+            return [one for one in edges if one.path == "header"]
         named = any(word in IMPORTERS.kinds() or ":" in word for word in words.operands if not _is_data(word))
         if not named and any(is_table_spec(word) or _is_data(word) for word in words.operands):
             return ()
@@ -96,7 +97,8 @@ def import_graph(
     if guess:
         from khop.cli.importing import print_guess
 
-        print_guess([guess, source, *([] if out is None else [str(out)]), *(more or [])])
+        header = values_of_components(context).get("header", "yes")
+        print_guess([guess, source, *([] if out is None else [str(out)]), *(more or [])], str(header))
         return
     if more or not source:
         problem = f"{more[0]!r} is one name too many" if more else "the data to import are missing"
