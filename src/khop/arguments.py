@@ -22,15 +22,20 @@ LARGEST_DEPTH = 1 << 10  # layers
 
 def whole_number(name: str, value: object, least: int = -LARGEST_INT64, most: int = LARGEST_INT64) -> int:
     """Return the number as an int. Python and NumPy integers are accepted, booleans and 2.0 are not."""
-    try:
-        number = index(value) if _is_number(value) else None  # type: ignore[arg-type]
-    except TypeError:
-        number = None
+    number = whole(value)
     if number is None or not least <= number <= most:
         is_wide = number is not None and abs(number) > LARGEST_INT64 and most != LARGEST_SEED
         bits = ", within 64 bits" if is_wide else ""
         raise ValueError(f"{name} {shown(value)}: must be a whole number{_limits(least, most)}{bits}")
     return number
+
+
+def whole(value: object) -> int | None:
+    """Return a Python or NumPy integer as an int, for arguments of several kinds; None for all else."""
+    try:
+        return index(value) if _is_number(value) else None  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def seed_number(value: object, name: str = "seed") -> int:

@@ -8,9 +8,11 @@ import signal
 import time
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -134,3 +136,37 @@ def own_loop(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
         "state": states[TAKEN - 1],
     }
     Path(out, f"{rank}.json").write_text(json.dumps(result))
+
+
+def seeds_of(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, how: str, out: str) -> None:
+    """Iterate over loaders as scripts do that give ranks different ones; write the seeds, or the errors."""
+    loader = partial(khop.Loader, khop.NeighborSampler(graph, fanouts=[3]))
+    used: list[list[int]] = []
+
+    def use(*loaders: khop.Loader) -> None:
+        used.extend([n for batch in each for n in batch.seeds.tolist()] for each in loaders)
+
+    whole, mine = loader(train, 10), train.split(len(train) // 2)[rank]
+    match how:
+        case "own slice":
+            use(loader(mine, 10))
+        case "made by one rank" if rank == 0:
+            use(loader(train, 7))
+        case "used by one rank" if rank == 0:
+            use(whole)
+        case "different":
+            makers = [partial(loader, mine, 10), partial(loader, train if rank else train.flip(0), 10)]
+            makers += [partial(loader, train, 10 + rank), partial(loader, train, 10, shuffle=True, seed=rank)]
+            for make in makers:
+                with pytest.raises(ValueError, match="the ranks") as refused:
+                    use(make())
+                with Path(out, f"{rank}.txt").open("a") as file:
+                    file.write(f"{refused.value}\n")
+        case "this":
+            use(whole, loader(mine, 10, ranks="this"))
+            if rank == 0:
+                use(loader(train, 7, ranks="this"), loader(train, 7, ranks="this", shuffle=True))
+            abandoned = loader(train, 3)
+            abandoned.batch(0, rank)  # one batch needs no other rank
+            use(loader(train, 4), whole)
+    Path(out, f"{rank}.json").write_text(json.dumps(used))

@@ -23,10 +23,11 @@ import khop
 from khop.api.launch import check_procs
 from khop.errors import PeerLost
 from khop.loading.cores import usable_cores
-from processes.ranks import BATCH_SIZE, LONG_S, TAKEN, loader_of, misbehaves, own_loop
+from processes.ranks import BATCH_SIZE, DEADLINE_S, LONG_S, TAKEN, loader_of, misbehaves, own_loop, seeds_of
 from support.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from support.gate import WAIT_S, wait_until
 from support.small_folders import write_learnable_graph
+from support.started_ranks import StartedRanks
 
 
 def results(folder: Path) -> list[dict[str, object]]:
@@ -317,3 +318,79 @@ def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path) -> None:
     assert code == 1
     assert err.count('call it under\nif __name__ == "__main__":') == 1
     assert "Traceback" not in err
+
+
+DIFFERENT = [
+    r"ranks.py:\d+.*11 seeds on rank 0, 11 on rank 1, not the same list.*give every rank the whole list",
+    r"22 seeds on rank 0, 22 on rank 1, not the same list",
+    "batch_size is 10 on rank 0 and 11 on rank 1. Give the same settings on every",
+    "different loaders.*: seed is 0 on rank 0 and 1 on rank 1",
+]
+
+
+def test_loaders_that_differ_between_ranks_are_errors(ranks: StartedRanks, tmp_path: Path) -> None:
+    opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
+    ranks.launch(seeds_of, 2, (opened, opened.split("train")["item"][:22], "different", str(tmp_path)))
+    for rank in range(2):
+        lines = (tmp_path / f"{rank}.txt").read_text().splitlines()
+        for line, expected in zip(lines, DIFFERENT, strict=True):
+            assert re.search(expected, line)
+
+
+def test_a_loader_that_one_rank_alone_uses_is_named(tmp_path: Path) -> None:
+    opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
+    arguments = (opened, opened.split("train")["item"][:22], "used by one rank", str(tmp_path))
+    sentence = r"ranks.py:\d+ \(loader 1 of this process, 22 seeds, batch_size 10\), but rank 1 did not"
+    with pytest.raises((RuntimeError, PeerLost), match=sentence):
+        khop.launch(seeds_of, procs=2, arguments=arguments, device="cpu", deadline=DEADLINE_S)
+
+
+def test_a_loader_of_this_rank_does_not_divide_its_seeds(ranks: StartedRanks, tmp_path: Path) -> None:
+    opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
+    train = opened.split("train")["item"][:22]
+    out = tmp_path / "out"
+    out.mkdir()
+    ranks.launch(seeds_of, 2, (opened, train, "this", str(out)))
+    first, second = results(out)
+    whole, half, lone, shuffled, *others = first
+    assert sorted(whole + second[0]) == sorted(train.tolist())
+    assert half + second[1] == train.tolist()
+    assert lone == train.tolist()
+    assert sorted(shuffled) == sorted(lone)
+    for mine, theirs in zip(others, second[2:], strict=True):
+        assert sorted(mine + theirs) == sorted(train.tolist())
+
+
+OF_TORCH = """
+import sys
+from datetime import timedelta
+from torch import distributed
+from processes.ranks import seeds_of
+import khop
+
+if __name__ == "__main__":
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=8))
+    graph = khop.open_graph(sys.argv[1])
+    train = graph.split("train")["item"][:22]
+    seeds_of(distributed.get_rank(), "cpu", graph, train, sys.argv[2], sys.argv[3])
+    distributed.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("own slice", "11 seeds on rank 0, 11 on rank 1, not the same list"),
+        ("made by one rank", "22 seeds, batch_size 7), but rank 1 did not within 8 s"),
+    ],
+)
+def test_loaders_are_compared_in_a_process_group_of_the_script(
+    how: str, sentence: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(OF_TORCH)
+    graph = write_learnable_graph(tmp_path / "toy")
+    command = [*TORCHRUN, "2", str(script), str(graph), how, str(tmp_path)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert sentence in done.stderr

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pandas import Series
 from torch import Tensor, tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
+from pyg.test_stores import stores as stores_of
 
 TYPES = r"there are \['user', 'item', 'tag'\]"
 MASK = plain().train_mask
@@ -22,10 +24,10 @@ MASK = plain().train_mask
     [
         ("node", "input_nodes is 'node': the nodes of a Data have no types"),
         (("node", tensor([1])), "the nodes of a Data have no types"),
-        (MASK.byte(), r"uint8 of shape \(25,\), which is neither ids nor a mask: .* by .bool\(\)"),
+        (MASK.byte(), r"uint8 of shape \(25,\) with only 0 and 1 is neither ids nor a mask; .* by .bool\(\)"),
         (MASK.float(), "float32"),
-        ([3.5, 1.0], "input_nodes is float32"),
-        (torch.ones(5, dtype=torch.bool), r"input_nodes is a mask of shape \(5,\): there are 25 nodes"),
+        ([3.5, 1.0], "input_nodes: float64"),
+        (torch.ones(5, dtype=torch.bool), r"input_nodes: a mask of shape \(5,\), but there are 25 nodes"),
         (torch.ones(25, 2, dtype=torch.bool), r"a mask of shape \(25, 2\)"),
         (tensor([[1, 2]]), r"int64 of shape \(1, 2\)"),
         (tensor([3, 25]), "input_nodes: there is no node 25; ids go from 0 to 24"),
@@ -43,6 +45,22 @@ def test_nodes_that_are_none_are_named(nodes: Any, message: str) -> None:
 )
 def test_ids_of_every_kind_are_nodes(nodes: Any) -> None:
     assert next(iter(NeighborLoader(plain(), [2], nodes, batch_size=2))).n_id[:2].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "as_given", [Tensor.numpy, Tensor.tolist, lambda m: tuple(m.tolist()), Series, Tensor.bool]
+)
+def test_masks_of_every_kind_are_the_marked_nodes(as_given: Any) -> None:
+    marked = MASK.nonzero().view(-1).tolist()
+    batches = [*NeighborLoader(plain(), [2], as_given(MASK), batch_size=4)]
+    assert [n for batch in batches for n in batch.n_id[: batch.batch_size].tolist()] == marked
+    assert [n for batch in batches for n in batch.input_id.tolist()] == marked
+    of_users = torch.arange(9) % 2 == 1
+    pair, data = ("user", as_given(of_users)), typed()
+    stores = stores_of(typed())
+    for given, nodes in ((data, pair), (data, {"user": pair[1]}), (stores, pair), (data, [*pair])):
+        (batch,) = NeighborLoader(given, [2], nodes, batch_size=9)
+        assert batch["user"].n_id[: batch["user"].batch_size].tolist() == [1, 3, 5, 7]
 
 
 @pytest.mark.parametrize("nodes", [[], MASK & False])

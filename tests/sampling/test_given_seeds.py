@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -32,6 +33,12 @@ IDS = [3, 10, 17, 24]
         MASK.numpy(),
         MASK.tolist(),
         [np.int64(one) for one in IDS],
+        tuple(MASK.tolist()),
+        pandas.Series(IDS),
+        pandas.Series(IDS, index=[9, 8, 7, 6], dtype="Int64"),
+        pandas.Index(IDS),
+        pandas.Series(MASK.tolist()),
+        pandas.Series(MASK.tolist(), dtype="boolean"),
     ],
     ids=lambda given: f"{type(given).__name__} {getattr(given, 'dtype', '')}",
 )
@@ -77,6 +84,12 @@ def test_a_homogeneous_graph_takes_seeds_without_a_type() -> None:
         ({"item": np.array([2**64 - 1], np.uint64)}, "seeds of 'item': there is no node"),
         ({"item": [2**70]}, "seeds of 'item': not ids of nodes"),
         ({"item": ["a"]}, "seeds of 'item': not ids of nodes"),
+        ({"item": MASK.byte()}, r"seeds of 'item': uint8 of shape \(30,\) with only 0 and 1 is neither ids"),
+        ({"item": MASK.byte().numpy()}, r"give a mask by .bool\(\) or .astype\(bool\), or ids as int64"),
+        ({"item": [True, 3]}, "seeds of 'item': truth values and numbers in one list"),
+        ({"item": pandas.Series([1, None])}, "seeds of 'item': float64 of shape"),
+        ({"item": pandas.Series([1, None], dtype="Int64")}, "seeds of 'item': "),
+        ({"item": pandas.Series(["a"])}, "seeds of 'item': not ids of nodes"),
         ({"item": None}, "seeds of 'item' of type NoneType: give node ids or a boolean mask"),
         ({"item": "every"}, "seeds of 'item' 'every': give node ids or a boolean mask"),
         ({"item": np.ma.array([1, 2], mask=[0, 1])}, "seeds of 'item' is a masked array, whose mask"),

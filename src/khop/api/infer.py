@@ -38,7 +38,7 @@ from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group, this_group, unwrapped
 from khop.sampling.fanouts import Fanout
-from khop.sampling.neighbor import check_seeds
+from khop.sampling.given_seeds import SeedIds, node_ids
 from khop.schema import NodeType, sole_type
 
 Values = Literal["embeddings", "outputs"]
@@ -52,7 +52,7 @@ def infer(
     out: str | os.PathLike[str],
     *,
     node_types: NodeType | Sequence[NodeType] | None = None,
-    nodes: Tensor | None = None,
+    nodes: SeedIds | None = None,
     values: Values = "embeddings",
     rule: Rule = Uniform(),
     fanouts: Sequence[Fanout] | None = None,
@@ -65,6 +65,7 @@ def infer(
 
     "embeddings" are the outputs of the model's last layer for the node type; for a link-prediction model, the
     inputs of its decoder. "outputs" are the outputs of the whole model, e.g. the logits of a classifier.
+    `nodes` are ids or a boolean mask, as a tensor, an array or a list.
     Give the `rule` and the `fanouts` of training, as for `khop.layerwise_inference`.
 
     `out` ends in .npy (`name.ids.npy` next to it holds the ids) or in .parquet (columns of ids and rows).
@@ -104,16 +105,16 @@ class Inference:
         graph: Graph,
         out: Path,
         node_types: Sequence[NodeType],
-        nodes: Tensor | None,
+        nodes: SeedIds | None,
         values: Values,
         chunks: ChunkLimits,
         draws: ExactDraws = ALL_NEIGHBORS,
     ) -> Inference:
         """Make the plan; ValueError if model, graph and files do not fit together."""
         check_word("values", values, Values)
-        _check_nodes(graph, node_types, nodes)
+        ids = _checked_nodes(graph, node_types, nodes)
         model, depth = _rows_of(unwrapped(model), node_types, values)
-        wanted = dict.fromkeys(node_types, nodes)
+        wanted = dict.fromkeys(node_types, ids)
         layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, draws=draws)
         outputs, names = [], names_of(graph)
         for stage in layers.stages[-1]:
@@ -121,7 +122,7 @@ class Inference:
             path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
             original, own = (of.get(stage.node_type) for of in (names.original_ids, names.ids))
             name = values.removesuffix("s")
-            output = RowOutput(path, stage.node_type, name, stage.count, nodes, original, own)
+            output = RowOutput(path, stage.node_type, name, stage.count, ids, original, own)
             output.check()
             outputs.append(output)
         with gathered(model):
@@ -130,7 +131,7 @@ class Inference:
             "khop version": khop.__version__,
             "graph": _fingerprint(graph),
             "model": weights,
-            "choice of nodes": "all" if nodes is None else _digest(nodes),
+            "choice of nodes": "all" if ids is None else _digest(ids),
             "choice of values": f"{values} of {', '.join(node_types)}",
             "chunk size": str(chunks.nodes),
             "edges of a chunk": str(chunks.edges),
@@ -231,17 +232,18 @@ def _fingerprint(graph: Graph) -> str:
     return f"in the memory of process {os.getpid()}" if found is None else found.fingerprint
 
 
-def _check_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: Tensor | None) -> None:
+def _checked_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: SeedIds | None) -> Tensor | None:
     for node_type in node_types:
         if node_type not in graph.schema.node_types:
             there = ", ".join(graph.schema.node_types)
             raise ValueError(f"node type {node_type!r}: the graph has none of that name; it has {there}")
-    if nodes is not None:
-        if len(node_types) > 1:
-            raise ValueError(
-                f"nodes with the node types {', '.join(node_types)}: ids need one node type, name it"
-            )
-        check_seeds(graph, {node_types[0]: nodes})
+    if nodes is None:
+        return None
+    if len(node_types) > 1:
+        raise ValueError(
+            f"nodes with the node types {', '.join(node_types)}: ids need one node type, name it"
+        )
+    return node_ids(f"seeds of {node_types[0]!r}", nodes, graph.num_nodes(node_types[0]))
 
 
 def _rows_of(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -43,14 +47,14 @@ from khop.loading.static_choice import static_batches_of
 from khop.loading.streams import streams_of
 from khop.loading.transfer import device_of
 from khop.process_tuning import tune_for_training
-from khop.runtime.group import Group, this_group
+from khop.runtime.group import Group, RankValues, this_group
 from khop.sampling.given_seeds import SeedIds, seed_ids
 from khop.sampling.groups import grouped
 from khop.sampling.link_seeds import Links, check_links
 from khop.sampling.listed import ListedLinks, ListedNodes, fetched_seeds, listed_seeds
 from khop.sampling.node_tuples import NodeTuples, SeedTuples
 from khop.sampling.sampler import Sampler, checked_sampler
-from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder
+from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder, digest_of
 from khop.schema import NodeType
 
 if TYPE_CHECKING:
@@ -67,6 +71,7 @@ GivenSeeds = (
     | ListedLinks
 )
 SeedAssignment = Literal["owner", "position"]  # of the seeds of a step to ranks
+Ranks = Literal["all", "this"]  # that divide the seeds of a loader
 Batches = Generator[Batch, None, None]
 
 
@@ -91,6 +96,11 @@ class Loader:
     groups (`SaintSampler`, `ClusterSampler`, `ShadowSampler`) make groups of the seed nodes; `batch_size`
     then counts groups, and one rank uses each group once per epoch. With `drop_last`, the last step of an
     epoch is left out if it has fewer than `batch_size` seeds.
+
+    Several ranks divide the seeds: give every rank the whole list, with the same settings, and iterate over
+    the same loaders on every rank. The first loop compares them, and differences are an error. With
+    `ranks="this"`, the loader does not divide its seeds: this rank alone uses all of them, as for an
+    evaluation under `if rank == 0`.
 
     `columns` are gathered for all nodes of a batch, `seed_columns` for its seeds. Both are names, or a
     mapping from type to names; `columns` may also name edge types (see `Adjacency.columns`). `khop.Temporal`
@@ -133,6 +143,7 @@ class Loader:
         prefetch: int = 4,
         prefetch_bytes: int | str = 1 << 30,
         seed_assignment: SeedAssignment = "owner",
+        ranks: Ranks = "all",
     ) -> None:
         check_fork()
         are_links = isinstance(seeds, Links | PartitionedLinks | ListedLinks)
@@ -141,15 +152,19 @@ class Loader:
         check_word("seed_assignment", seed_assignment, SeedAssignment)
         seed_list, seed_types = _seed_list(self._graph, seeds, seed_times)
         self._group = this_group()
-        affinity = _affinity(self._graph, seed_assignment, self._group.rank)
-        ranks = (self._group.rank, self._group.world_size)
+        check_word("ranks", ranks, Ranks)
+        if ranks == "this":
+            _check_not_collective(self._graph, seeds)
+        divides = ranks == "all"
+        affinity = _affinity(self._graph, seed_assignment, self._group.rank) if divides else None
+        place = (self._group.rank, self._group.world_size) if divides else (0, 1)
         groups = grouped(sampler, seed_list)
         if groups is not None:
             seed_list, affinity = groups, None
             batch_size = whole_number("batch_size", batch_size, 1) * groups.size
         per_item = 1 if groups is None else groups.size
         self._order = SeedOrder(
-            seed_list, batch_size, shuffle, seed, *ranks, affinity, drop_last, per_item, micro_batches
+            seed_list, batch_size, shuffle, seed, *place, affinity, drop_last, per_item, micro_batches
         )
         choice = ColumnChoice.of(
             self._graph.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
@@ -170,7 +185,14 @@ class Loader:
         source.prepare()
         self._progress = LoopProgress(self._order)
         self._batches = _OrderedBatches(
-            source, self._order, placed, in_flight, self._progress, self._group, self._deferred
+            source,
+            self._order,
+            placed,
+            in_flight,
+            self._progress,
+            self._group,
+            self._deferred,
+            _EqualLoaders.of(self._group, _caller()) if divides else None,
         )
 
     def cache_features(
@@ -275,6 +297,7 @@ class _OrderedBatches:
     progress: LoopProgress
     group: Group
     deferred: DeferredColumns
+    equal: _EqualLoaders | None  # None: the ranks do not divide the seeds
 
     def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:
         """Make one batch now. The progress does not change."""
@@ -285,6 +308,8 @@ class _OrderedBatches:
 
     def loop(self, epoch: int | None) -> Batches:
         """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
+        if self.equal is not None:
+            self.equal.check(self.order)
         tune_for_training()
         loop, start = self.progress.begin(epoch)
         micro_batches = self.order.micro_batches
@@ -315,6 +340,94 @@ class _OrderedBatches:
         """Record the stage of this rank, for the error messages of ranks that wait for it."""
         if self.group.watch is not None:
             self.group.watch.at(stage, position.epoch, position.step)
+
+
+@dataclass
+class _EqualLoaders:
+    """The comparison of a loader with those that the other ranks made as their n-th."""
+
+    values: RankValues
+    where: str  # the line that made the loader
+    is_checked: bool = False
+
+    @classmethod
+    def of(cls, group: Group, where: str) -> _EqualLoaders | None:
+        """Return the comparison of the next loader; None for one rank."""
+        values = RankValues.of(group)
+        return None if values is None else cls(values, where)
+
+    def check(self, order: SeedOrder) -> None:
+        """Compare the loaders, once: ValueError if they differ, PeerLost if a rank does not come."""
+        if self.is_checked:
+            return
+        fingerprint = dict(order.fingerprint)
+        name = (
+            f"the loader made at {self.where} (loader {self.values.number + 1} of this process, "
+            f"{order.num_seeds:,} seeds, batch_size {order.batch_size})"
+        )
+        group = self.values.group
+        group.at(f"waiting for all ranks to iterate over {name}")
+        description = json.dumps({"num_seeds": order.num_seeds, "where": self.where, **fingerprint})
+        digest = digest_of(lambda update: update(repr(fingerprint).encode()))
+        found = self.values.others(digest, description, partial(_late, group.rank, name))
+        if found:
+            raise ValueError(_different(group.rank, {rank: json.loads(each) for rank, each in found.items()}))
+        self.is_checked = True
+
+
+def _late(rank: int, name: str, missing: Sequence[int], deadline_s: float) -> str:
+    """Return the sentence about a loader that other ranks do not iterate over."""
+    others = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+    return (
+        f"rank {rank} iterates over {name}, but {others} did not within {deadline_s:g} s. A khop.Loader "
+        "divides its seeds among all ranks: make it and iterate over it on every rank, in the same order "
+        '(not under `if rank == 0`), or give it ranks="this": it then does not divide its seeds'
+    )
+
+
+def _different(rank: int, loaders: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return the sentence about loaders that differ between two ranks."""
+    mine = loaders[rank]
+    other, theirs = next((r, each) for r, each in loaders.items() if _settings(each) != _settings(mine))
+    (low, first), (high, second) = sorted([(rank, mine), (other, theirs)], key=lambda pair: pair[0])
+    places = f"rank {low} at {first['where']}, rank {high} at {second['where']}"
+    if first["seeds"] == second["seeds"]:
+        names = [name for name in _settings(first) if first[name] != second[name]]
+        differences = ", ".join(
+            f"{name.removeprefix('run_')} is {first[name]} on rank {low} and {second[name]} on rank {high}"
+            for name in names
+        )
+        return (
+            f"the ranks made different loaders ({places}): {differences}. Give the same settings on every "
+            "rank; batch_size is the number of seeds per step over all ranks"
+        )
+    counts = f"{first['num_seeds']:,} seeds on rank {low}, {second['num_seeds']:,} on rank {high}"
+    return (
+        f"the ranks gave different seeds to a khop.Loader ({places}): {counts}, not the same list. The "
+        "loader divides the list among the ranks itself: give every rank the whole list, as "
+        "khop.Loader(sampler, train_idx, ...) without train_idx.split(...)[rank], and make the same "
+        "loaders in the same order on every rank. For "
+        'a loader of one rank that does not divide its seeds, give ranks="this"'
+    )
+
+
+def _settings(loader: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in loader.items() if name not in ("where", "num_seeds")}
+
+
+def _caller() -> str:
+    """Return file and line of the code that makes a loader."""
+    frame = sys._getframe(2)
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _check_not_collective(graph: Graph, seeds: GivenSeeds) -> None:
+    """Raise ValueError if batches need the other ranks."""
+    if graph.is_collective or graph.features.is_collective or isinstance(seeds, PartitionedLinks):
+        raise ValueError(
+            'ranks="this": the graph is partitioned across ranks, so every rank takes part in every batch; '
+            'leave ranks out, or open the graph with placement="whole"'
+        )
 
 
 def _whole(graph: Graph) -> PlacedStores | None:

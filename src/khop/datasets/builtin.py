@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from hashlib import sha256
 from importlib.resources import files
@@ -47,6 +48,9 @@ def named_folder(graph: str | os.PathLike[str]) -> Path:
     ValueError if a name could be both.
     """
     if not isinstance(graph, str) or graph not in BUILTIN_NAMES:
+        close = difflib.get_close_matches(graph, BUILTIN_NAMES, n=1) if isinstance(graph, str) else []
+        if close and not Path(graph).exists():
+            raise ValueError(f"graph {graph!r}: no such folder; did you mean the built-in {close[0]!r}?")
         return Path(graph)
     if Path(graph).exists():
         raise ValueError(

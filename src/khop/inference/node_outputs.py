@@ -32,7 +32,8 @@ from khop.rules.rule import Rule
 from khop.rules.uniform import Uniform
 from khop.runtime.group import ALONE, Group
 from khop.sampling.fanouts import Fanout
-from khop.sampling.neighbor import NeighborSampler, check_seeds, check_timeless
+from khop.sampling.given_seeds import SeedIds, node_ids
+from khop.sampling.neighbor import NeighborSampler, check_timeless
 from khop.sampling.sampler import Sampler
 from khop.schema import NodeType
 from khop.training.move import mover
@@ -46,7 +47,7 @@ def layerwise_inference(
     features: FeatureStore,
     node_type: NodeType,
     *,
-    nodes: Tensor | None = None,
+    nodes: SeedIds | None = None,
     rule: Rule = Uniform(),
     fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 8192,
@@ -70,10 +71,9 @@ def layerwise_inference(
     rank computes and stores its nodes' values, regardless of `group`. ValueError if the model does not expose
     its layers. `khop.infer` keeps the values in files instead.
     """
-    if nodes is not None:
-        check_seeds(graph, {node_type: nodes})
-    order = PartOrder.of(nodes, graph.partition_bounds(node_type))
-    wanted = {node_type: None if nodes is None else order.there(nodes)}
+    ids = None if nodes is None else _node_ids(graph, node_type, nodes)
+    order = PartOrder.of(ids, graph.partition_bounds(node_type))
+    wanted = {node_type: None if ids is None else order.there(ids)}
     limits = ChunkLimits(chunk_size, chunk_edges)
     layers = Layers.of(model, graph, features, wanted, limits, draws=ExactDraws(rule, fanouts))
     sharing = layers.sharing(lanes, group, in_flight)
@@ -87,7 +87,7 @@ def sampled_inference(
     features: FeatureStore,
     node_type: NodeType,
     *,
-    nodes: Tensor,
+    nodes: SeedIds,
     times: Tensor | None = None,
     columns: ColumnChoice,
     seed: int = 0,
@@ -111,17 +111,24 @@ def sampled_inference(
     whole_number("chunk_size", chunk_size, 1)
     graph = sampler.graph
     bounds = graph.partition_bounds(node_type)
-    order = PartOrder.of(nodes, bounds)
-    nodes, times = order.there(nodes), None if times is None else order.there(times)
+    ids = _node_ids(graph, node_type, nodes)
+    order = PartOrder.of(ids, bounds)
+    ids, times = order.there(ids), None if times is None else order.there(times)
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = Chunks(sampler, features, columns, key, mover(model))
     with evaluating(model), gathered(model):
-        like = model(chunks.batch(node_type, nodes[:1], None if times is None else times[:1])).cpu()[:0]
-        pieces = pieces_of(nodes, bounds)
-        stage = Stage(0, node_type, nodes.numel(), chunk_size, like, nodes, times, pieces)
+        like = model(chunks.batch(node_type, ids[:1], None if times is None else times[:1])).cpu()[:0]
+        pieces = pieces_of(ids, bounds)
+        stage = Stage(0, node_type, ids.numel(), chunk_size, like, ids, times, pieces)
         sharing = sharing_of(graph, features, lanes, group, in_flight)
         rows = Meter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
         return order.back(rows)
+
+
+def _node_ids(graph: GraphStore, node_type: NodeType, nodes: SeedIds) -> Tensor:
+    if node_type not in graph.schema.node_types:
+        raise ValueError(f"seeds of {node_type!r}: not a node type; there are {graph.schema.node_types}")
+    return node_ids(f"seeds of {node_type!r}", nodes, graph.num_nodes(node_type))
 
 
 class Layers:

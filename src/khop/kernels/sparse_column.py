@@ -67,7 +67,7 @@ class SparseRows(LazyRows):
 
         `width` is `graph.schema.column(type, name).width`.
         """
-        if not isinstance(width, int) or width < 1:
+        if not hasattr(width, "__index__") or width < 1:  # a Python or NumPy integer
             raise ValueError(f"width {width!r}: must be the number of numbers of a row, at least 1")
         if column.dtype != torch.int32 or column.dim() != _ROW_DIMS or column.shape[1] != 2:
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from khop.arguments import shown
+from khop.arguments import shown, whole
 
 LARGEST = (1 << 63) - 1
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE | re.ASCII)
@@ -21,10 +21,9 @@ def byte_size(given: int | str, name: str, *, least: int = 0) -> int:
         number, unit, binary = found.groups()
         factor = (1024 if binary else 1000) ** _POWERS[unit.lower()]
         size = int(float(number) * factor) if "." in number else int(number) * factor
-    elif isinstance(given, int) and not isinstance(given, bool):
-        size = given
     else:
-        size = least - 1
+        number = whole(given)
+        size = least - 1 if number is None else number
     if not least <= size <= LARGEST:
         raise ValueError(
             f"{name} {shown(given)}: must be a whole number of bytes, {least} or more and below 2**63, "

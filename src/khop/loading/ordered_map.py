@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from khop.arguments import whole_number
 from khop.errors import Outcome, PeerLost
 from khop.kernels.turns import PLACE
 
@@ -27,9 +28,8 @@ class InFlight:
     prefetch_bytes: int = 1 << 30  # no new item starts while finished, unconsumed results hold more
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
+        for name, value in [*vars(self).items()]:
+            object.__setattr__(self, name, whole_number(name, value, 1))
 
 
 # For chunks of an evaluation: each needs the memory of several batches, and allocating new memory costs

@@ -12,22 +12,41 @@ import torch
 from torch import Tensor
 
 from khop.pyg.typed_data import EDGE, NODE, TypedData
+from khop.sampling.given_seeds import seed_values
 from khop.schema import EdgeType, NodeType
 
 
-def check_nodes(data: Any, given: Any, times: Tensor | None) -> None:
-    """Raise ValueError for invalid input nodes. Nodes of stores are checked when they are sampled."""
+def checked_nodes(data: Any, given: Any, times: Tensor | None) -> Any:
+    """Return input nodes with ids or a mask as a tensor, in the form that torch_geometric's loaders take.
+
+    ValueError for invalid ones. The ids of nodes of stores are checked when they are sampled.
+    """
     typed = TypedData.of(data)
     if typed is None:
-        return
+        return _nodes_of_stores(given)
     node_type, ids = _typed_nodes(typed, given)
     count = typed.nodes[node_type].num_nodes
     if isinstance(ids, str) or (isinstance(ids, tuple | list) and any(isinstance(i, str) for i in ids)):
+        if typed.is_typed:
+            raise ValueError(f"input_nodes of {node_type!r} is {_described(ids)}: give ids, a mask or None")
         raise ValueError(
             f"input_nodes is {_described(ids)}: the nodes of a Data have no types; give ids, or a mask"
         )
-    num_inputs = count if ids is None else _check_ids("input_nodes", ids, count)
+    nodes = None if ids is None else seed_values("input_nodes", ids, count)
+    num_inputs = count
+    if nodes is not None:
+        num_inputs = int(nodes.sum()) if nodes.dtype == torch.bool else nodes.numel()
     _check_times("input_time", times, num_inputs)
+    return (node_type, nodes) if typed.is_typed else nodes
+
+
+def _nodes_of_stores(given: Any) -> Any:
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):
+        node_type, ids = given
+        return node_type, None if ids is None else seed_values("input_nodes", ids, None)
+    return seed_values("input_nodes", given, None)
 
 
 def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> None:
@@ -124,25 +143,6 @@ def _typed_links(data: Any, given: Any) -> tuple[EdgeType, Tensor | None]:
         if end not in data.node_types:
             raise ValueError(f"links of {edge_type}: {end!r} is no node type; there are {data.node_types}")
     return edge_type, ends
-
-
-def _check_ids(what: str, given: Any, count: int) -> int:
-    """Return the number of given nodes."""
-    ids = given if isinstance(given, Tensor) else torch.as_tensor(given)
-    if ids.dtype == torch.bool:
-        if ids.shape != (count,):
-            raise ValueError(f"{what} is a mask of shape {tuple(ids.shape)}: there are {count} nodes")
-        return int(ids.sum())
-    if ids.numel() == 0:
-        return 0
-    is_mask = ids.dtype == torch.uint8 and ids.shape == (count,) and int(ids.max()) <= 1
-    if is_mask or not _is_whole(ids) or ids.dim() != 1:
-        raise ValueError(
-            f"{what} is {_described(ids)}, which is neither ids nor a mask: give int64 ids in one dimension, "
-            "or a mask by .bool()"
-        )
-    _check_range(what, ids, count)
-    return ids.numel()
 
 
 def _check_ends(ends: Any, counts: Sequence[int]) -> None:

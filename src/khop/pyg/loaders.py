@@ -15,7 +15,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from khop.forks import check_fork
 from khop.pyg.columns import Columns, attach_links, columns_of
-from khop.pyg.inputs import check_links, check_nodes
+from khop.pyg.inputs import check_links, checked_nodes
 from khop.pyg.iteration import Work, epoch
 from khop.pyg.keyed import Draws
 from khop.pyg.outputs import Output
@@ -95,7 +95,7 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
             raise ValueError(f"time_window {time_window}: give it to the neighbor_sampler")
         self._typed = TypedSeeds.of(data, input_nodes, input_time, neighbor_sampler)
         if self._typed is None:
-            check_nodes(data, input_nodes, None if time_attr is None else input_time)
+            input_nodes = checked_nodes(data, input_nodes, None if time_attr is None else input_time)
         else:
             input_nodes, input_time = self._typed.places()
         super().__init__(

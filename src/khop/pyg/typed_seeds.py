@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
 from khop.arguments import as_mapping
-from khop.pyg.inputs import check_nodes
+from khop.pyg.inputs import checked_nodes
 from khop.pyg.sampler import NeighborSampler
 from khop.pyg.typed_data import TypedData
 from khop.schema import NodeType
@@ -43,8 +43,8 @@ class TypedSeeds:
             raise ValueError("input_nodes is an empty mapping: give a node type with its ids, a mask or None")
         by_type = {}
         for node_type, given in nodes.items():
-            check_nodes(data, (node_type, given), by_time[node_type])
-            by_type[node_type] = _inputs(typed.nodes, node_type, given, by_time[node_type])
+            _, ids = checked_nodes(data, (node_type, given), by_time[node_type])
+            by_type[node_type] = _inputs(typed.nodes, node_type, ids, by_time[node_type])
         return cls(by_type)
 
     def places(self) -> tuple[tuple[NodeType, Tensor], None]:
@@ -64,10 +64,10 @@ class TypedSeeds:
 
 
 def _inputs(
-    nodes: Mapping[NodeType, Any], node_type: NodeType, given: Any, times: Tensor | None
+    nodes: Mapping[NodeType, Any], node_type: NodeType, given: Tensor | None, times: Tensor | None
 ) -> NodeSamplerInput:
-    ids = torch.arange(nodes[node_type].num_nodes) if given is None else torch.as_tensor(given)
+    ids = torch.arange(nodes[node_type].num_nodes) if given is None else given
     is_mask = ids.dtype == torch.bool
-    seeds = ids.nonzero().view(-1) if is_mask else ids.long()
+    seeds = ids.nonzero().view(-1) if is_mask else ids
     # As in torch_geometric: a mask's inputs are numbered by node, ids by their position.
     return NodeSamplerInput(seeds if is_mask else None, seeds, times, node_type)

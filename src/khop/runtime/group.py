@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, distributed, nn
@@ -172,6 +173,75 @@ def check_equal_settings(group: Group, settings: Mapping[str, str]) -> None:
         )
 
 
+LateSentence = Callable[[Sequence[int], float], str]  # missing ranks, deadline in seconds
+
+
+@dataclass(frozen=True, eq=False)
+class RankValues:
+    """Values that all ranks have to agree on, compared once through the group's store, not by a collective.
+
+    Each rank numbers its values in the order in which it makes them; equal numbers are compared.
+    """
+
+    group: Group
+    number: int
+
+    @classmethod
+    def of(cls, group: Group) -> RankValues | None:
+        """Return the next value's comparison; None if there is one rank, or no store."""
+        store = _store_of(group)
+        if group.world_size == 1 or store is None:
+            return None
+        return cls(group, next(_numbers.setdefault(store, count())))
+
+    def others(self, digest: str, description: str, late: LateSentence) -> dict[int, str]:
+        """Wait for this value of every rank; return the descriptions by rank if digests differ.
+
+        PeerLost with the sentence that `late` makes of the missing ranks and the deadline in seconds, if they
+        do not come in time.
+        """
+        store = _store_of(self.group)
+        if store is None:  # the process group has ended
+            return {}
+        own, ranks = self.group.rank, self.group.world_size
+        key = f"khop/compared/{self.number}"
+        # A number of the store is used again if the same store serves another process group later.
+        key = f"{key}/{(store.add(key, 1) - 1) // ranks}"
+        store.set(f"{key}/rank/{own}", description)
+        store.add(f"{key}/digest/{digest}", 1)
+        store.add(f"{key}/arrived", 1)
+        deadline_s = store.timeout.total_seconds() if self.group.store is None else self.group.deadline_s
+        end, pause = time.monotonic() + deadline_s, _POLL_S / 16
+        while store.add(f"{key}/arrived", 0) < ranks:
+            watch = self.group.watch
+            if time.monotonic() > end or (watch is not None and watch.is_broken):
+                missing = [rank for rank in range(ranks) if not store.check([f"{key}/rank/{rank}"])]
+                raise self._lost(late(missing, deadline_s))
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_S)
+        if store.add(f"{key}/digest/{digest}", 0) == ranks:
+            return {}
+        return {rank: store.get(f"{key}/rank/{rank}").decode() for rank in range(ranks)}
+
+    def _lost(self, why: str) -> PeerLost:
+        watch = self.group.watch
+        if watch is None:
+            return PeerLost(why)
+        failures = watch.heartbeat.failures
+        watch.give_up()
+        return PeerLost(f"{why} ({'; '.join(failures)})" if failures else why)
+
+
+def _store_of(group: Group) -> Store | None:
+    """Return the store of a group: khop's, or the one that torch.distributed was initialized with."""
+    if group.store is not None:
+        return group.store
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.distributed_c10d._get_default_store()
+    return None
+
+
+_numbers: WeakKeyDictionary[Store, Iterator[int]] = WeakKeyDictionary()  # of the values compared in a store
 ALONE = Group()
 _joined: list[Group] = []  # the group that this process has joined; global, as torch's own is
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from khop.arguments import as_mapping, list_of
+from khop.arguments import as_mapping, list_of, shown, whole
 from khop.schema import EdgeType, Schema
 
 Numbers = Mapping[EdgeType | str, int]
@@ -64,7 +64,9 @@ def _checked(named: Numbers, key: EdgeType | str | None, edge_type: EdgeType) ->
             f"no fanout for {edge_type}: name it (0 draws none of it), or give '*' a number, which is for "
             "all that are not named"
         )
-    number = named[key]
-    if isinstance(number, bool) or not isinstance(number, int) or number < -1:
-        raise ValueError(f"fanout {number!r} for {edge_type}: must be 0 or more, or -1 for all neighbors")
+    number = whole(named[key])
+    if number is None or number < -1:
+        raise ValueError(
+            f"fanout {shown(named[key])} for {edge_type}: must be 0 or more, or -1 for all neighbors"
+        )
     return number

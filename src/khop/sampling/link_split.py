@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from khop.arguments import whole
 from khop.draw import DrawKey, UniformNegatives, mix64, stream
 from khop.graph.csc_graph import CscGraph
 from khop.kernels.csc import Csc
@@ -30,10 +31,13 @@ class Shares:
     disjoint_share: float = 0.0  # of the training links: to be predicted, and used in no message
 
     def __post_init__(self) -> None:
-        for name, share in vars(self).items():
-            if isinstance(share, bool) or not isinstance(share, int | float):
-                raise ValueError(f"{name} {share!r}: must be a share from 0 to below 1, or a number of links")
-            is_number = isinstance(share, int) and name != "disjoint_share"
+        for name, given in [*vars(self).items()]:
+            count = whole(given)
+            if count is None and (isinstance(given, bool) or not isinstance(given, float)):
+                raise ValueError(f"{name} {given!r}: must be a share from 0 to below 1, or a number of links")
+            share: float = given if count is None else count
+            object.__setattr__(self, name, share)
+            is_number = count is not None and name != "disjoint_share"
             if not share >= 0 or (not is_number and share >= 1):  # also catches NaN
                 raise ValueError(f"{name} {share!r}: must be a share from 0 to below 1, or a number of links")
 
@@ -63,9 +67,12 @@ class LinkColumns:
     relation: str | None = None  # the edge column with the links' relations, whole numbers from 0 on
 
     def __post_init__(self) -> None:
-        count = self.negatives
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"negatives {count!r}: must be 0 or more, for each link of validation and test")
+        count = whole(self.negatives)
+        if count is None or count < 0:
+            raise ValueError(
+                f"negatives {self.negatives!r}: must be 0 or more, for each link of validation and test"
+            )
+        object.__setattr__(self, "negatives", count)
 
     @property
     def of_training(self) -> LinkColumns:

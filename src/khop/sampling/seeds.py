@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from khop.arguments import seed_number, truth
+from khop.arguments import seed_number, truth, whole_number
 from khop.draw import DrawKey, Purpose
 from khop.kernels.permutation import permutation_slice
 from khop.sampling.sampler import Seeds
@@ -185,9 +185,7 @@ class SeedOrder:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "micro_batches"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} {count!r}: must be a whole number, 1 or more")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
         object.__setattr__(self, "run_seed", seed_number(self.run_seed))
         truth("shuffle", self.shuffle)
         truth("drop_last", self.drop_last)
