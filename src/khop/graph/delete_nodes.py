@@ -103,7 +103,8 @@ def delete_ids(
         return base.path, Snapshot(base.fingerprint), tuple(notes)
     out = graph / layout.SNAPSHOTS / ".deleting"
     out.parent.mkdir(exist_ok=True)
-    shutil.rmtree(out, ignore_errors=True)
+    for killed in (out, *out.parent.glob(f".{out.name}.*")):  # of a process that was killed
+        shutil.rmtree(killed, ignore_errors=True)
     gone = delete_nodes(base, rows, out, memory=memory, threads=threads, notice=notice)
     edges = {" ".join(edge_type): -count for edge_type, count in gone.items()}
     snapshot = Snapshot(read_manifest(out)[1], nodes, edges)
