@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import warnings
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -170,3 +171,17 @@ def seeds_of(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
             abandoned.batch(0, rank)  # one batch needs no other rank
             use(loader(train, 4), whole)
     Path(out, f"{rank}.json").write_text(json.dumps(used))
+
+
+def pyg_loaders(rank: int, device: torch.device, out: str) -> None:
+    """Iterate twice over loaders of khop.pyg that are given all nodes."""
+    from torch_geometric.data import Data
+
+    from khop.pyg import NeighborLoader
+
+    data = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        used = [int(n) for _ in range(2) for batch in NeighborLoader(data, [1]) for n in batch.n_id[:1]]
+    told = [str(one.message) for one in found if "do not divide" in str(one.message)]
+    Path(out, f"{rank}.json").write_text(json.dumps([used, told]))

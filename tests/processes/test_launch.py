@@ -23,7 +23,17 @@ import khop
 from khop.api.launch import check_procs
 from khop.errors import PeerLost
 from khop.loading.cores import usable_cores
-from processes.ranks import BATCH_SIZE, DEADLINE_S, LONG_S, TAKEN, loader_of, misbehaves, own_loop, seeds_of
+from processes.ranks import (
+    BATCH_SIZE,
+    DEADLINE_S,
+    LONG_S,
+    TAKEN,
+    loader_of,
+    misbehaves,
+    own_loop,
+    pyg_loaders,
+    seeds_of,
+)
 from support.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from support.gate import WAIT_S, wait_until
 from support.small_folders import write_learnable_graph
@@ -359,6 +369,15 @@ def test_a_loader_of_this_rank_does_not_divide_its_seeds(ranks: StartedRanks, tm
     assert sorted(shuffled) == sorted(lone)
     for mine, theirs in zip(others, second[2:], strict=True):
         assert sorted(mine + theirs) == sorted(train.tolist())
+
+
+def test_loaders_of_pyg_say_once_that_ranks_use_all_seeds(ranks: StartedRanks, tmp_path: Path) -> None:
+    ranks.launch(pyg_loaders, 2, (str(tmp_path),))
+    (used, told), (others, silent) = results(tmp_path)
+    assert used == others == [0, 1, 2] * 2
+    assert len(told) == 1
+    assert "each of the 2 ranks uses all that it is given" in told[0]
+    assert silent == []
 
 
 OF_TORCH = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 from torch_geometric import loader as theirs
 from torch_geometric.sampler import BaseSampler, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
@@ -22,6 +23,7 @@ from khop.pyg.outputs import Output
 from khop.pyg.sampler import NeighborSampler
 from khop.pyg.typed_data import owner_of
 from khop.pyg.typed_seeds import TypedSeeds
+from khop.runtime.group import this_group
 from khop.sampling.exclusion import Exclude
 
 Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or a list per edge type
@@ -36,6 +38,7 @@ class _OnThreads:
 
     def __iter__(self: Any) -> Iterator[Any]:
         """The batches of an epoch, in order."""
+        _warn_of_ranks(self)
         return epoch(self, self._sampled, partial(self._batch, columns_of(self.data)))
 
     def collate_fn(self: Any, index: Tensor | Sequence[int]) -> Any:
@@ -199,6 +202,23 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
         batch = columns.batch(out, self.link_sampler.edge_permutation)
         attach_links(batch, self.input_data.input_type, out.metadata)
         return batch
+
+
+def _warn_of_ranks(loader: Any) -> None:
+    """Warn once if every rank uses all seeds, as in torch_geometric, without a DistributedSampler."""
+    group = this_group()
+    is_divided = isinstance(loader.sampler, DistributedSampler) or loader.batch_sampler is None
+    if group.world_size > 1 and group.rank == 0 and not is_divided and not _warned:
+        _warned.append(True)
+        warnings.warn(
+            f"khop.pyg loaders do not divide their seeds: each of the {group.world_size} ranks uses all that "
+            "it is given, as in torch_geometric. Unless each rank is given its part, as by "
+            "train_idx.chunk(world_size)[rank], use khop.Loader, which divides them",
+            stacklevel=3,
+        )
+
+
+_warned: list[bool] = []  # in this process
 
 
 def _of_threads(settings: dict[str, Any]) -> dict[str, Any]:
