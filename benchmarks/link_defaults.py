@@ -1,9 +1,9 @@
 """Which dropout do links and labels need if a user names none? `khop train` on two real and two made sets.
 
-Each run is one `khop train --json`, as a user starts it, with the settings of `khop init` for a small graph and
-one of three rates of dropout. Links: Debian's packages, amazon-photo (read from ../shared/data, left out if
-absent), and the made shop and citations of examples/import. Labels: the same, without the shop, and with fraud.
-The score is that of the test split at the epoch that is best on validation, beside the baseline of the summary.
+Each run is one `khop train --json`, as a user starts it, with one of three rates of dropout. Links: Debian's
+packages, amazon-photo (read from ../shared/data, left out if absent), and the made shop and citations of
+examples/import. Labels: the same, with fraud instead of the shop. The score is that of the test split at the
+epoch that is best on validation, beside the baseline of the summary.
 
     python benchmarks/link_defaults.py [--seeds 1]
 """
@@ -48,7 +48,8 @@ RUNS = {  # by set: its graph, and options of khop train
     "labels of citations": ("citations", f"--epochs 30 --batch-size 32 {SMALL}"),
     "labels of fraud": (
         "fraud",
-        f"--time time --fanouts 10,10 --embedding 16 --metric average-precision --epochs 8 --batch-size 64 {SMALL}",
+        "--time time --fanouts 10,10 --embedding 16 --metric average-precision --epochs 8 --batch-size 64 "
+        f"{SMALL}",
     ),
 }
 Outcome = dict[str, float]
@@ -94,7 +95,7 @@ def trained(graph: str, options: Sequence[str], out: Path) -> Outcome:
     """Train as a user does."""
     run = [graph] if graph in PRESETS else ["--graph", graph]
     command = [sys.executable, "-m", "khop", "train", *run, *options, "--out", str(out), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)}\n{done.stderr}")
     found: Outcome = json.loads(done.stdout.splitlines()[-1])

@@ -109,7 +109,7 @@ def _implied(raw: RawRun, say: Callable[[str], None] = _unsaid) -> RawRun:
     kind, rule = _at(values, "model.kind"), _rule_of_model(values, raw)
     is_open = _at(values, "task.kind") == LINK_PREDICTION and _at(values, "model.dropout") is None
     has_dropout = kind in (None, *MODELS.builtin) and "dropout" in _fields_of("model", str(kind or "sage"))
-    if is_open and has_dropout:  # links are found best without it, on each set of benchmarks/link_defaults.py
+    if is_open and has_dropout:  # best on 3 of 4 sets (benchmarks/link_defaults.py)
         values = _with_value(values, ["model", "dropout"], 0.0)
     if rule is not None and _at(values, "sampler.rule.kind") is None:
         values = _with_rule(values, rule)
