@@ -76,8 +76,8 @@ MAY_IMPORT = {
         "partition", "sampling", "loading", "exchange", "distributed", "servers", "training", "inference",
     },
     "pyg": BASICS | {
-        "forks", "process_tuning", "batch", "kernels", "rules", "features", "graph", "datasets", "sampling",
-        "loading", "api", "importing",
+        "forks", "process_tuning", "batch", "kernels", "rules", "features", "graph", "runtime", "datasets",
+        "sampling", "loading", "api", "importing",
     },
     "importing": {
         "arguments", "components", "user_cache", "schema", "kernels", "graph", "partition", "datasets",
