@@ -29,7 +29,7 @@ from khop.inference.evaluation import scores
 from khop.models.layer import Norm, Residual
 from khop.models.sage import SAGE
 from khop.training.checkpoint import load_checkpoint, restore_model
-from khop.training.initial import seeded
+from khop.training.steps import seeded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -25,14 +25,14 @@ import pyarrow.parquet as pq
 from harness import ROOT, Figure, report
 
 import khop
-from importing import generate, spec_of
+from data.tables import generate, spec_of
 
 SHARE = 100  # edges of the graph for each new one
 WORK = """
 import json, resource, sys, time
 from khop.process_tuning import tune_before_torch
 tune_before_torch()  # as the command does
-import duckdb, pyarrow.parquet, torch, khop, khop.importing.append
+import duckdb, pyarrow.parquet, torch, khop, khop.data.tables.append
 settings = json.loads(sys.argv[1])
 budget = {"threads": settings["threads"], "memory": settings["memory"]}
 if settings["encoders"]:

@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from safetensors import safe_open
-
 from khop.migrations import with_new_names, with_new_paths
+from safetensors import safe_open
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent

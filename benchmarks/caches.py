@@ -24,15 +24,14 @@ from harness import Figure, report
 from torch import Tensor
 
 from khop.api.partition import partition_graph
-from khop.features.cache_plan import CachePlan
-from khop.graph.visits import Topology, visit_probabilities
-from khop.kernels.id_slots import IdSlots
+from khop.graph.added_edges import Topology, visit_probabilities
+from khop.graph.features.store import CachePlan
+from khop.graph.partitions.local_partitions import LocalPartitionGraph
+from khop.graph.partitions.parts_folder import map_splits, open_parts
+from khop.kernels.owners import IdSlots
+from khop.loading.device.device_caching import visit_counts
 from khop.loading.source import StepRequests
-from khop.loading.visit_counts import visit_counts
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.part_files import map_splits
-from khop.partition.parts_folder import open_parts
-from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.sampler import NeighborSampler
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 
 PARTS, SEEDS, FANOUTS = 4, 1024, [15, 10, 5]

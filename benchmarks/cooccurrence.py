@@ -14,9 +14,8 @@ from pathlib import Path
 import torch
 from harness import Figure, report
 
-from khop.kernels.build_csc import build_csc
-from khop.kernels.cooccurrences import cooccurrences
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, build_csc
+from khop.kernels.edge_arrays import cooccurrences
 
 EDGES, NODES, MIN_COUNT = 10_000_000, 500_000, 3
 

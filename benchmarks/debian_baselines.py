@@ -29,9 +29,8 @@ import torch.nn.functional as F
 from harness import Figure, report
 from torch import Tensor, nn
 
-from khop.datasets.builtin import builtin_folder
-from khop.datasets.debian.facts import SECTIONS
-from khop.datasets.debian.words import BUCKETS
+from khop.data.builtin import builtin_folder
+from khop.data.debian.packages import BUCKETS, SECTIONS
 from khop.graph.folder import open_folder
 
 Config = Mapping[str, Any]

@@ -24,7 +24,7 @@ import torch
 from harness import Figure, report
 
 import khop
-from khop.training.ranking import Places, binary_roc_auc
+from khop.training.metrics import Places, binary_roc_auc
 
 DEPENDS = ("package", "depends", "package")
 ALONE = ("--fanouts", '{"*" = 0},{"*" = 0}')

@@ -20,10 +20,10 @@ import torch
 from harness import Figure, report
 
 from khop.graph.build import write_graph
-from khop.graph.csc_graph import open_csc_graph
 from khop.graph.derived import Derived
+from khop.graph.store import open_csc_graph
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.kernels.digest import digest
+from khop.kernels.philox import digest
 
 
 def seconds(action: Callable[[], object], rounds: int) -> float:

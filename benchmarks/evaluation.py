@@ -33,8 +33,8 @@ from graphs import make
 from harness import GRAPHS, Figure, report
 
 import khop
+from khop.distributed.processes.group import this_group
 from khop.process_tuning import tune_memory
-from khop.runtime.group import this_group
 
 sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 

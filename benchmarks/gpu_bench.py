@@ -20,7 +20,7 @@ from torch import Tensor
 import khop
 from khop.draw import DrawKey, Purpose
 from khop.sampling.on_device.device_sampler import DeviceSampler
-from khop.sampling.sampler import Seeds
+from khop.sampling.seeds import Seeds
 
 FANOUTS, BATCH, HIDDEN = [15, 10, 5], 1024, 256
 EPOCH_STEPS, WARM_UP = 192, 20

@@ -9,8 +9,8 @@ from gpu_run import NODES
 from torch import Tensor
 
 import khop
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.schema import ColumnSpec, Schema
 

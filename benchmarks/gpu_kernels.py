@@ -14,29 +14,29 @@ from gpu_roofline import bytes_by_kernel
 from harness import ROOT
 
 from khop.kernels.csc import Csc
-from khop.kernels.pitch import empty_rows
+from khop.kernels.memory import empty_rows
 from khop.kernels.triton import gather as device_gather
 from khop.kernels.triton import segment
-from khop.loading.device_memory import memory_of
-from khop.loading.device_placement import StorePlace
+from khop.loading.device.device_memory import memory_of
+from khop.loading.device.device_placement import StorePlace
 
 EQUAL_BATCHES = 5
 TESTS = (  # on the device instead of the interpreter
     "tests/gpu",
     "tests/kernels/triton",
     "tests/kernels/test_edge_rows.py",
-    "tests/kernels/test_linear_device.py",
+    "tests/kernels/test_linear.py",
     "tests/kernels/test_segment_mixture.py",
     "tests/sampling/on_device",
     "tests/sampling/test_engines.py",
-    "tests/loading/test_batch_slot.py",
-    "tests/loading/test_captured.py",
+    "tests/loading/device/test_batch_slot.py",
+    "tests/loading/device/test_streams.py",
     "tests/loading/test_deferred_columns.py",
-    "tests/loading/test_streams.py",
-    "tests/loading/test_transfer.py",
+    "tests/loading/device/test_streams.py",
+    "tests/loading/device/test_transfer.py",
     "tests/training/test_captured_steps.py",
     "tests/models/test_padded_batches.py",
-    "tests/models/test_related_edges.py",
+    "tests/models/test_rgcn.py",
 )
 LEFT_OUT = ("--ignore=tests/kernels/triton/test_compilation.py",)  # needs no GPU, and takes minutes
 

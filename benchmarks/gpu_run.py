@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 from harness import HERE, Figure, report
 
-from khop.loading.streams import gpu_remedy
+from khop.loading.device.streams import gpu_remedy
 
 NODES = 2_449_029
 IN_ALL_S = 530.0

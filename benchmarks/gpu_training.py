@@ -25,16 +25,16 @@ from torch import Tensor
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.features.table import FeatureTable
+from khop.graph.features.table import FeatureTable
 from khop.kernels.gather import Copies
-from khop.kernels.pitch import empty_rows
-from khop.loading.batch_slot import BatchSlot, StepInput
+from khop.kernels.memory import empty_rows
 from khop.loading.columns import ColumnChoice
-from khop.loading.device_memory import memory_of
-from khop.loading.device_placement import StorePlace
-from khop.loading.streams import CudaStreams
+from khop.loading.device.batch_slot import BatchSlot, StepInput
+from khop.loading.device.device_memory import memory_of
+from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.streams import CudaStreams
 from khop.sampling.on_device.capacities import SLACK
-from khop.training.captured_steps import CapturedSteps
+from khop.training.recorded_steps import CapturedSteps
 from khop.training.tasks import NodeClassification
 
 CACHED = 0.2

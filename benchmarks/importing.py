@@ -44,7 +44,7 @@ IMPORT = """
 import json, resource, sys, time
 from khop.process_tuning import tune_before_torch
 tune_before_torch()  # as the command does
-import duckdb, pyarrow.parquet, torch, khop, khop.importing.import_tables
+import duckdb, pyarrow.parquet, torch, khop, khop.data.tables.pipeline
 settings = json.loads(sys.argv[1])
 begun, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
 khop.import_tables(settings["spec"], settings["out"], memory=settings["memory"], threads=settings["threads"])

@@ -48,16 +48,15 @@ import torch
 from harness import GRAPHS, Figure, report
 
 from khop.cli.run_folder import read_run, write_config
-from khop.config.read import checked
-from khop.features.store import FeatureStore, Rows
-from khop.features.table import FeatureTable
+from khop.graph.features.store import FeatureStore, Rows
+from khop.graph.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder
-from khop.loading.device_placement import StorePlace
-from khop.loading.folder_features import folder_features
-from khop.planning.constants import MEASURED
-from khop.planning.from_disk import from_disk
-from khop.planning.graph_size import graph_size
-from khop.planning.workload import Cluster, Run
+from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.placed_stores import folder_features
+from khop.run.planning.graph_size import graph_size
+from khop.run.planning.prediction import MEASURED, from_disk
+from khop.run.planning.workload import Cluster, Run
+from khop.run.read import checked
 
 WIDTH, ROW_BYTES, PAGE = 128, 256, 4096
 UNADVISED_ROWS = 200  # each takes milliseconds

@@ -27,9 +27,9 @@ import graphs
 from harness import RESULTS, Figure, report
 
 from khop.api.partition import partition_graph
-from khop.datasets.builtin import builtin_folder
+from khop.data.builtin import builtin_folder
 from khop.graph.folder import open_folder
-from khop.partition.book import PartitionBook
+from khop.graph.partitions.book import PartitionBook
 from khop.user_cache import cache_folder
 
 PARTS, THREADS = 4, 2

@@ -28,13 +28,12 @@ from two_hosts import RANKS, ranks, two_hosts
 from worker import Counting
 
 import khop
-from khop.partition.book import read_book
-from khop.partition.placements import LANES
-from khop.planning.constants import Constants
-from khop.planning.measure import measured
-from khop.planning.prediction import Placement, Prediction, predict
-from khop.planning.workload import Cluster, GraphSize, Run
+from khop.graph.partitions.book import read_book
+from khop.graph.partitions.placements import LANES
 from khop.process_tuning import tune_memory
+from khop.run.planning.measure import measured
+from khop.run.planning.prediction import Constants, Placement, Prediction, predict
+from khop.run.planning.workload import Cluster, GraphSize, Run
 from processes import WARM_UP
 
 TRAINING_COLLECTIVES = 3  # one after another in each step: gradients, around the ring and back, and losses

@@ -34,7 +34,7 @@ from harness import RESULTS, ROOT, Figure, report
 
 import khop
 from khop.process_tuning import tune_memory
-from khop.training.observer import Unwatched
+from khop.training.step_clock import Unwatched
 
 SEEDS = 1024
 WARM_UP = 3  # steps

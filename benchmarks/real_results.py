@@ -31,8 +31,8 @@ from harness import RESULTS, ROOT, machine
 from torch import Tensor
 
 import khop
-from khop.api.in_degrees import in_degrees
-from khop.config.link_run_task import LinkTask
+from khop.api.edges import in_degrees
+from khop.run.tasks.link_run_task import LinkTask
 
 SHOP = ("dependent", "depends", "dependency")
 RESULT = RESULTS / "real_results.json"

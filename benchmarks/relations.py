@@ -25,11 +25,10 @@ import khop
 from khop.batch import Batch
 from khop.models.layer import Layer
 from khop.models.link_predictor import LinkPredictor
-from khop.models.related_edges import RelationColumn
-from khop.models.rgcn import RGCN, RgcnLayer
+from khop.models.rgcn import RGCN, RelationColumn, RgcnLayer
 from khop.models.sage import SAGE
 from khop.schema import EdgeType
-from khop.training.link_prediction import LinkPrediction
+from khop.training.edge_tasks import LinkPrediction
 
 ENTITIES, RELATIONS, TRIPLES, WIDTH = 14_541, 237, 272_115, 64
 ONE: EdgeType = ("entity", "fact", "entity")

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.datasets.builtin import builtin_folder
+from khop.data.builtin import builtin_folder
 
 USER, ITEM = "user", "item"
 BUYS, BOUGHT, LIKES = (USER, "buys", ITEM), (ITEM, "bought_by", USER), (ITEM, "likes", ITEM)

@@ -24,13 +24,13 @@ from harness import Figure, report
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.graph.csc_graph import CscGraph
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph
+from khop.kernels.edge_arrays import sort_rows
 from khop.kernels.memory import pooled
-from khop.kernels.sort_rows import sort_rows
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from khop.schema import ColumnSpec
 
 EDGE = ("node", "to", "node")

@@ -22,7 +22,7 @@ from harness import Figure, report
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.graph.csc_graph import CscGraph
+from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 
 DEGREE = 50

@@ -83,8 +83,8 @@ import sys
 import khop
 from khop.api.serve import service_of
 from khop.servers.access import Role, ServerSecurity
-from khop.servers.addresses import Address
-from khop.servers.fair_queue import QueueLimits
+from khop.servers.access import Address
+from khop.servers.request_handler import QueueLimits
 from khop.servers.flight_server import served
 from khop.process_tuning import tune_memory
 from khop.servers.request_handler import RequestHandler

@@ -25,13 +25,13 @@ from harness import Figure, report
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.kernels.memory import pooled
 from khop.schema import ColumnSpec
 
 try:
-    from khop.rules.rule import Rule
-    from khop.rules.temporal import Temporal, TemporalStrategy
+    from khop.graph.rule import Rule
+    from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 
     LATEST_EDGES = Temporal("time", TemporalStrategy.LATEST)
 except ImportError:  # the other revision, before rules had a package

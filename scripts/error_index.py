@@ -15,14 +15,14 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "khop"
 VALUE = "…"  # in place of a value
 # Parts of khop that a user knows, and folders or files of src/khop that raise their errors.
 AREAS = {
-    "The command and run files": ("cli", "config", "components.py", "migrations.py"),
-    "Importing tables and data of others": ("importing", "datasets", "pyg"),
-    "Graph folders and columns": ("graph", "features", "schema.py"),
-    "Samplers, rules and batches": ("sampling", "rules", "kernels", "loading", "draw.py", "batch.py"),
+    "The command and run files": ("cli", "run", "components.py"),
+    "Importing tables and data of others": ("data/tables", "data/formats", "data/debian", "data", "pyg"),
+    "Graph folders and columns": ("graph", "graph/features", "schema.py"),
+    "Samplers, rules and batches": ("sampling", "kernels", "loading", "draw.py", "batch.py"),
     "Models, training and inference": ("models", "training", "inference"),
-    "Several processes and partitioned graphs": ("runtime", "exchange", "distributed", "partition"),
+    "Several processes and partitioned graphs": ("distributed", "graph/partitions", "data/partition"),
     "Servers": ("servers",),
-    "Planning, profiles and reports": ("planning", "profiling", "reporting"),
+    "Planning, profiles and reports": ("run/planning", "run/reporting", "run/profile.py"),
 }
 OTHERS = "Functions of the API"
 SHORTEST = 20  # characters; a shorter text is part of a sentence
@@ -40,8 +40,10 @@ def by_area() -> dict[str, list[Sentence]]:
     """Return the sentences of each area, in alphabetical order."""
     found: dict[str, set[Sentence]] = defaultdict(set)
     for path in sorted(SOURCE.rglob("*.py")):
-        top = path.relative_to(SOURCE).parts[0]
-        area = next((area for area, tops in AREAS.items() if top in tops), OTHERS)
+        name = path.relative_to(SOURCE).as_posix()
+        room, top = name.rpartition("/")[0], name.partition("/")[0]
+        areas = (area for place in (name, room, top) for area, places in AREAS.items() if place in places)
+        area = next(areas, OTHERS)
         found[area] |= set(sentences(ast.parse(path.read_text())))
     return {area: sorted(found[area], key=_by_words) for area in (*AREAS, OTHERS)}
 

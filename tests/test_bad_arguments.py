@@ -389,7 +389,7 @@ REFUSED: dict[str, Cases] = {
         ("fanout True for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [True])),
         ("fanout None for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [None])),
         ('rule 5: must be khop.Uniform(), Weighted(column), Temporal', lambda: sampler(rule=5)),
-        ("rule <class 'khop.rules.uniform.Uniform'>: must be khop.Uniform(),", lambda: sampler(rule=khop.Uniform)),
+        ("rule <class 'khop.sampling.rules.uniform.Uniform'>: must be khop.Uniform(),", lambda: sampler(rule=khop.Uniform)),
         ("rule 'weighted': must be khop.Uniform(), Weighted(column), Temporal", lambda: sampler(rule='weighted')),
         ('rule None: must be khop.Uniform(), Weighted(column), Temporal', lambda: sampler(rule=None)),
         ("expansion 'x': must be one of ['layered', 'subgraph']", lambda: sampler(expansion='x')),

@@ -10,12 +10,12 @@ import pytest
 
 import khop
 from khop.components import ANY_NAMED, Family, NoOptions, Permission
-from khop.config.kinds import FAMILIES
-from khop.datasets.importers import IMPORTERS
-from khop.partition.methods import PARTITIONERS
-from khop.partition.plain import RangeParts
+from khop.data.importers import IMPORTERS
+from khop.data.partition.methods import PARTITIONERS
+from khop.data.partition.partitioners import RangeParts
+from khop.run.tables import FAMILIES
 
-FAMILY = Family("khop_test.things", {"own": "khop.partition.plain:RangeParts"})
+FAMILY = Family("khop_test.things", {"own": "khop.data.partition.partitioners:RangeParts"})
 MODULE = """
 from dataclasses import dataclass
 print("loaded")
@@ -164,10 +164,10 @@ def test_khops_own_components_exist() -> None:
 def test_options_of_khops_components_need_no_torch() -> None:
     source = Path(khop.__file__).parents[1]
     code = (
-        "import sys\nfrom khop.config.run_type import run_type\nfrom khop.config.fields import run_fields\n"
+        "import sys\nfrom khop.run.run_type import run_type\nfrom khop.run.run_type import run_fields\n"
         "for kind in ('sage', 'rgcn'):\n"
         "    run_fields(run_type({'model': {'kind': kind}, 'sampler': {'rule': {'kind': 'weighted'}}}))\n"
-        "from khop.datasets.importers import IMPORTERS\nIMPORTERS.load('debian')\n"
+        "from khop.data.importers import IMPORTERS\nIMPORTERS.load('debian')\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(source)})

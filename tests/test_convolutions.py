@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop import Batch, Expansion, Graph, Loader, NeighborSampler, Schema
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.schema import ColumnSpec
 from support.typed_shop import BUYS, shop
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop import forks
-from khop.forks import check_fork
+from khop import process_tuning as forks
+from khop.process_tuning import check_fork
 from support.commands import ENVIRONMENT
 from support.small_folders import write_learnable_graph
 
@@ -97,7 +97,7 @@ def test_a_fork_with_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_threads_of_openmp_are_recognized() -> None:
     script = """
 import torch
-from khop.forks import _has_openmp_threads
+from khop.process_tuning import _has_openmp_threads
 torch.set_num_threads(2)
 print(_has_openmp_threads())
 (torch.ones(1 << 20) + 1).sum()

@@ -14,7 +14,7 @@ import pytest
 import khop
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.features.store import FeatureStore, FeatureStoreBase
+from khop.graph.features.store import FeatureStore, FeatureStoreBase
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.loading.source import BatchSource
 from khop.sampling.sampler import Sampler, SamplerBase
@@ -26,7 +26,8 @@ SEAMS = (GraphStoreBase, FeatureStoreBase, SamplerBase, Graph, Loader)
 PROTOCOLS = (GraphStore, FeatureStore, Sampler, BatchSource)
 SOURCES = {"LocalSource", "LaneSource"}  # of batches; their protocol has no base class
 DEFINING = {
-    "api/open_graph.py", "features/store.py", "graph/store.py", "loading/source.py", "sampling/sampler.py",
+    "api/open_graph.py", "graph/features/store.py", "graph/store.py",
+    "loading/source.py", "sampling/sampler.py",
 }  # fmt: skip
 ASKS = {"isinstance", "issubclass", "getattr", "hasattr", "cast", "type"}
 # Questions that annotations alone do not show.
@@ -169,7 +170,7 @@ def test_no_module_asks_for_more_than_a_protocol() -> None:
 def test_no_module_asks_by_the_types_of_mypy() -> None:
     """The test above reads annotations, in a second; this one knows the types of all expressions."""
     classes = {f"{each.__module__}.{each.__name__}" for each in (*SEAMS, *PROTOCOLS)}
-    sources = {"khop.loading.local_source.LocalSource", "khop.distributed.lane_source.LaneSource"}
+    sources = {"khop.loading.local_source.LocalSource", "khop.distributed.placement.LaneSource"}
     allowed = {"khop." + name.removesuffix(".py").replace("/", ".") for name in DEFINING}
     found = asks_of(SOURCE, classes | sources, ROOT / "pyproject.toml")
     assert [
@@ -209,7 +210,7 @@ def test_fields_with_stores_samplers_and_sources_are_known() -> None:
     ],
 )
 def test_questions_are_found(text: str, count: int) -> None:
-    module = importlib.import_module("khop.partition.local_partition_graph")
+    module = importlib.import_module("khop.graph.partitions.local_partitions")
     namespace = ModuleType("asking")
     namespace.__dict__.update(vars(module), GraphStore=GraphStore)
     assert len(Asks(ast.parse(text), namespace, fields()).found) == count

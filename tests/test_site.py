@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 import khop
-from khop.training.link_prediction import LINK_METRICS
-from khop.training.metrics import METRICS
+from khop.training.edge_tasks import LINK_METRICS
+from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
-from khop.training.number_metrics import REGRESSION_METRICS
 from support.built_site import build_site
 
 ROOT = Path(__file__).parents[1]

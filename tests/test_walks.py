@@ -26,7 +26,7 @@ def walks() -> Walks:
 @pytest.mark.parametrize("walk", MOST)
 def test_a_batch_passes_few_files(walks: Walks, walk: str) -> None:
     assert "model" not in " ".join(walks[walk])  # it ends before the model
-    assert "sampling/neighbor.py" in walks[walk]
+    assert "sampling/sampler.py" in walks[walk]
     assert len(walks[walk]) <= MOST[walk], sorted(walks[walk])
 
 

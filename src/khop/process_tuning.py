@@ -3,6 +3,10 @@
 The command applies them before it imports torch, a script with its first epoch of batches. Variables of the
 environment that configure the allocator or the waiting of OpenMP take precedence.
 
+Warnings for processes forked while torch had threads or a GPU: a fork does not copy these.
+
+Number of threads that this process should use.
+
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
 
@@ -12,9 +16,11 @@ import ctypes
 import os
 import sys
 import threading
+import time
 import warnings
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 # mallopt(3) of the GNU C library.
 _TRIM_THRESHOLD = -1
@@ -126,3 +132,136 @@ def _oversubscribe(libgomp: ctypes.CDLL) -> None:
 
     threading.Thread(target=hold, name="khop-openmp", daemon=True).start()
     started.wait()
+
+
+SETTLE_S = 0.1  # time for OpenMP threads to fall asleep: they spin for a moment after each operation
+_THREADS = Path("/proc/self/task")
+
+
+def check_fork() -> None:
+    """Warn once in a forked process if torch's next operation may hang.
+
+    The warning points at the caller's caller. GNU OpenMP keeps its threads between operations. A fork copies
+    the records of these threads, but not the threads. The first parallel operation of the child waits for
+    them forever. CUDA refuses to work in such a child.
+    """
+    causes = _Forks.causes()
+    if causes and os.getpid() not in _Forks.warned:
+        _Forks.warned.add(os.getpid())
+        warnings.warn(
+            f"this process was forked from one with {' and '.join(causes)}: torch hangs or fails here. Start "
+            "processes with khop.launch or another start by spawn, e.g. "
+            'multiprocessing.get_context("spawn").Process',
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+class _Forks:
+    """State of this process, copied into its forks."""
+
+    had_openmp = False  # at the last fork
+    lost_openmp = False  # in the process that forked this one, or in an earlier one
+    warned: ClassVar[set[int]] = set()  # processes
+
+    @classmethod
+    def before(cls) -> None:
+        cls.had_openmp = "torch" in sys.modules and _has_openmp_threads()
+
+    @classmethod
+    def after_in_child(cls) -> None:
+        cls.lost_openmp = cls.lost_openmp or cls.had_openmp
+
+    @classmethod
+    def causes(cls) -> list[str]:
+        import torch  # `import khop` loads this module, and must not load torch
+
+        openmp = cls.lost_openmp and torch.get_num_threads() > 1  # one thread starts no others
+        cuda = torch.cuda._is_in_bad_fork()
+        return [
+            name for name, lost in (("live threads of OpenMP", openmp), ("CUDA initialized", cuda)) if lost
+        ]
+
+
+@cache
+def watch_forks() -> None:
+    """From now on, record at each fork of this process the things that the child will lack."""
+    os.register_at_fork(before=_Forks.before, after_in_child=_Forks.after_in_child)
+
+
+def _has_openmp_threads() -> bool:
+    """Return True if GNU OpenMP threads wait for work, or if it is unknown whether native threads rest."""
+    end = time.monotonic() + SETTLE_S
+    while True:
+        code = _code_of_openmp()
+        resting, num_running = _native_threads()
+        if any(address in code_range for code_range in code for address in resting):
+            return True
+        if not code or num_running == 0:
+            return False
+        if time.monotonic() > end:
+            return True
+        time.sleep(SETTLE_S / 50)
+
+
+def _code_of_openmp() -> list[range]:
+    """Return address ranges of libgomp's code; empty if it is not loaded. Other runtimes survive a fork."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    found = [line.split()[0] for line in lines if "libgomp" in line and " r-xp " in line]
+    return [range(*(int(end, 16) for end in addresses.split("-"))) for addresses in found]
+
+
+def _native_threads() -> tuple[list[int], int]:
+    """Return the kernel wait addresses of threads not started by Python, and the number that are running."""
+    import threading  # only a fork needs it
+
+    of_python = {thread.native_id for thread in threading.enumerate()}
+    resting, num_running = [], 0
+    for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
+        if int(thread.name) in of_python:
+            continue
+        try:
+            *_, last = (thread / "syscall").read_text().split()
+        except (OSError, ValueError):  # it has just ended, or this system has no such file
+            continue
+        if last == "running":
+            num_running += 1
+        else:
+            resting.append(int(last, 16))
+    return resting, num_running
+
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # "<microseconds or max> <period>", in containers
+
+
+def allowed_cores() -> int:
+    """Return the number of cores that this process may use; all on a system without affinity (macOS)."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
+    """Return the number of cores that this process may use, limited by the container's CPU quota."""
+    cores = allowed_cores()
+    try:
+        quota, period = limit.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+
+
+def cores_of_rank(ranks_here: int) -> int:
+    """Return the number of cores per rank, for `ranks_here` ranks on this machine."""
+    return max(1, usable_cores() // ranks_here)
+
+
+def sampler_threads(cores: int) -> int:
+    """Return the number of threads that make batches while training uses all `cores`: about a quarter.
+
+    The minimum is two, unless there is only one core. A batch waits for memory more than it computes, and on
+    two cores two threads are the fastest in benchmarks/threads.py.
+    """
+    return min(cores, max(2, cores // 4))

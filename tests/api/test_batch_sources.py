@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import khop
-from khop.loading.device_source import DeviceSource
+from khop.loading.device.device_source import DeviceSource
 from khop.loading.local_source import LocalSource
 from support.recorded_runs import as_device, placed
 from support.small_graphs import one_type

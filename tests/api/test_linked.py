@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import khop
-from khop.api.linked import linked, without_edges
+from khop.api.edges import linked, without_edges
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.schema import EdgeType

@@ -29,7 +29,7 @@ from khop import (
     open_graph,
     write_graph,
 )
-from khop.features.store import FeatureStoreBase, Gathered, Wanted
+from khop.graph.features.store import FeatureStoreBase, Gathered, Wanted
 from support.typed_shop import BUYS, bits, shop
 
 GRAPH = shop()

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import khop
-from khop.api.open_ids import open_ids
+from khop.api.open_graph import open_ids
+from khop.data.partition.verify import verify_partition
 from khop.graph.node_ids import first_lost, stored_ids
+from khop.graph.partitions.parts_folder import known_folder
 from khop.kernels.id_table import StringKeys, keys_at
-from khop.partition.parts_folder import known_folder
-from khop.partition.verify import verify_partition
 
 NAMES = [f"user-{n}" for n in range(300)] + ["", "Ünï"]
 

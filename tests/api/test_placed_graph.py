@@ -11,11 +11,11 @@ import torch
 
 import khop
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
-from khop.features.disk_piece import DiskPiece
-from khop.features.disk_table import DiskTable
+from khop.graph.features.row_cache import DiskTable
+from khop.graph.features.table import DiskPiece
+from khop.graph.partitions.local_partitions import LocalPartitionFeatures
 from khop.kernels.choice import Engine, forcing
-from khop.loading.device_placement import StorePlace
-from khop.partition.local_partition_features import LocalPartitionFeatures
+from khop.loading.device.device_placement import StorePlace
 from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import khop
-from khop.api.placed_parts import PartsTarget, placed_parts
-from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Wire
-from khop.features.store import Rows
-from khop.loading.device_placement import DevicePlacement
-from khop.loading.memory_plan import WorkSizes
-from khop.partition.parts_folder import PartsFolder, open_parts
-from khop.runtime.group import ALONE
+from khop.api.open_graph import PartsTarget, placed_parts
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.row_wire import Wire
+from khop.distributed.processes.group import ALONE
+from khop.graph.features.store import Rows
+from khop.graph.partitions.parts_folder import PartsFolder, open_parts
+from khop.loading.device.device_placement import DevicePlacement
+from khop.loading.device.memory_plan import WorkSizes
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
 

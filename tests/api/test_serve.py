@@ -1,4 +1,7 @@
-"""A served graph has the views that clients ask for, each made once."""
+"""A served graph has the views that clients ask for, each made once.
+
+What connect says before it connects.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import pytest
 
 import khop
 from khop.api.serve import ServedGraph, service_of
-from khop.servers.json_fields import Document
+from khop.servers.frame import Document
+from support.in_process import connected
+from support.small_folders import write_learnable_graph
 from support.small_graphs import one_type
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 
@@ -90,3 +95,20 @@ def test_a_graph_in_memory_cannot_be_served() -> None:
 def test_a_partitioned_folder_is_served_whole(tmp_path: Path) -> None:
     khop.partition_graph(write_typed_graph(tmp_path / "shop"), tmp_path / "shop-3", 3)
     assert service_of(tmp_path / "shop-3").name == "shop-3"
+
+
+def test_addresses_are_a_list() -> None:
+    with pytest.raises(ValueError, match=r"addresses '10.0.0.5:7311': must be a list"):
+        khop.connect("10.0.0.5:7311")  # type: ignore[arg-type]
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.api.serve.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install pyarrow"):
+        khop.connect(["10.0.0.5:7311"])
+
+
+def test_a_connected_graph_trains_unchanged_scripts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    graph = connected(khop.open_graph(write_learnable_graph(tmp_path_factory.mktemp("graph") / "graph")))
+    loader = khop.Loader(khop.NeighborSampler(graph, fanouts=[3, 2]), graph.split("train"), 64, columns=["x"])
+    assert sum(batch.seeds.numel() for batch in loader) == 360

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from khop.api.partition import partition_graph
-from khop.api.serve_part import part_service_of
-from khop.partition.book import read_book
-from khop.servers.parts.owners import Owners
+from khop.api.serve import part_service_of
+from khop.graph.partitions.book import read_book
+from khop.servers.parts.exchange import Owners
 from support.small_folders import write_learnable_graph
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")

@@ -5,12 +5,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from tests.importing.shop import at, events, spec
 
 import khop
+from data.tables.shop import at, events, spec
 from khop import import_tables, open_graph
 from khop.api.open_graph import Graph
-from khop.api.time_split import (
+from khop.api.split_links import (
     edges_before,
     edges_of_split,
     split_links_by_column,
@@ -18,7 +18,7 @@ from khop.api.time_split import (
     time_cut_offs,
 )
 from khop.cli.graph import sort
-from khop.graph.import_record import TimeCutOffs
+from khop.graph.folder import TimeCutOffs
 from support.same_samples import assert_same
 
 BUYS, BACK = ("user", "buys", "item"), ("item", "bought-by", "user")

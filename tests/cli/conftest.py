@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ def khop_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Ran]]:
     """`khop_command("train", "debian")` -> exit code, stdout and stderr, without lines of slow machines."""
-    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 600.0)
+    monkeypatch.setattr("khop.cli.terminal.FIRST_S", 600.0)
 
     def call(*arguments: str) -> Ran:
         with pytest.raises(SystemExit) as left:
@@ -59,3 +60,9 @@ def small_run(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         training = {{ epochs = 3, batch_size = 64, learning_rate = 0.03 }}
     """)
     return path
+
+
+def metrics_of(folder: str | Path) -> list[dict[str, object]]:
+    """metrics.jsonl, times aside."""
+    lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]

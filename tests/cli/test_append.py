@@ -10,12 +10,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from cli.conftest import Ran
+from cli.test_predict import LATER, RUN
 from khop import import_tables, open_folder
-from khop.cli.append import ids_by_type
+from khop.cli.importing import ids_by_type
 from support.later_shops import joined_tables, later_spec, later_tables, shop_spec, shop_tables
-
-from .conftest import Ran
-from .test_predict import LATER, RUN
 
 Command = Callable[..., Ran]
 

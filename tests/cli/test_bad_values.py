@@ -14,8 +14,8 @@ import typer.main
 
 from cli.conftest import Ran
 from khop.api.partition import partition_graph
-from khop.cli.infer import ids_of
 from khop.cli.main import app
+from khop.cli.trained import ids_of
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]

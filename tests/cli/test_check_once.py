@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
-from khop.config.read import RawRun, checked
+from khop.cli.ranks import check_once
+from khop.run.read import RawRun, checked
 
 
 def test_a_wrong_run_and_too_many_processes_are_named_once(learnable: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Ran
+from cli.conftest import Ran
 
 Command = Callable[..., Ran]
 

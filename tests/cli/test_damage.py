@@ -12,9 +12,9 @@ import pytest
 import khop
 from cli.conftest import Ran
 from khop.api.partition import partition_graph
+from khop.data.partition.verify import verify_partition
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.partition.verify import verify_partition
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought", "user")
 EDGES = "edges/user__buys__item"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from importing.sets.layouts import arxiv
+from data.formats.layouts import arxiv
 from khop.cli.main import app
 from khop.graph.folder import open_folder
 

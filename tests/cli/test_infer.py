@@ -17,12 +17,11 @@ import pyarrow.parquet
 import pytest
 
 import khop
+from cli.conftest import Ran
+from cli.test_processes import KHOP
 from support.commands import ENVIRONMENT
 from support.gate import WAIT_S, Gate
 from support.small_link_folders import write_diary, write_shop
-
-from .conftest import Ran
-from .test_processes import KHOP
 
 Command = Callable[..., Ran]
 

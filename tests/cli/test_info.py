@@ -1,10 +1,14 @@
-"""`khop info` of a graph folder: what people look for, as tables and as JSON."""
+"""`khop info` of a graph folder: what people look for, as tables and as JSON.
+
+The table of a partitioned graph: that of the graph before, and one line per part.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +16,12 @@ import pytest
 from scipy import sparse
 from typer.testing import CliRunner
 
+from cli.conftest import Ran
 from khop.cli.main import app
+from khop.graph.atomic import ProgressCallback
 from khop.graph.build import write_graph
 from khop.graph.describe import FolderSummary, describe_folder
 from khop.graph.folder import open_folder
-from khop.graph.progress import ProgressCallback
 from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
@@ -94,10 +99,10 @@ def test_progress_is_on_the_terminal_alone(graph: Path) -> None:
 
 
 def test_progress_of_long_reads_is_in_logs(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("khop.cli.progress_lines.FIRST_S", 0.01)
-    monkeypatch.setattr("khop.cli.progress_lines.NEXT_S", 0.01)
+    monkeypatch.setattr("khop.cli.terminal.FIRST_S", 0.01)
+    monkeypatch.setattr("khop.cli.terminal.NEXT_S", 0.01)
     at, printed = "reading user__buys__item/indptr.npy: 25 %", threading.Event()
-    monkeypatch.setattr("khop.cli.progress_lines.tell", lambda line: at in line and printed.set())
+    monkeypatch.setattr("khop.cli.terminal.tell", lambda line: at in line and printed.set())
 
     def slow(folder: Path, progress: ProgressCallback) -> FolderSummary:
         progress("reading user__buys__item/indptr.npy", 1, 4)
@@ -107,3 +112,39 @@ def test_progress_of_long_reads_is_in_logs(graph: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("khop.cli.info.describe_folder", slow)
     done = CliRunner().invoke(app, ["info", "--json", str(graph)])
     assert json.loads(done.stdout)["edges"]
+
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def parts(khop_command: Command, small_run: Path, learnable: Path) -> str:
+    khop_command("partition", str(learnable), "parts", "--parts", "3")
+    return "parts"
+
+
+def test_info_of_parts_is_that_of_the_graph_and_of_each(
+    khop_command: Command, parts: str, learnable: Path
+) -> None:
+    before = json.loads(khop_command("info", str(learnable), "--json").stdout)
+    summary = json.loads(khop_command("info", parts, "--json").stdout)
+    whole = summary["whole"]
+    on_disk = {file: file.stat().st_size for file in Path(parts).rglob("*.npy")}
+    assert whole["num_bytes"] == sum(on_disk.values())
+    for kind, facts in (("nodes", ("type", "count", "splits")), ("edges", ("type", "count", "degrees"))):
+        assert [[of[fact] for fact in facts] for of in whole[kind]] == [
+            [of[fact] for fact in facts] for of in before[kind]
+        ]
+    assert sum(part["nodes"] for part in summary["parts"]) == sum(node["count"] for node in before["nodes"])
+    assert sum(part["edges"] for part in summary["parts"]) == sum(edge["count"] for edge in before["edges"])
+    features = Path("parts/part-0002/nodes/item/x.npy")
+    left = summary["parts"][2]["num_bytes"] - features.stat().st_size
+    features.unlink()  # of another machine's part edges may be here alone
+    assert json.loads(khop_command("info", parts, "--json").stdout)["parts"][2]["num_bytes"] == left
+    Path("parts/part-0001").rename("elsewhere")
+    shown = khop_command("info", parts).stdout
+    assert "part-0001" in shown
+    assert shown.count("not here") == 1
+    for part in ("parts/part-0000", "parts/part-0002"):
+        Path(part).rename(Path("elsewhere") / Path(part).name)
+    assert "none of its 3 parts is on this machine" in khop_command("info", parts).stderr

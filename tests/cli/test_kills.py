@@ -20,13 +20,12 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from cli.test_predict import LATER, RUN
 from khop import import_tables, open_folder
 from khop.graph.verify import verify_folder
 from support.commands import ENVIRONMENT, children, of_session, records
 from support.gate import WAIT_S, wait_until
 from support.later_shops import later_tables, shop_spec, shop_tables
-
-from .test_predict import LATER, RUN
 
 KILLS, FEW = 20, 3
 FIFTHS = [number for number in range(KILLS) if number % 7 == 3]  # those of the ordinary suite

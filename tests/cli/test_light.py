@@ -13,9 +13,9 @@ import pytest
 import khop
 from khop.api.partition import partition_graph
 from khop.cli.main import app
-from khop.datasets.builtin import builtin_names
-from khop.datasets.debian.graph import GRAPHS
-from khop.datasets.names import BUILTIN_NAMES
+from khop.data.builtin import builtin_names
+from khop.data.debian.graph import GRAPHS
+from khop.data.importers import BUILTIN_NAMES
 from support.small_folders import write_learnable_graph
 
 SOURCE = str(Path(khop.__file__).parents[1])

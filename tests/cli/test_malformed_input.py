@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cli.conftest import Ran
 from khop import import_tables
 from khop.cli.main import run
-
-from .conftest import Ran
 
 Command = Callable[..., Ran]
 Files = Mapping[str, bytes | Callable[[Path], None]]

@@ -1,16 +1,21 @@
-"""Every field of a run is an option, and its text becomes what TOML would have held."""
+"""Every field of a run is an option, and its text becomes what TOML would have held.
+
+A command takes options that belong together as one value.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from khop.cli.options import Options, shown, takes_run_options
-from khop.config.fields import RunField, run_fields
-from khop.config.read import RawRun, checked, with_options
+from khop.cli.options import Options, shown, takes_groups, takes_run_options
+from khop.run.read import RawRun, checked, with_options
+from khop.run.run_type import RunField, run_fields
 
 Parse = Callable[..., tuple[str | None, bool, Options]]
 
@@ -86,3 +91,27 @@ def test_the_default_given_as_an_option_is_the_default(parse: Parse, entry: RunF
         arguments = [entry.option, shown(entry.default)]
     run = checked(with_options(RawRun({"graph": "g"}, "run.toml"), parse(*arguments)[2]))
     assert run == checked(RawRun({"graph": "g"}, "run.toml"))
+
+
+@dataclass(frozen=True)
+class Box:
+    """Options of a box."""
+
+    width: Annotated[int, typer.Option(help="Width.")]
+    is_open: Annotated[bool, typer.Option("--open")] = False
+
+
+def test_the_fields_of_a_group_are_options_in_their_order() -> None:
+    calls = []
+
+    def command(name: str, box: Box, depth: int = 3) -> None:
+        """Do nothing."""
+        calls.append((name, box, depth))
+
+    app = typer.Typer()
+    app.command()(takes_groups(command))
+    assert [p.name for p in typer.main.get_command(app).params][:4] == ["name", "width", "is_open", "depth"]
+    for words in (["a", "--width", "2"], ["b", "--width", "5", "--open", "--depth", "1"]):
+        assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert calls == [("a", Box(2), 3), ("b", Box(5, is_open=True), 1)]
+    assert CliRunner().invoke(app, ["a"]).exit_code == 2

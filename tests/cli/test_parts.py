@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .conftest import Ran
+from cli.conftest import Ran
 
 Command = Callable[..., Ran]
 

@@ -13,7 +13,7 @@ import torch
 
 import khop
 from khop.cli import plan
-from khop.planning.constants import MEASURED, Constants
+from khop.run.planning.prediction import MEASURED, Constants
 
 Command = Callable[..., Any]
 ASKED = (
@@ -94,7 +94,7 @@ def test_what_was_measured_here_replaces_the_table(
     khop_command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Constants(1e3, 1e6, 1e6, 1e6, 1e-2, 1e-3, 1e4, 1e8)
-    monkeypatch.setattr("khop.planning.measure.measured", lambda: slow)
+    monkeypatch.setattr("khop.run.planning.measure.measured", lambda: slow)
     monkeypatch.setattr(plan, "tune_memory", lambda: False)
     here = json.loads(khop_command(*ASKED, "--measure", "--json").stdout)
     there = json.loads(khop_command(*ASKED, "--json").stdout)

@@ -11,11 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from cli.conftest import Ran
+from cli.test_terminal import follow
 from khop import import_tables
 from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
-
-from .conftest import Ran
-from .test_next_steps import follow
 
 Command = Callable[..., Ran]
 RUN = """

@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 import khop
+from cli.conftest import Ran, metrics_of
 from support.gate import WAIT_S, wait_until
-
-from .conftest import Ran
-from .test_train import metrics_of
 
 KHOP = [sys.executable, "-m", "khop"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(khop.__file__).parents[1])}

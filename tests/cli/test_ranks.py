@@ -8,9 +8,9 @@ import torch
 from khop.cli import ranks
 from khop.cli.options import named
 from khop.cli.ranks import set_rank_up
-from khop.config.read import RawRun
-from khop.loading.cores import cores_of_rank, sampler_threads
-from khop.runtime.group import ALONE, Group
+from khop.distributed.processes.group import ALONE, Group
+from khop.process_tuning import cores_of_rank, sampler_threads
+from khop.run.read import RawRun
 
 RECORDED = RawRun({"threads": 16, "compute_threads": 64}, "a/config.toml")  # on a larger machine
 

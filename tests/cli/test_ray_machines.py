@@ -11,10 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from khop.cli.commands.serve import ServeOptions
-from khop.cli.serve import ServeRequest
-from khop.servers.access import ServerSecurity
-from khop.servers.addresses import Address
+from khop.cli.commands.shared import ServeOptions
+from khop.cli.server_process import ServeRequest
+from khop.servers.access import Address, ServerSecurity
 
 REQUEST = ServeRequest(Path("shop"), Address("0.0.0.0", 7311), None, ServerSecurity(), ServeOptions())
 Cluster = Callable[..., ModuleType]

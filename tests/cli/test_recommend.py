@@ -15,10 +15,9 @@ pytest.importorskip("duckdb", reason="pip install duckdb pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cli.conftest import Ran
+from cli.test_terminal import follow
 from support.small_link_folders import write_shop
-
-from .conftest import Ran
-from .test_next_steps import follow
 
 Command = Callable[..., Ran]
 SPEC = """

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet
-from tests.importing.shop import roomy, spec
-from tests.reporting.test_page import Structure
 
+from cli.conftest import Ran
+from data.tables.shop import roomy, spec
 from khop import import_tables
-
-from .conftest import Ran
+from run.reporting.test_page import Structure
 
 Command = Callable[..., Ran]
 

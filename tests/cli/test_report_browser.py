@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import Ran
 from support.browser import browser
-
-from .conftest import Ran
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 CONTRASTS = """

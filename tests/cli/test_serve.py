@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from khop.cli.commands.serve import SecurityOptions, ServeOptions
+from khop.cli.commands.shared import SecurityOptions, ServeOptions
 from khop.cli.serve import _check_metrics, _command, _metrics_address, _shown
-from khop.servers.access import ServerSecurity, secret_of
-from khop.servers.addresses import Address
-from khop.servers.fair_queue import QueueLimits
-from khop.servers.request_handler import RequestHandler
+from khop.servers.access import Address, ServerSecurity, secret_of
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.byte_service import ByteService
 from support.commands import free_port
 from support.resolved_names import resolve

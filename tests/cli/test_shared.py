@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from khop.cli.commands.shared import Checkpoint
-from khop.training.checkpoint_writer import BEST, LAST
+from khop.training.run_output import BEST, LAST
 
 
 def test_checkpoints_are_those_of_a_run() -> None:

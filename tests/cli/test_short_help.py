@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from khop.config.fields import kind_fields, run_fields
-
-from .conftest import Ran
+from cli.conftest import Ran
+from khop.run.run_type import kind_fields, run_fields
 
 TEN = {
     "--resume", "--procs", "--graph", "--out", "--device", "--fanouts", "--hidden", "--epochs",

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from khop.cli.timeline import drawn_timeline
-from khop.profiling.summary import summarized
+from khop.cli.plots import drawn_timeline
+from khop.run.profile import summarized
 from support.synthetic_profiles import records_of
 
 

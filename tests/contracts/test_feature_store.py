@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.features.cache_plan import CachePlan
-from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Tensors, Wanted
-from khop.features.table import FeatureTable
+from khop.graph.features.store import CachePlan, FeatureStore, FeatureStoreBase, Gathered, Tensors, Wanted
+from khop.graph.features.table import FeatureTable
 from khop.schema import Specs, Type
 from khop.testing import feature_store as suite
 from khop.testing.feature_store import PROMISES, Make

@@ -10,10 +10,10 @@ import pytest
 
 from contracts.test_graph_store import Smallest
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.rules.rule import Hop, Rule
-from khop.rules.temporal import Temporal
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.graph.rule import Hop, Rule
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from khop.testing import graph_rules as suite
 from khop.testing.graph_rules import PROMISES, Make
 from khop.testing.promises import BrokenPromise, keep_all

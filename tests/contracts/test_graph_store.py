@@ -13,20 +13,11 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.draw import (
-    DrawKey,
-    DrawnNegatives,
-    Frontier,
-    FrontierByType,
-    Neighbors,
-    NeighborsByType,
-    Positives,
-)
+from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.errors import Unsupported
-from khop.graph.csc_graph import CscGraph
-from khop.graph.store import DrawsHops, GraphStore, GraphStoreBase
-from khop.rules.rule import Hop
-from khop.sampling.exclusion import WithoutEdges
+from khop.graph.rule import Hop
+from khop.graph.store import CscGraph, DrawsHops, GraphStore, GraphStoreBase
+from khop.sampling.links.exclusion import WithoutEdges
 from khop.schema import EdgeType, NodeType, Schema
 from khop.testing import graph_members, graph_store
 from khop.testing.graph_store import PROMISES, Make

@@ -14,10 +14,8 @@ from torch import Tensor
 import khop
 from khop.draw import DrawKey
 from khop.graph.store import GraphStore
-from khop.sampling.cluster import ClusterSampler
-from khop.sampling.groups import GroupSeeds
-from khop.sampling.sampler import Seeds
-from khop.sampling.seeds import StepShare
+from khop.sampling.group_samplers import ClusterSampler
+from khop.sampling.seeds import GroupSeeds, Seeds, StepShare
 from khop.schema import NodeType
 from khop.testing.group_sampler import PROMISES, Make
 from khop.testing.promises import BrokenPromise

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import khop
 from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.rule import DrawArrays, FrontierField, Hop
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.rules.rule import DrawArrays, FrontierField, Hop
 from khop.schema import EdgeType, Schema
 from khop.testing import rule as suite
 from khop.testing.promises import BrokenPromise

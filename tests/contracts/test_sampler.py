@@ -27,8 +27,8 @@ from khop import (
 )
 from khop.graph.needs import Need
 from khop.graph.store import GraphStore
-from khop.sampling.groups import GroupSeeds
 from khop.sampling.sampler import KernelSampler
+from khop.sampling.seeds import GroupSeeds
 from khop.schema import EdgeType, NodeType
 from khop.testing import group_sampler
 from khop.testing import sampler as suite

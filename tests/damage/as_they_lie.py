@@ -16,10 +16,10 @@ from khop.graph import layout
 from khop.graph.layout import is_partitioned
 from khop.graph.manifest import Manifest, read_manifest
 from khop.graph.npy import STORED, ArrayEntry
-from khop.partition.book import PartitionBook, part_folder, read_book
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.weighted import Weighted
+from khop.graph.partitions.book import PartitionBook, part_folder, read_book
+from khop.graph.rule import Rule
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.weighted import Weighted
 from khop.schema import EdgeType, NodeType
 from khop.testing.reference import MASK64, Row, allowed_range, negatives, whole_weights
 

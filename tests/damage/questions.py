@@ -10,11 +10,11 @@ import torch
 
 import khop
 from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
-from khop.features.store import Rows
-from khop.rules.rule import Hop, Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.graph.features.store import Rows
+from khop.graph.rule import Hop, Rule
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from khop.schema import EdgeType, NodeType
 
 KEY = DrawKey(0x1234_5678_9ABC_DEF1)

@@ -17,9 +17,9 @@ import torch
 from damage.as_they_lie import Described, IllFormed, expected
 from damage.mutations import Mutation
 from damage.questions import QUESTIONS, Answer, RowQuery, answer
+from khop.data.partition.verify import verify_partition
 from khop.graph.layout import is_partitioned
 from khop.graph.verify import verify_folder
-from khop.partition.verify import verify_partition
 from khop.training.checkpoint import Checkpoint, load_checkpoint
 
 QUESTIONS_EACH = 3

@@ -9,17 +9,15 @@ import pytest
 import torch
 
 from khop.distributed.device_lane_source import DeviceLaneSource
-from khop.distributed.lane_source import LaneSource
-from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.rank_rows import RankRows
-from khop.distributed.row_parts import split_by_rows
-from khop.exchange.lanes import Lanes
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.placement import LaneSource
+from khop.distributed.processes.group import ALONE
+from khop.distributed.rank_rows import RankRows, split_by_rows
 from khop.kernels.choice import Engine, forcing
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import StepRequests
-from khop.runtime.group import ALONE
 from khop.testing.batch_source import GRAPH, ORDER, PROMISES, Make, local, requests, values
 from support.delaying_streams import Point, PromptStreams
 from support.host_reads import counting

@@ -1,4 +1,7 @@
-"""A split of links over ranks, here over one: that of the same parts in one process."""
+"""A split of links over ranks, here over one: that of the same parts in one process.
+
+Edges that a process holds have the columns of their parts and of all nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ from pathlib import Path
 import torch
 
 import khop
-from khop.distributed.link_split import rank_edges, split_over_ranks
+from khop.distributed.link_split import HeldEdges, rank_edges, split_over_ranks
 from khop.draw import DrawKey, Purpose
-from khop.partition.local_partition_features import LocalPartitionFeatures
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.parts_folder import open_parts
-from khop.sampling.link_split import Counted, LinkColumns, Shares
+from khop.graph.partitions.local_partitions import (
+    LocalPartitionFeatures,
+    LocalPartitionGraph,
+    LocalPartitions,
+)
+from khop.graph.partitions.parts_folder import open_parts
+from khop.sampling.links.link_split import Counted, LinkColumns, Shares
 from support.one_rank import one_rank_graph
 from support.small_typed_folders import BUYS, LIKE
 
@@ -46,3 +52,28 @@ def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
     assert [each.csc.num_edges for each in ranges] == [part.num_edges(LIKE) for part in folder.parts]
     assert [each.first for each in ranges] == list(folder.book.offsets["item"][:-1])
     assert edges.total(torch.tensor([3, 4]), Counted(BUYS)).tolist() == [3, 4]
+
+
+def test_columns_are_those_of_the_held_parts(typed_parts: Path) -> None:
+    folder, some = open_parts(typed_parts), open_parts(typed_parts, [1])
+    edges = HeldEdges(LocalPartitions.of(some))
+    (held,) = edges.edge_column(BUYS, "time") or ()
+    assert torch.equal(held, folder.parts[1].columns()[BUYS]["time"])
+    assert edges.edge_column(LIKE, "nope") is None
+    assert edges.node_column("item", "nope") is None
+    assert edges.num_nodes("item") == folder.num_nodes("item")
+    assert edges.original_ids["item"].numel() == edges.num_nodes("item")
+
+
+def test_thinned_edges_have_their_own_columns(typed_parts: Path) -> None:
+    held = LocalPartitions.of(open_parts(typed_parts, [0]))
+    (every,) = HeldEdges(held).edge_column(BUYS, "time") or ()
+    kept = torch.arange(0, every.numel(), 3)
+    (found,) = HeldEdges(held.keeping({BUYS: (kept,)})).edge_column(BUYS, "time") or ()
+    assert torch.equal(found, every[kept])
+
+
+def test_counts_are_summed_as_told(typed_parts: Path) -> None:
+    held, counts = LocalPartitions.of(open_parts(typed_parts, [0])), torch.tensor([3, 4])
+    assert HeldEdges(held).total(counts, Counted(BUYS)).tolist() == [3, 4]
+    assert HeldEdges(held, lambda own, of: own * 2).total(counts, Counted(BUYS)).tolist() == [6, 8]

@@ -1,18 +1,51 @@
-"""A rank opens what it needs of a folder of parts, and says what is missing before it meets others."""
+"""A rank opens what it needs of a folder of parts, and says what is missing before it meets others.
+
+Caches of remote rows change no batch, and rows of this rank need none.
+
+Lanes keep the promises of a batch source; tests/processes has several ranks.
+
+The ranks of a machine: the first one says where memory is, and all compare their numbers.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from khop.api.partition import partition_graph
-from khop.distributed.placement import PartitionOptions, stores_of
-from khop.partition.parts_folder import known_folder, open_parts
-from khop.partition.placements import Placement
-from khop.runtime.group import Group
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Peers
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.placement import (
+    CacheBudgets,
+    CacheBy,
+    LaneSource,
+    MachineRanks,
+    PartitionOptions,
+    stores_of,
+    with_caches,
+)
+from khop.distributed.processes.group import ALONE, Group, this_group
+from khop.graph.partitions.local_partitions import LocalPartitionFeatures, LocalPartitionGraph
+from khop.graph.partitions.parts_folder import known_folder, open_parts
+from khop.graph.partitions.placements import Placement
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import LocalSource
+from khop.loading.ordered_map import InFlight
+from khop.loading.source import StepRequests
+from khop.sampling.rules.weighted import Weighted
+from khop.sampling.sampler import NeighborSampler
+from khop.sampling.seeds import NodeSeeds, SeedOrder
+from khop.testing.batch_source import PROMISES, THREADED_PROMISES, Make, local, requests, values
+from support.covered import covered
 from support.machine_folders import of_machine
-from support.small_typed_folders import write_typed_graph
+from support.small_typed_folders import BUYS, write_typed_graph
+from support.started_ranks import StartedRanks
 
 RANK_1 = Group(rank=1, world_size=2)
 
@@ -76,3 +109,121 @@ def test_missing_files_are_named_to_a_process_that_needs_all(shop: Path) -> None
         ValueError, match=r"'x' of 'user': .*part-0001/nodes/user/x.npy is not on this machine"
     ):
         edges.columns()["user"]["x"]
+
+
+ORDER = SeedOrder(NodeSeeds({"item": torch.arange(40)}), batch_size=8, shuffle=True, run_seed=1)
+BUDGETS = CacheBudgets(host_cache_bytes=4000, device_cache_bytes=2000)
+CPU = torch.device("cpu")
+
+
+def sources(parts: Path) -> tuple[LocalSource, LocalSource, LocalPartitionGraph]:
+    """A source of rows in this process, and one of the same rows over ranks: half of them are others'."""
+    folder = open_parts(parts)
+    graph, features = LocalPartitionGraph(folder), LocalPartitionFeatures(folder)
+    sampler = NeighborSampler(graph, [{BUYS: 3, "*": 0}])
+    choice = ColumnChoice({"user": ("x",)}, {}, {})
+    schema = folder.schema
+    types = [*schema.node_types, *schema.edge_types]
+    offsets = {t: folder.book.offsets[t] if isinstance(t, str) else folder.book.first_edges(t) for t in types}
+    specs = {t: schema.columns.get(t, {}) for t in types}
+    ranks = PartitionedFeatures(
+        features.pieces, specs, offsets, PartitionOwners(folder.book.num_parts, 0, 1), Lanes(ALONE, 1)
+    )
+    return LocalSource(sampler, features, choice, CPU), LocalSource(sampler, ranks, choice, CPU), graph
+
+
+def test_a_source_without_remote_rows_stays_as_it_is(typed_parts: Path) -> None:
+    own, _, graph = sources(typed_parts)
+    assert with_caches(own, ORDER, graph, BUDGETS, CacheBy.AUTO) is own
+    without = replace(own, features=None)
+    assert with_caches(without, ORDER, graph, BUDGETS, CacheBy.AUTO) is without
+
+
+@pytest.mark.parametrize("by", CacheBy)
+def test_caches_change_no_batch_and_hold_no_row_of_this_rank(typed_parts: Path, by: CacheBy) -> None:
+    own, over_ranks, graph = sources(typed_parts)
+    cached = with_caches(over_ranks, ORDER, graph, BUDGETS, by)
+    assert cached.on_device.num_bytes <= BUDGETS.device_cache_bytes
+    assert isinstance(cached.features, PartitionedFeatures)
+    assert cached.features.kept.num_bytes <= BUDGETS.host_cache_bytes
+    for request in list(StepRequests(ORDER, 0, range(2))):
+        assert values(cached.draw(request)) == values(own.draw(request))
+
+
+def test_visits_need_draws_whose_probabilities_are_known(typed_parts: Path) -> None:
+    _, over_ranks, graph = sources(typed_parts)
+    sampler = NeighborSampler(graph, [{BUYS: 3, "*": 0}], rule=Weighted("weight"))
+    weighted = replace(over_ranks, sampler=sampler)
+    with pytest.raises(ValueError, match=r"cache by visits: requires .* use counts"):
+        with_caches(weighted, ORDER, graph, BUDGETS, CacheBy.VISITS)
+    with_caches(weighted, ORDER, graph, BUDGETS, CacheBy.AUTO)
+
+
+class Guarded(defaultdict[str, float]):
+    """Counts that change only while this thread holds the turn of their peers."""
+
+    def __init__(self, peers: Peers) -> None:
+        super().__init__(float)
+        self.peers = peers
+
+    def __setitem__(self, name: str, count: float) -> None:
+        assert self.peers.turn._is_owned(), f"{name} changes outside the turn"
+        super().__setitem__(name, count)
+
+
+def test_threads_that_take_turns_lose_no_count(typed_parts: Path) -> None:
+    _, over_ranks, _ = sources(typed_parts)
+    features = over_ranks.features
+    assert isinstance(features, PartitionedFeatures)
+    peers = features.lanes.peers
+    peers.counts = Guarded(peers)
+    over_ranks.draw(next(iter(StepRequests(ORDER, 0, range(2)))))
+    assert peers.counts["needed_rows"] > 0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None], count: int) -> None:
+    promise(lambda source: LaneSource(source, Lanes(ALONE, count)))
+
+
+@pytest.mark.parametrize("promise", THREADED_PROMISES, ids=lambda promise: promise.__name__)
+def test_lanes_work_at_the_same_time(promise: Callable[[Make], None]) -> None:
+    promise(lambda source: LaneSource(source, Lanes(ALONE, 2)))
+
+
+def test_a_batch_counts_what_its_lane_exchanged() -> None:
+    for drawn in LaneSource(local(), Lanes(ALONE, 2)).stream(requests(), InFlight()):
+        assert drawn.traffic == {"needed_rows": 0, "remote_rows": 0, "device_cache_rows": 0}
+
+
+def test_lane_i_makes_every_lth_request_beginning_with_the_ith() -> None:
+    source = LaneSource(local(), Lanes(ALONE, 3))
+    threads = [drawn.spans[0].thread for drawn in source.stream(requests(), InFlight(prefetch=20))]
+    assert threads == [f"khop-lane-{step % 3}" for step in range(len(threads))]
+
+
+def test_a_single_rank_is_the_first_and_agrees_with_itself() -> None:
+    machine = MachineRanks(ALONE)
+    assert machine.is_first
+    assert machine.first_says("here") == "here"
+    assert machine.all_say(3)
+
+
+@covered
+def _compare(rank: int, device: str) -> None:
+    group = this_group()
+    machine = MachineRanks(group)
+    assert machine.is_first == (rank == 0)
+    assert machine.first_says(f"path {rank}") == "path 0"
+    assert machine.all_say(5)
+    assert not machine.all_say(rank)
+    # As if each rank were on a machine of its own: values of others do not count.
+    apart = MachineRanks(replace(group, local_rank=0, local_world_size=1))
+    assert apart.is_first
+    assert apart.first_says(f"path {rank}") == f"path {rank}"
+    assert apart.all_say(rank)
+
+
+def test_ranks_ask_the_first_of_their_machine(ranks: StartedRanks) -> None:
+    ranks.launch(_compare, 2, ())

@@ -1,23 +1,47 @@
-"""An exchange of rows on devices, of one rank with itself; tests/processes has several ranks."""
+"""An exchange of rows on devices, of one rank with itself; tests/processes has several ranks.
+
+Rows of a rank are copied to where they are requested, or the error says how much room is missing.
+
+A choice of columns is divided between devices and the CPU, and joined in its order.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, Status
-from khop.exchange.fixed_wire import FixedWire, RowGroup
-from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Wire
-from khop.features.store import Rows
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Peers
+from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.placement import rank_features
+from khop.distributed.processes.group import ALONE, Group
+from khop.distributed.rank_rows import (
+    ANSWERING,
+    ASKING,
+    Asked,
+    RankRows,
+    RowPart,
+    RowSwap,
+    Status,
+    joined_columns,
+    message_counts,
+    placed_rank_rows,
+    row_parts,
+    without,
+)
+from khop.graph.features.store import Rows
+from khop.graph.partitions.parts_folder import open_parts
 from khop.kernels.gather import Column, gather_columns
-from khop.runtime.group import ALONE
+from khop.loading.columns import ColumnChoice
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import FreeMemory, WorkSizes
 from khop.schema import ColumnSpec
+from support.host_as_device import HostAsDevice
 
 X = torch.arange(40.0).view(10, 4).sin()
 SPECS = {"n": {"x": ColumnSpec("float32", (4,)), "y": ColumnSpec("int64", ())}}
@@ -75,3 +99,86 @@ def test_a_status_is_checked_before_it_is_used() -> None:
     outside[0, 8] = 2
     with pytest.raises(ValueError, match="an id of a row that this rank does not store"):
         Status.of(peers, marks, outside)
+
+
+def features_of(parts: Path) -> PartitionedFeatures:
+    """Columns of the second of three ranks; nothing is exchanged here."""
+    lanes = Lanes(Group(), 1)
+    return rank_features(open_parts(parts, [1]), {}, Group(1, 3), lanes, Wire.STORED)
+
+
+def placed(parts: Path, columns: dict[str, str], memory: HostAsDevice) -> object:
+    request = DevicePlacement.of("cuda", columns=columns)
+    return placed_rank_rows(features_of(parts), request, memory, WorkSizes())
+
+
+def test_rows_are_those_of_this_rank(typed_parts: Path) -> None:
+    features, memory = features_of(typed_parts), HostAsDevice()
+    request = DevicePlacement.of("cuda", columns={"x": "device", "price": "pinned"})
+    rows, stores = placed_rank_rows(features, request, memory, WorkSizes())
+    assert list(rows.columns) == ["user", "item"]
+    assert rows.pinned == {"price"}
+    held = features.local_rows("user")
+    assert rows.spans("user")[1] == (held.start, held.stop)
+    own = features.pieces["user"]["x"]
+    assert torch.equal(rows.columns["user"]["x"], torch.cat([piece[:] for piece in own]))
+    assert memory.taken[StorePlace.DEVICE] == rows.columns["user"]["x"].nbytes
+    assert memory.taken[StorePlace.PINNED] == rows.columns["item"]["price"].nbytes
+    assert stores.plan.topology is StorePlace.HOST
+    assert stores.line.endswith("this path is unproven: it has never run on GPUs")
+
+
+def test_too_little_memory_is_an_error(typed_parts: Path) -> None:
+    little = HostAsDevice(said=FreeMemory(1 << 29, 1 << 40))
+    with pytest.raises(ValueError, match=r"column 'x' \"device\": .* give columns=\{'x': \"pinned\"\}"):
+        placed(typed_parts, {"x": "device"}, little)
+    refused = HostAsDevice(most={StorePlace.PINNED: 10})
+    with pytest.raises(
+        ValueError, match=r"could not be placed: .* could not be pinned. Give columns a small"
+    ):
+        placed(typed_parts, {"x": "pinned"}, refused)
+    with pytest.raises(ValueError, match="no node type has a column 'z'"):
+        placed(typed_parts, {"z": "pinned"}, HostAsDevice())
+
+
+def test_rows_of_other_ranks_take_no_memory(typed_parts: Path) -> None:
+    features = features_of(typed_parts)
+    rows, _ = placed_rank_rows(features, DevicePlacement.of(columns="device"), HostAsDevice(), WorkSizes())
+    wanted = Rows(torch.arange(len(features.local_rows("user"))), ("x",))
+    assert rows.columns["user"]["x"].shape[0] == wanted.ids.numel() < 300
+
+
+BUYS = ("user", "buys", "item")
+CHOICE = ColumnChoice(
+    {"user": ("x", "z"), "item": ("x",)}, {BUYS: ("amount",)}, {"user": ("z", "age"), "item": ("x",)}
+)
+ON_DEVICE = ColumnChoice({"user": ("x", "z")}, {}, {"user": ("z", "age")})
+
+
+def test_columns_of_seeds_are_asked_for_unless_nodes_have_them() -> None:
+    assert list(row_parts(ON_DEVICE)) == [
+        RowPart("user", ("x", "z"), of_seeds=False),
+        RowPart("user", ("age",), of_seeds=True),
+    ]
+
+
+def test_the_cpu_gathers_the_other_columns() -> None:
+    assert without(CHOICE, ON_DEVICE) == ColumnChoice({"item": ("x",)}, {BUYS: ("amount",)}, {"item": ("x",)})
+    assert without(CHOICE, ColumnChoice()) == CHOICE
+
+
+def test_columns_are_joined_in_the_order_of_the_choice() -> None:
+    one, two = torch.zeros(1), torch.ones(1)
+    joined = joined_columns(CHOICE.of_nodes, {"item": {"x": one}, "user": {"z": two}}, {"user": {"x": one}})
+    assert [(t, list(of_type)) for t, of_type in joined.items()] == [("user", ["x", "z"]), ("item", ["x"])]
+    assert joined["user"]["z"] is two
+
+
+def test_bytes_to_this_rank_itself_are_not_counted() -> None:
+    specs = {"n": {"x": ColumnSpec("float32", (2,))}}
+    form = FixedWire((RowGroup("n", ("x",), 10, torch.int32),), specs, Wire.STORED, 3)
+    counts = message_counts(form, Peers(Group(0, 3)), 0.5)
+    assert counts["collectives"] == 2
+    assert counts["id_bytes_sent"] == counts["id_bytes_received"] == 2 * (8 * 5 + 40)
+    assert counts["row_bytes_sent"] == counts["row_bytes_received"] == 2 * (8 * 3 + 80)
+    assert message_counts(form, Peers(Group()), 0.5)["collectives"] == 0

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import khop
 from extension.training import losses_of, train
-from khop.features.store import Gathered, Rows, Wanted
-from khop.features.table import FeatureTable
+from khop.graph.features.store import Gathered, Rows, Wanted
+from khop.graph.features.table import FeatureTable
 from khop.schema import ColumnSpec, EdgeType, NodeType, Specs
 from khop.testing.feature_store import PROMISES, Columns, Make
 from support.covered import covered

@@ -17,10 +17,9 @@ from torch import Tensor
 import khop
 from extension.training import losses_of, train
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.graph.edge_draws import EdgeDraws, asked_types, check_types
-from khop.graph.rule_arrays import RuleArrays
+from khop.graph.rule import Hop
+from khop.graph.rule_arrays import EdgeDraws, RuleArrays, asked_types, check_types
 from khop.kernels.csc import Csc
-from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType
 from khop.testing.graph_store import PROMISES, Make
 from khop.testing.graphs import PlainGraph, int64

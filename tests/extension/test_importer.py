@@ -11,8 +11,8 @@ import torch
 
 import khop
 from cli.conftest import Ran
-from khop.datasets.importers import ImportContext
-from khop.graph.progress import ProgressCallback
+from khop.data.importers import ImportContext
+from khop.graph.atomic import ProgressCallback
 
 Command = Callable[..., Ran]
 KIND = f"{__name__}:Trips"

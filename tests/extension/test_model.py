@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import khop
 from cli.conftest import Ran
 from khop.batch import Adjacency
-from khop.config.contexts import ModelContext
-from khop.models.sequential import Sequential
+from khop.models.stack import Sequential
+from khop.run.contexts import ModelContext
 
 Command = Callable[..., Ran]
 KIND = f"{__name__}:HeadsModel"

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import khop
 from cli.conftest import Ran
-from khop.partition.balance import AssignRequest, PartitionContext
-from khop.partition.parts_folder import open_parts
-from khop.partition.verify import verify_partition
+from khop.data.partition.partitioners import AssignRequest, PartitionContext
+from khop.data.partition.verify import verify_partition
+from khop.graph.partitions.parts_folder import open_parts
 
 Command = Callable[..., Ran]
 KIND = f"{__name__}:Blocks"

@@ -13,13 +13,13 @@ from torch import Tensor
 
 import khop
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
 from khop.graph.folder import open_folder
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.rule import Hop, Need, NeedKind, reads_times
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.philox import mix64_reference
-from khop.partition.parts_folder import open_parts
-from khop.rules.rule import Hop, Need, NeedKind, reads_times
-from khop.sampling.neighbor import NeighborSampler
+from khop.sampling.sampler import NeighborSampler
 from khop.schema import EdgeType
 from khop.testing.rule import PROMISES
 from support.covered import covered

@@ -14,10 +14,10 @@ import khop
 from cli.conftest import Ran
 from extension.test_rule import EverySecond, TopK
 from khop.components import ANY_NAMED
-from khop.config.build import prepare
-from khop.config.contexts import SamplerContext, rule_of
-from khop.config.read import RawRun
 from khop.draw import DrawKey
+from khop.run.build import prepare
+from khop.run.contexts import SamplerContext, rule_of
+from khop.run.read import RawRun
 
 Command = Callable[..., Ran]
 

@@ -14,9 +14,9 @@ import khop
 from extension.training import losses_of, train
 from khop.batch import Adjacency, Batch, LossWeights, Sample, Subgraph
 from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
-from khop.rules.rule import Hop
-from khop.sampling.neighbor import check_seeds
+from khop.sampling.sampler import check_seeds
 from khop.schema import EdgeType, NodeType
 from khop.testing.graphs import PlainGraph
 from khop.testing.sampler import PROMISES, Make

@@ -15,10 +15,10 @@ from torch import Tensor
 
 import khop
 from cli.conftest import Ran
-from khop.config.contexts import TaskContext
-from khop.config.node_task import NodeTask
-from khop.config.resolve_task import ResolveContext
 from khop.inference.evaluation import scores
+from khop.run.contexts import TaskContext
+from khop.run.tasks.node_task import NodeTask
+from khop.run.tasks.resolve_task import ResolveContext
 
 Command = Callable[..., Ran]
 KIND = f"{__name__}:Regression"

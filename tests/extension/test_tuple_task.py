@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import khop
 from cli.conftest import Ran
-from khop.config.contexts import TaskContext
 from khop.inference.chunks import Progress
+from khop.run.contexts import TaskContext
 
 Command = Callable[..., Ran]
 KIND = f"{__name__}:Tuples"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import khop
 from khop.kernels.memory import pinned_pool_bytes, pinned_results, pooled
-from khop.loading.device_memory import CudaMemory
-from khop.loading.device_placement import StorePlace
-from khop.loading.streams import CudaStreams
-from khop.loading.transfer import Transfer
+from khop.loading.device.device_memory import CudaMemory
+from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.streams import CudaStreams
+from khop.loading.device.transfer import Transfer
 from support.small_typed_folders import write_typed_graph
 from support.typed_shop import tensors
 

@@ -1,4 +1,11 @@
-"""A graph folder appears whole or not at all: real processes, real signals, a real limit on file size."""
+"""A graph folder appears whole or not at all: real processes, real signals, a real limit on file size.
+
+Work that does not fit on the disk is refused before it starts.
+
+Tasks on threads: results in order, few at once, the first error.
+
+A byte counter adds what it is told, and reports it only to a callback.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +17,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from threading import Event, get_ident
 
 import numpy as np
 import pytest
 
-from khop.graph.atomic import UNFINISHED, new_folder
+from khop.graph.atomic import UNFINISHED, Meter, check_disk, in_bytes, in_order, new_folder
 from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.tables import NodeTable
@@ -204,3 +213,78 @@ def test_a_folder_is_readable_by_those_the_umask_allows(tmp_path: Path) -> None:
         os.umask(before)
     assert {oct(entry.stat().st_mode & 0o777) for entry in path.rglob("*") if entry.is_file()} == {"0o644"}
     assert path.stat().st_mode & 0o777 == 0o755
+
+
+def test_too_little_space_is_said_with_both_sizes(tmp_path: Path) -> None:
+    check_disk(tmp_path / "not" / "yet", 1000, "the graph")
+    with pytest.raises(ValueError, match=r"x: the graph needs 1,000,000 TB of disk; [\d,.]+ [GT]B are free"):
+        check_disk(tmp_path / "x", 10**18, "the graph")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_order(threads: int) -> None:
+    assert list(in_order((partial(pow, n, 2) for n in range(100)), threads)) == [n * n for n in range(100)]
+
+
+def test_no_more_tasks_begin_than_are_waited_for() -> None:
+    begun: list[int] = []
+    results = in_order((partial(begun.append, n) for n in range(100)), 2)
+    next(results)
+    assert len(begun) <= 4
+    results.close()
+    assert len(begun) <= 4
+
+
+def test_tasks_run_at_once() -> None:
+    first, second = Event(), Event()
+
+    def meet(mine: Event, other: Event) -> int:
+        mine.set()
+        assert other.wait(60)
+        return get_ident()
+
+    assert len(set(in_order([partial(meet, first, second), partial(meet, second, first)], 2))) == 2
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_error_is_raised(threads: int) -> None:
+    results = in_order((partial(divmod, 1, n) for n in (1, 0, 1)), threads)
+    assert next(results) == (1, 0)
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_a_meter_reports_item_bytes_done_and_bytes_in_all() -> None:
+    reports: list[tuple[str, int, int]] = []
+    meter = Meter(10, lambda *report: reports.append(report))
+    meter.at("a", 4)
+    meter.at("b")
+    meter.at("b", 6)
+    assert reports == [("a", 4, 10), ("b", 4, 10), ("b", 10, 10)]
+
+
+def test_a_meter_without_a_callback_counts_too() -> None:
+    meter = Meter(3)
+    meter.at("a", 2)
+    assert meter.done == 2
+
+
+def test_a_meter_reports_no_more_than_its_total() -> None:
+    """Totals of compressed files and of tables with filters are estimates."""
+    reports: list[tuple[str, int, int]] = []
+    meter = Meter(10, lambda *report: reports.append(report))
+    meter.at("a", 25)
+    assert reports == [("a", 10, 10)]
+    assert meter.done == 25
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (0, "0 bytes"), (12, "12 bytes"), (999, "999 bytes"), (1000, "1 kB"), (4_540_000, "4.54 MB"),
+        (50_000_000, "50 MB"), (99_900_000, "99.9 MB"), (999_700_000, "1,000 MB"), (1_250_000_000, "1.25 GB"),
+        (10**12, "1 TB"), (5 * 10**15, "5,000 TB"),
+    ],
+)  # fmt: skip
+def test_sizes_are_for_people(size: int, said: str) -> None:
+    assert in_bytes(size) == said

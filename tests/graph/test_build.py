@@ -1,8 +1,19 @@
-"""What goes into a folder comes out of it, and what must not go in is refused by name."""
+"""What goes into a folder comes out of it, and what must not go in is refused by name.
+
+Graphs written through the disk: the bits of those built in memory.
+
+A graph written as a folder has everything of the graph that it was read from.
+
+The index of ids in files: the one of NumPy, for any threads, budget and chunks.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,11 +23,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.build import write_graph
-from khop.graph.folder import open_folder
+import khop
+from khop.graph.atomic import Meter
+from khop.graph.build import save_graph, sliced, table_chunks, write_graph, write_ids
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.folder_writer import FolderWriter
+from khop.graph.node_ids import kind_of
 from khop.graph.npy import STORED, torch_dtype
-from khop.graph.tables import EdgeTable, NodeTable
+from khop.graph.store import open_csc_graph
+from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.kernels.csc import Csc
+from khop.kernels.id_table import Keys, StringKeys, id_table
+from support.key_indexes import key_index_of
+from support.small_typed_folders import write_typed_graph
 
 LINK = ("user", "buys", "item")
 Pairs = list[tuple[int, int]]
@@ -385,3 +404,172 @@ def refuse(
         write_graph(home / "g", nodes, edges)
     assert "\n" not in str(refused.value)
     assert not home.exists() or list(home.iterdir()) == []
+
+
+BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
+COUNT = 30_000
+RANDOM = np.random.default_rng(1)
+SOURCES = RANDOM.integers(200, size=COUNT)
+DESTINATIONS = np.minimum(RANDOM.integers(900, size=COUNT), 700)  # a fifth ends at node 700
+COLUMNS = {"time": RANDOM.integers(50, size=COUNT), "x": RANDOM.random((COUNT, 2)).astype(np.float16)}
+NODES = {"user": NodeTable(200, {"time": np.arange(200)}), "item": NodeTable(900)}
+
+
+def tables(columns: dict[str, np.ndarray]) -> dict[tuple[str, str, str], EdgeTable]:
+    return {
+        BUYS: EdgeTable(SOURCES, DESTINATIONS, columns, BOUGHT_BY),
+        BOUGHT_BY: EdgeTable(DESTINATIONS, SOURCES, columns, BUYS),
+    }
+
+
+def chunks(columns: dict[str, np.ndarray], step: int) -> Iterator[EdgeTable]:
+    for first in range(0, COUNT, step):
+        part = slice(first, first + step)
+        yield EdgeTable(SOURCES[part], DESTINATIONS[part], {n: c[part] for n, c in columns.items()})
+
+
+def document(folder: Path) -> bytes:
+    return (folder / "graph.json").read_bytes()
+
+
+@pytest.mark.parametrize("sort_by", [None, "time"])
+@pytest.mark.parametrize("columns", [{}, COLUMNS], ids=["bare", "columns"])
+def test_budget_threads_and_chunks_do_not_change_the_folder(
+    columns: dict[str, np.ndarray], sort_by: str | None, tmp_path: Path
+) -> None:
+    right = document(write_graph(tmp_path / "memory", NODES, tables(columns), sort_by=sort_by))
+    for name, memory, threads in (("a", 1 << 16, 1), ("b", 1 << 17, 2), ("c", 1 << 40, 4)):
+        edges = tables(columns)
+        written = write_graph(tmp_path / name, NODES, edges, sort_by=sort_by, memory=memory, threads=threads)
+        assert document(written) == right
+    for step in (999, COUNT):
+        stream = {BUYS: EdgeChunks(chunks(columns, step), reverse=BOUGHT_BY)}
+        written = write_graph(
+            tmp_path / f"s{step}", NODES, stream, sort_by=sort_by, memory=1 << 17, threads=2
+        )
+        assert document(written) == right
+        assert sorted(path.name for path in written.iterdir()) == ["edges", "graph.json", "nodes"]
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ({BUYS: EdgeChunks([])}, "there is no chunk; give at least one khop.EdgeTable"),
+        (
+            {BUYS: EdgeChunks([EdgeTable(SOURCES, DESTINATIONS), EdgeTable(SOURCES, DESTINATIONS, COLUMNS)])},
+            "chunk 1 has columns .*'time'.*, the first has {}; give all chunks the same",
+        ),
+        (
+            {BUYS: EdgeChunks([EdgeTable(SOURCES, DESTINATIONS + 500)])},
+            "destinations.*there are 900 'item' nodes",
+        ),
+        (
+            {BUYS: EdgeChunks(chunks({}, 99), reverse=("user", "x", "item"))},
+            "must lead from 'item' to 'user'",
+        ),
+    ],
+)
+def test_chunks_that_do_not_fit_are_refused_and_nothing_remains(
+    edges: dict[tuple[str, str, str], EdgeChunks], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_graph(tmp_path / "g", NODES, edges)
+    assert list(tmp_path.iterdir()) == []
+
+
+SCRIPT = """
+import sys, numpy as np, khop
+from pathlib import Path
+def chunks():
+    for number in range(40):
+        random = np.random.default_rng(number)
+        ends = random.integers(1_000_000, size=(2, 250_000), dtype=np.int32)
+        ends[1, random.random(250_000) < 0.17] = 7
+        yield khop.EdgeTable(ends[0], ends[1], {"w": ends[0]})
+import khop.graph.build, torch
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+import threading, time
+before, peak, end = anonymous(), [0], threading.Event()
+def watch():
+    while not end.wait(0.005):
+        peak[0] = max(peak[0], anonymous())
+thread = threading.Thread(target=watch); thread.start()
+nodes = {"a": khop.NodeTable(1_000_000)}
+khop.write_graph(sys.argv[1], nodes, {"a to a": khop.EdgeChunks(chunks())}, memory=64 << 20, threads=2)
+end.set(); thread.join()
+print(peak[0] - before)
+"""
+
+
+def test_ten_million_edges_with_a_hub_keep_to_a_budget_of_64_mib(tmp_path: Path) -> None:
+    """In memory they would take 220 MB: 22 bytes each."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path / "g"], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 100 << 20
+    assert khop.open_folder(tmp_path / "g").num_edges(("a", "to", "a")) == 10_000_000
+
+
+def saved(folder: GraphFolder, path: Path, sort_by: str | None = None) -> GraphFolder:
+    splits = {name: folder.split(name) for name in folder.split_names}
+    graph = open_csc_graph(folder)
+    return open_folder(save_graph(path, graph, folder.columns(), splits, None, sort_by, origin=folder))
+
+
+def test_a_saved_folder_has_the_arrays_of_its_origin(shop: Path, tmp_path: Path) -> None:
+    origin = open_folder(shop)
+    copy = saved(origin, tmp_path / "copy")
+    assert copy.schema == origin.schema
+    differing = {file for file, entry in copy.arrays.items() if origin.arrays.get(file) != entry}
+    assert differing == set()
+    # Where the rows stood in the tables that the origin was written from is not of the graph.
+    assert {Path(file).name for file in origin.arrays.keys() - copy.arrays.keys()} <= {"edge_id.npy"}
+
+
+def test_sorting_while_saving_is_sorting_while_writing(tmp_path: Path) -> None:
+    by_time = open_folder(write_typed_graph(tmp_path / "by-time"))
+    again = saved(by_time, tmp_path / "again", sort_by="time")
+    assert {file for file, entry in again.arrays.items() if by_time.arrays.get(file) != entry} == set()
+
+
+def test_a_damaged_origin_is_not_copied(shop: Path, tmp_path: Path) -> None:
+    file = shop / "nodes" / "item" / "x.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ValueError, match=r"x\.npy: checksum differs"):
+        khop.open_graph(shop).save(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+TEXT = StringKeys.of([f"name {n * 31}" for n in range(20_000)])
+NUMBERS = np.arange(20_000) * 977 - 5
+
+
+@pytest.mark.parametrize("keys", [TEXT, NUMBERS, TEXT[:0], TEXT[7:9]], ids=["text", "numbers", "none", "two"])
+def test_neither_threads_nor_budget_nor_chunks_change_a_bit(keys: Keys, tmp_path: Path) -> None:
+    index = key_index_of(keys)
+    entries = []
+    for number, (memory, threads, step) in enumerate(
+        ((1 << 16, 1, 700), (1 << 16, 3, 9000), (1 << 30, 2, 10**6))
+    ):
+        folder = tmp_path / str(number)
+        writer = FolderWriter(folder, Meter(0))
+        chunks = [keys[first : first + step] for first in range(0, len(keys), step)]
+        write_ids(writer, "user", kind_of(keys), lambda chunks=chunks: chunks, folder, memory, threads)
+        for name in ("buckets", "rows", "tags"):
+            assert np.array_equal(np.load(folder / f"nodes/user/ids/{name}.npy"), getattr(index, name))
+        entries.append(writer.arrays)
+        assert [path.name for path in folder.iterdir()] == ["nodes"]
+    assert entries[0] == entries[1] == entries[2]
+
+
+def test_a_table_gives_its_keys_in_order(tmp_path: Path) -> None:
+    table = id_table("string")
+    table.append(TEXT)
+    files = []
+    for name, chunks in (("table", partial(table_chunks, table)), ("keys", partial(sliced, TEXT))):
+        writer = FolderWriter(tmp_path / name, Meter(0))
+        write_ids(writer, "user", "string", chunks, tmp_path, 1 << 20, 1)
+        files.append(writer.arrays)
+    assert files[0] == files[1]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.checks import are_reverses, check_splits, checked_reverses, split_group
-from khop.graph.inputs import Given
+from khop.graph.inputs import Given, are_reverses, check_splits, checked_reverses, split_group
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought", "user")
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12)

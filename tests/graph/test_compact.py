@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.graph.test_snapshots import published
 
+from graph.test_snapshots import published
 from khop import NodeTable, compact, open_folder, open_ids, write_graph
-from khop.graph import compact as module
+from khop.graph import snapshots as module
 from khop.graph.snapshots import only_writer, snapshots_of
 from khop.graph.verify import verify_folder
 
@@ -42,7 +42,7 @@ def test_it_works_without_an_exchange_of_folders(graph: Path, monkeypatch: pytes
 KILLED = """
 import os, shutil, signal, sys
 import khop
-from khop.graph import compact as module
+from khop.graph import snapshots as module
 def kill(*_): os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[2] == "exchange": module._exchange = kill
 else: shutil.rmtree = lambda path, **named: None if named else kill()

@@ -11,12 +11,11 @@ import torch
 
 from khop import EdgeTable, Graph, NodeTable, cooccurrence, open_graph, write_graph
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
-from khop.features.store import FeatureStoreBase, Gathered, Wanted
-from khop.features.table import FeatureTable
 from khop.graph.added_edges import with_edges
-from khop.graph.csc_graph import csc_graph_from_edges
-from khop.graph.store import GraphStoreBase
-from khop.rules.rule import Hop
+from khop.graph.features.store import FeatureStoreBase, Gathered, Wanted
+from khop.graph.features.table import FeatureTable
+from khop.graph.rule import Hop
+from khop.graph.store import GraphStoreBase, csc_graph_from_edges
 from khop.schema import NodeType
 
 BUYS = ("user", "buys", "item")

@@ -12,18 +12,17 @@ import torch
 from torch import Tensor
 
 from khop.api.partition import partition_graph
+from khop.data.partition.verify import verify_partition
 from khop.draw import DrawKey, Frontier, Positives, UniformNegatives
 from khop.graph.build import write_graph
-from khop.graph.csc_graph import open_csc_graph
-from khop.graph.store import GraphStore
+from khop.graph.partitions.local_partitions import LocalPartitionGraph
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.rule import Hop
+from khop.graph.store import GraphStore, open_csc_graph
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.graph.verify import verify_folder
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.parts_folder import open_parts
-from khop.partition.verify import verify_partition
-from khop.rules.rule import Hop
-from khop.rules.temporal import Temporal
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.weighted import Weighted
 
 TO = ("n", "to", "n")
 NODES, EDGES = 60, 900

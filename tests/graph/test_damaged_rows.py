@@ -14,13 +14,13 @@ import torch
 import khop
 from khop import EdgeTable, NodeTable, Temporal, UniformNegatives, Weighted, write_graph
 from khop.draw import DrawKey, Frontier, Positives
-from khop.graph.csc_graph import CscGraph, open_csc_graph
 from khop.graph.derived import FOLDER
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.parts_folder import open_parts
-from khop.rules.rule import Hop, Rule
-from khop.rules.temporal import TemporalStrategy
-from khop.rules.uniform import Uniform
+from khop.graph.partitions.local_partitions import LocalPartitionGraph
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.rule import Hop, Rule
+from khop.graph.store import CscGraph, open_csc_graph
+from khop.sampling.rules.temporal import TemporalStrategy
+from khop.sampling.rules.uniform import Uniform
 
 SENT = ("user", "sent", "user")
 NODES, EDGES = 100, 2000
@@ -104,7 +104,7 @@ def cooccurrence(folder: Path, rest: Path) -> object:
 
 def sorted_again(folder: Path, rest: Path) -> object:
     graph = khop.open_graph(folder)
-    return khop.graph.save.save_graph(rest / "s", open_csc_graph(folder), graph.columns, {}, None, "time")
+    return khop.graph.build.save_graph(rest / "s", open_csc_graph(folder), graph.columns, {}, None, "time")
 
 
 def partition(folder: Path, rest: Path) -> object:

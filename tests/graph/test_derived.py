@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from khop.graph import derived
-from khop.graph.derived import Derived
+from khop.graph.derived import Derived, Seal
 from khop.graph.npy import ArrayEntry, write_array
-from khop.graph.sealed import Seal
 
 VECTOR = torch.arange(5) * 3
 

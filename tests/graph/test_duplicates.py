@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.spilled_edges import EDGE_TYPE, LARGE, SMALL, edges_with_hubs, expected, plan_of, written
 
 from khop.graph.edge_runs import EdgeChunk, EdgePlan
+from support.spilled_edges import EDGE_TYPE, LARGE, SMALL, edges_with_hubs, expected, plan_of, written
 
 
 @settings(max_examples=10)

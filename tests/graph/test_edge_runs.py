@@ -1,15 +1,24 @@
-"""Edges on their way to the disk: chunks of any size, several types in one pass, a restart."""
+"""Edges on their way to the disk: chunks of any size, several types in one pass, a restart.
+
+Groups of destinations: the budget decides their number, hubs are divided, and order is kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.spilled_edges import (
+
+from khop.graph.atomic import Meter
+from khop.graph.build import write_edges
+from khop.graph.edge_runs import SOURCE, EdgeChunk, EdgePlan, EdgeRuns, Grouping, spill
+from khop.graph.folder_writer import FolderWriter
+from support.spilled_edges import (
     EDGE_TYPE,
     HOME,
     LARGE,
@@ -20,11 +29,6 @@ from tests.support.spilled_edges import (
     plan_of,
     written,
 )
-
-from khop.graph.edge_runs import EdgeChunk, EdgePlan, EdgeRuns, spill
-from khop.graph.folder_writer import FolderWriter
-from khop.graph.progress import Meter
-from khop.graph.write_edges import write_edges
 
 
 def test_times_of_sources_sort_edges_without_columns(tmp_path: Path) -> None:
@@ -77,4 +81,23 @@ def test_a_failed_task_ends_the_work_with_its_error(tmp_path: Path) -> None:
     runs = EdgeRuns(tmp_path / "runs", EdgePlan(EDGE_TYPE, 1, 1), SMALL, 2)
     with pytest.raises(ValueError, match="row 7 is damaged"):
         spill([runs], [fail])
+    runs.close()
+
+
+@pytest.mark.parametrize("sort_by", ["", "time"])
+@pytest.mark.parametrize("memory", [SMALL, LARGE])
+def test_no_group_exceeds_its_size_even_with_hubs(memory: int, sort_by: str, tmp_path: Path) -> None:
+    chunk = edges_with_hubs(12_000, 5000, 1)
+    runs = EdgeRuns(tmp_path / "runs", plan_of(chunk, 5000, sort_by=sort_by), memory, 1)
+    spill([runs], pieces(chunk, 3000))
+    with ExitStack() as opened:
+        grouping = Grouping.of(runs, opened)
+        groups = [task() for task in grouping.tasks(runs.spill)]
+    edges = [len(group.fields[SOURCE]) for group in groups if group.fields]
+    assert sum(edges) == 12_000
+    assert max(edges) <= grouping.most
+    assert len(edges) == 1 if memory == LARGE else len(edges) >= 12
+    degrees = np.concatenate([group.degrees for group in groups])
+    assert np.array_equal(degrees, np.bincount(chunk.destinations, minlength=5000))
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     runs.close()

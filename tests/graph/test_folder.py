@@ -1,4 +1,13 @@
-"""An opened folder says what it holds at once, maps arrays lazily, and never opens what is damaged."""
+"""An opened folder says what it holds at once, maps arrays lazily, and never opens what is damaged.
+
+A copy starts with a check: one flipped bit of any array is named, an undamaged folder passes.
+
+Columns for gathers: in memory as far as they fit, else read from disk row by row.
+
+The record of an import lies beside the arrays of a graph folder.
+
+Arrays for reads of single rows have the contents of the file, as arrays for other reads do.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +24,25 @@ import numpy as np
 import pytest
 import torch
 
+from data.tables.shop import spec
+from khop import import_tables
 from khop.graph.build import write_graph
-from khop.graph.folder import open_folder
+from khop.graph.folder import (
+    DOCUMENT,
+    feature_columns,
+    import_record,
+    map_sparse_array,
+    open_folder,
+    read_document,
+    refuse_damage,
+    write_documents,
+)
 from khop.graph.manifest import VERSION, fingerprint
+from khop.graph.npy import map_array, write_array
 from khop.graph.tables import EdgeTable, NodeTable
+from khop.graph.verify import document_problems
 from khop.schema import ColumnSpec
+from support.small_folders import write_learnable_graph
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
 
@@ -237,3 +260,106 @@ def test_an_id_of_a_split_that_is_no_node_is_named_with_file_and_row(shop: Path)
         ValueError, match=r"splits/test\.npy: node id 8192 at position 1: must be in \[0, 3\); "
     ):
         folder.split("test")
+
+
+def test_every_byte_is_read_and_reported_once(shop: Path) -> None:
+    folder = open_folder(shop)
+    reports: list[tuple[str, int, int]] = []
+    refuse_damage(folder, lambda *report: reports.append(report))
+    assert reports[-1][1] == reports[-1][2] == sum(entry.bytes for entry in folder.arrays.values())
+    assert {what for what, _, _ in reports} == {f"checking {file}" for file in folder.arrays}
+
+
+def test_a_flipped_bit_of_any_array_is_named(shop: Path) -> None:
+    folder = open_folder(shop)
+    for file in folder.arrays:
+        content = (shop / file).read_bytes()
+        (shop / file).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ValueError, match="checksum differs") as raised:
+            refuse_damage(folder)
+        assert str(shop / file) in str(raised.value)
+        (shop / file).write_bytes(content)
+    refuse_damage(folder)
+
+
+def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
+    digests = write_documents(tmp_path, {"a.json": b'{"b": 1}'})
+    assert read_document(tmp_path, "a.json", digests["a.json"]) == {"b": 1}
+
+
+def test_a_changed_or_missing_document_is_damage(tmp_path: Path) -> None:
+    digests = write_documents(tmp_path, {"a.json": b"{}"})
+    (tmp_path / "a.json").write_bytes(b"[]")
+    with pytest.raises(ValueError, match="checksum differs"):
+        read_document(tmp_path, "a.json", digests["a.json"])
+    with pytest.raises(ValueError, match="is missing"):
+        read_document(tmp_path, "b.json", "")
+
+
+@pytest.mark.parametrize("name", ["../a.json", "a.npy", "b/a.json"])
+def test_names_stay_in_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"must be the name of a \.json file"):
+        write_documents(tmp_path, {name: b"{}"})
+
+
+def test_verify_finds_a_damaged_document(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"{}")
+    assert [finding.file for finding in document_problems(tmp_path, "a.json", "0")] == ["a.json"]
+
+
+def vm_flags(address: int) -> list[str]:
+    """The kernel's flags of the mapping that holds an address; "rr" is advice to expect random reads."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError(hex(address))
+
+
+def test_the_largest_columns_stay_on_disk_where_memory_does_not_hold_all(tmp_path: Path) -> None:
+    rows = 40_000
+    columns = {"x": torch.rand(rows, 8), "y": torch.arange(rows)}
+    folder = open_folder(write_graph(tmp_path / "g", {"a": NodeTable(columns=columns)}, {}))
+    x_bytes, y_bytes = rows * 8 * 4, rows * 8
+    for room, on_disk in [
+        (x_bytes + y_bytes, ""),
+        (x_bytes + y_bytes - 1, "x"),
+        (y_bytes - 1, "xy"),
+        (0, "xy"),
+    ]:
+        found = feature_columns(folder, room)["a"]
+        for name, column in found.items():
+            assert torch.equal(column, columns[name])
+            assert ("rr" in vm_flags(column.data_ptr() + (1 << 17))) == (name in on_disk), (room, name)
+    # A pass from end to end, as `columns` is for, still reads ahead.
+    assert "rr" not in vm_flags(folder.columns()["a"]["x"].data_ptr() + (1 << 17))
+
+
+def test_an_imported_folder_has_a_record_and_others_have_none(tmp_path: Path) -> None:
+    import_tables(spec(), tmp_path / "shop")
+    assert import_record(open_folder(tmp_path / "shop"))["nodes"]["user"]["id"]["column"] == "user_id"
+    graph = write_learnable_graph(tmp_path / "toy")
+    assert import_record(open_folder(graph)) == {}
+    (graph / DOCUMENT).write_text("{}")  # of something else: graph.json does not name it
+    assert import_record(open_folder(graph)) == {}
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    import_tables(spec(), tmp_path / "shop")
+    with (tmp_path / "shop" / DOCUMENT).open("a") as file:
+        file.write(" ")
+    with pytest.raises(ValueError, match=r"import\.json: checksum differs from graph\.json"):
+        import_record(open_folder(tmp_path / "shop"))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5000])
+def test_rows_are_those_of_the_file(tmp_path: Path, rows: int) -> None:
+    path, array = tmp_path / "a.npy", np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
+    entry = write_array(path, "float32", (rows, 3), [array], lambda size: None)
+    found = map_sparse_array(path, entry)
+    assert torch.equal(found, map_array(path, entry))
+    assert np.array_equal(found.numpy(), array)
+    found += 1
+    assert np.array_equal(np.load(path), array)

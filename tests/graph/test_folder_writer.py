@@ -1,14 +1,19 @@
-"""Arrays written piece by piece equal those written at once."""
+"""Arrays written piece by piece equal those written at once.
+
+Arrays that a graph shares with another.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from khop.graph.folder_writer import FolderWriter
-from khop.graph.progress import Meter
+from khop import NodeTable, open_folder, write_graph
+from khop.graph.atomic import Meter
+from khop.graph.folder_writer import FolderWriter, share_files
 
 
 def test_pieces_make_the_same_file_and_entry_as_one_write(tmp_path: Path) -> None:
@@ -39,3 +44,12 @@ def test_an_array_with_too_few_rows_is_not_closed(tmp_path: Path) -> None:
     array.write(np.zeros(1, np.int64))
     with pytest.raises(AssertionError):
         array.close()
+
+
+def test_a_shared_array_has_its_entry(tmp_path: Path) -> None:
+    base = open_folder(write_graph(tmp_path / "base", {"n": NodeTable(ids=["a", "b"])}, {}))
+    out = FolderWriter(tmp_path / "out", Meter(0))
+    share_files(base, out, ["nodes/n/ids/bytes.npy"])
+    assert dict(out.arrays) == {"nodes/n/ids/bytes.npy": base.arrays["nodes/n/ids/bytes.npy"]}
+    files = [folder / "nodes/n/ids/bytes.npy" for folder in (base.path, out.folder)]
+    assert os.path.samefile(*files)

@@ -11,10 +11,10 @@ import torch
 from torch_geometric.data import Data
 
 import khop
-from khop.api.memory_graph import MemoryEdges, memory_graph
-from khop.graph.csc_graph import csc_graph_from_edges
+from khop.api.open_graph import MemoryEdges, memory_graph
 from khop.graph.inputs import Given
 from khop.graph.npy import STORED
+from khop.graph.store import csc_graph_from_edges
 
 BAD = {
     "float32": torch.tensor([[1.0, 2.0], [3.0, float("nan")]]),

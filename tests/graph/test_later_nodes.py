@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.importing.shop import spec, users
 
+from data.tables.shop import spec, users
 from khop import import_tables, open_folder
-from khop.graph.later_nodes import joined_nodes, later_ids
+from khop.graph.node_ids import joined_nodes, later_ids
 
 
 def test_later_nodes_are_found_or_follow_those_of_the_graph(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from khop import NodeTable, open_folder, write_graph
-from khop.graph.linked_files import link_files, link_graph
+from khop.graph.snapshots import link_files, link_graph
 from khop.graph.verify import verify_folder
 
 

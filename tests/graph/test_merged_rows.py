@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph import merged_rows
-from khop.graph.merged_rows import MergedRows, at_end, merged_offsets
+from khop.graph import append_rows as merged_rows
+from khop.graph.append_rows import MergedRows, at_end, merged_offsets
 
 PLACES = st.lists(st.integers(0, 40), max_size=30)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from khop.draw import UniformNegatives
 from khop.graph.needs import NegativeNeed, negative_needs, rule_needs
-from khop.rules.rule import Need, NeedKind
+from khop.graph.rule import Need, NeedKind
 
 BUYS = ("user", "buys", "item")
 

@@ -23,8 +23,8 @@ from khop import (
     write_graph,
 )
 from khop.draw import DrawnNegatives, Positives
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges, open_csc_graph
 from khop.graph.negatives import degree_weights
+from khop.graph.store import CscGraph, csc_graph_from_edges, open_csc_graph
 
 KEY = DrawKey(5)
 BUYS, KNOWS = ("user", "buys", "item"), ("user", "knows", "user")

@@ -1,19 +1,33 @@
-"""The users' own ids in a graph folder: found again, both ways, and checked."""
+"""The users' own ids in a graph folder: found again, both ways, and checked.
+
+Ids of nodes as users give them in Python.
+
+Ids by node are those of the nodes, in their order, in memory of their own.
+
+The names of a folder: ids, class names and units where they are stored, and nothing elsewhere.
+"""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import khop
-from khop.api.open_ids import open_ids
+from khop.api.open_graph import open_ids
+from khop.api.partition import partition_graph
 from khop.graph.folder import open_folder
-from khop.graph.node_ids import first_lost, stored_ids
+from khop.graph.node_ids import IdsHere, Names, first_lost, given_ids, kind_of, label_records, stored_ids
+from khop.graph.partitions.parts_folder import open_parts
 from khop.graph.verify import verify_folder
+from khop.kernels.id_table import StringKeys
+from support.named_shop import RECORD, user_ids, write_named_shop
+from support.small_folders import write_learnable_graph
 
 NAMES = [f"user-{n}" for n in range(500)] + ["", "Ünï", "42"]
 
@@ -104,3 +118,85 @@ def test_an_index_that_leads_elsewhere_is_found_by_verify(tmp_path: Path) -> Non
     (tmp_path / "one" / "graph.json").write_text(json.dumps({**one, "fingerprint": fingerprint(one)}))
     findings = verify_folder(tmp_path / "one")
     assert ["the id of node 1 is not found" in finding.problem for finding in findings] == [True]
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "plain"),
+    [
+        (["b", "a"], "string", ["b", "a"]),
+        (np.array(["b", "ä"]), "string", ["b", "ä"]),
+        (np.array(["b", "a"], object), "string", ["b", "a"]),
+        (["a", "a\0", "\0"], "string", ["a", "a\0", "\0"]),
+        (np.array([3, 1], np.uint8), "int64", [3, 1]),
+        (torch.tensor([3, 1], dtype=torch.int32), "int64", [3, 1]),
+        (StringKeys.of(["b"]), "string", ["b"]),
+    ],
+)
+def test_text_and_integers_are_ids(ids: Any, kind: str, plain: list[Any]) -> None:  # noqa: ANN401
+    keys = given_ids(ids, "node type 'user'")
+    assert kind_of(keys) == kind
+    assert (keys.strings() if isinstance(keys, StringKeys) else keys.tolist()) == plain
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"ids": ["a", "b", "a"]}, r"ids\[2\] is 'a', and so is ids\[0\]: an id names one node; remove one"),
+        ({"ids": np.array([5, 5])}, r"ids\[1\] is 5, and so is ids\[0\]"),
+        ({"ids": ["a"], "count": 2}, "has 2 nodes and 1 ids; give one id per node"),
+        ({"ids": np.array([0.5])}, r"ids\[0\] is 0.5: ids are text or integers of 64 bits"),
+        ({"ids": np.array([1], np.uint64)}, r"ids\[0\] is 1: ids are text or integers"),
+        ({"ids": np.zeros((2, 2), np.int64)}, r"ids have shape \(2, 2\): give one per node"),
+        ({"ids": ["a", None]}, r"ids\[1\] is None"),
+    ],
+)
+def test_what_is_no_id_is_refused_before_anything_is_written(
+    table: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"node type 'user'.*{message}"):
+        khop.write_graph(tmp_path / "g", {"user": khop.NodeTable(**table)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+NODES = torch.tensor([2, 0, 2])
+
+
+def test_ids_of_text_come_in_the_order_of_the_nodes() -> None:
+    ids = IdsHere(StringKeys.of(["a", "", "ü"]))
+    found = ids.at(NODES)
+    assert isinstance(found, StringKeys)
+    assert (ids.kind, len(ids), found.strings()) == ("string", 3, ["ü", "a", "ü"])
+    assert len(ids.at(NODES[:0])) == 0
+
+
+def test_ids_of_integers_are_copies() -> None:
+    stored = np.array([7, -1, 2**62])
+    ids = IdsHere(stored)
+    found = ids.at(NODES)
+    assert isinstance(found, np.ndarray)
+    assert (ids.kind, found.tolist()) == ("int64", [2**62, 7, 2**62])
+    assert not np.shares_memory(found, stored)
+
+
+def test_a_folder_has_the_names_that_were_given(tmp_path: Path) -> None:
+    folder = open_folder(write_named_shop(tmp_path / "shop"))
+    names = Names.of(folder)
+    users = names.ids["user"].at(torch.arange(90))
+    assert isinstance(users, StringKeys)
+    assert users.strings() == user_ids(90)
+    assert label_records(folder) == {t: of_type["label"] for t, of_type in RECORD["nodes"].items()}
+    assert names.labels["user"]["unit"] == "EUR"
+    assert not names.original_ids
+
+
+def test_parts_have_the_ids_from_before_the_partitioning_too(tmp_path: Path) -> None:
+    partition_graph(write_named_shop(tmp_path / "shop"), tmp_path / "parts", 2, method="random")
+    names, nodes = Names.of(open_parts(tmp_path / "parts")), torch.arange(60)
+    originals = names.original_ids["item"].at(nodes)
+    assert sorted(originals) == list(range(60))  # type: ignore[call-overload]
+    assert names.ids["item"].at(nodes).tolist() == [7 * node - 100 for node in originals]  # type: ignore[union-attr]
+
+
+def test_other_graphs_have_no_names(tmp_path: Path) -> None:
+    for names in (Names.of(None), Names.of(open_folder(write_learnable_graph(tmp_path / "graph")))):
+        assert (dict(names.ids), dict(names.labels), dict(names.original_ids)) == ({}, {}, {})

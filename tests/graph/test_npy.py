@@ -1,4 +1,9 @@
-"""Arrays in .npy files: NumPy reads what khop writes, khop refuses what differs from its entry."""
+"""Arrays in .npy files: NumPy reads what khop writes, khop refuses what differs from its entry.
+
+Rows that are compared with their checksum while they are read.
+
+Shapes and dtypes that counts ask for.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.graph.npy import (
+    ID_ARRAYS,
     STORED,
     ArrayEntry,
+    CheckedRows,
+    Expected,
     file_checksum,
     file_problem,
     header_of,
@@ -90,3 +98,39 @@ def test_chunks_are_all_rows_in_order() -> None:
     assert [start for start, _ in chunks] == list(np.cumsum([0, *(len(c) for _, c in chunks[:-1])]))
     assert np.array_equal(np.concatenate([chunk for _, chunk in chunks]), array)
     assert torch.equal(torch.from_numpy(chunks[0][1][:1]), torch.arange(4).view(1, 4))
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (0,), (5, 0)])
+def test_rows_are_read_in_order(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    values = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    entry = write_array(tmp_path / "a.npy", "float32", shape, [values], lambda _: None)
+    rows = CheckedRows(tmp_path / "a.npy", entry)
+    assert (len(rows), rows.row_bytes) == (shape[0], 4 * int(np.prod(shape[1:])))
+    pieces = [rows.read(0, min(2, shape[0])), rows.read(min(2, shape[0]), shape[0])]
+    np.testing.assert_array_equal(np.concatenate(pieces), values)
+
+
+def test_damage_is_an_error_at_the_last_row(tmp_path: Path) -> None:
+    file = tmp_path / "a.npy"
+    entry = write_array(file, "int64", (4,), [np.arange(4)], lambda _: None)
+    content = bytearray(file.read_bytes())
+    content[-30] ^= 4
+    file.write_bytes(content)
+    rows = CheckedRows(file, entry)
+    rows.read(0, 3)
+    with pytest.raises(ValueError, match=r"a.npy: checksum differs from graph.json"):
+        rows.read(3, 4)
+
+
+def test_an_array_fits_by_rows_and_dtype() -> None:
+    entry = ArrayEntry("int64", (3,), 152, "")
+    assert Expected(3, ("int64",)).fits(entry)
+    assert Expected(None, ("int32", "int64")).fits(entry)
+    assert not Expected(4).fits(entry)
+    assert not Expected(3, ("int32",)).fits(entry)
+    assert str(Expected(3)) == "shape (3, ...)"
+
+
+def test_ids_need_a_bucket_more_than_a_power_of_two() -> None:
+    for kind in ("string", "int64"):
+        assert ID_ARRAYS[kind](100)["buckets"].rows == 17

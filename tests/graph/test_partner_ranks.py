@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.partner_ranks import partner_ranks, related_ranks
-from khop.kernels.build_csc import build_csc
-from khop.kernels.csc import Csc
+from khop.graph.negatives import partner_ranks, related_ranks
+from khop.kernels.csc import Csc, build_csc
 
 NODES = 6
 EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 5)), max_size=25)

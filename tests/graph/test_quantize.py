@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
+from khop.graph.inputs import quantize
 from khop.graph.manifest import fingerprint
-from khop.graph.quantize import quantize
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

@@ -1,16 +1,37 @@
-"""Arrays for rules are those of their columns, made once, and refused where rows are not sorted."""
+"""Arrays for rules are those of their columns, made once, and refused where rows are not sorted.
+
+Neighbors that a rule's reference gives are checked before anything uses them.
+
+Rows follow a column of times when the writer is told so, in the folder and for the one who reads it.
+
+Arrays on a device are those of the host, copied on first use and once.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.graph.rule_arrays import RuleArrays, Sources, edge_times
+import khop
+from khop import EdgeTable, NodeTable, open_folder, write_graph
+from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.manifest import fingerprint
+from khop.graph.rule import Hop, Need, NeedKind
+from khop.graph.rule_arrays import RuleArrays, Sources, StoredArrays, edge_times, stored_csc
+from khop.graph.store import csc_graph_from_edges
+from khop.graph.verify import verify_folder
 from khop.kernels.csc import Csc
-from khop.kernels.rising import outline
-from khop.rules.rule import Need, NeedKind
+from khop.kernels.draw_request import DrawRequest
+from khop.kernels.edge_times import outline
 
 TO = ("user", "buys", "item")
 TIMES = st.lists(st.integers(-50, 50), min_size=6, max_size=6)
@@ -78,3 +99,205 @@ def test_times_of_sources_in_other_parts_need_sorted_rows() -> None:
     times = sorted_rows.times(TO, "time")
     assert times is not None
     assert torch.equal(times.values, kept)
+
+
+EDGE_DRAWS_TO = ("node", "to", "node")
+TWO, EDGES = torch.tensor([2]), torch.arange(4)
+NODES = torch.tensor([3, 2, 1, 4], dtype=torch.int32)
+
+
+@dataclass(frozen=True)
+class Given(khop.RuleBase):
+    """A rule with a wrong result."""
+
+    how: Callable[[DrawRequest], Neighbors]
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        return self.how(request)
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        (lambda request: request.neighbors(torch.tensor([4]), EDGES), r"gave a row 4 edges, where most\(2\)"),
+        (lambda request: request.neighbors(TWO, EDGES), "offsets do not split 4 edges into 1 rows"),
+        (lambda request: request.neighbors(TWO, EDGES[2:] + 1), "gave an edge of another row; draw from"),
+        (lambda request: request.neighbors(TWO, EDGES[:2], torch.ones(2)), "gave weights, where has_weights"),
+        (lambda request: request.neighbors(TWO, EDGES[:2], TWO), "weights are torch.int64"),
+        (lambda request: Neighbors(torch.tensor([0, 2]), NODES[:2]), "gave no edges; make Neighbors by"),
+        (lambda request: Neighbors(torch.tensor([0, 2]), NODES[:2], EDGES[2:]), "nodes are not the sources"),
+    ],
+)
+def test_a_wrong_result_of_a_rule_is_named(how: Callable[[DrawRequest], Neighbors], problem: str) -> None:
+    ends = torch.tensor([*NODES.tolist(), 0]), torch.tensor([0, 0, 0, 0, 1])
+    graph = csc_graph_from_edges({"node": 5}, {EDGE_DRAWS_TO: ends})
+    with pytest.raises(ValueError, match=f"edge type .*Given.*{problem}"):
+        graph.sample_hop(
+            {"node": Frontier(torch.tensor([0]))}, Hop(1, {EDGE_DRAWS_TO: 2}, Given(how)), DrawKey(0)
+        )
+
+
+KNOWS, SENDS = ("person", "knows", "person"), ("mail", "sent-to", "person")
+SINCE = torch.tensor([5, 9, 3, 7, 3])
+ROW_ORDER_EDGES = {
+    KNOWS: EdgeTable(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([1, 0, 1, 0, 1]), {"time": SINCE}),
+    SENDS: EdgeTable(torch.tensor([2, 1, 0]), torch.tensor([3, 3, 3])),
+}
+ROW_ORDER_NODES = {
+    "person": NodeTable(5),
+    "mail": NodeTable(columns={"time": np.array([1, 3, 2], np.int32)}, splits={"train": np.array([1])}),
+}
+
+
+def test_edges_follow_their_own_times_or_those_of_their_sources(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = write_graph(
+        tmp_path / "g",
+        ROW_ORDER_NODES,
+        ROW_ORDER_EDGES,
+        sort_by="time",
+        notice=lambda what, done, total: told.append(what),
+    )
+    folder = open_folder(path)
+    assert folder.csc(KNOWS).indices.tolist() == [3, 1, 2, 4, 0]
+    assert folder.columns()[KNOWS]["time"].tolist() == [7, 9, 3, 3, 5]
+    assert folder.edge_id(KNOWS).tolist() == [3, 1, 2, 4, 0]
+    assert folder.csc(SENDS).indices.tolist() == [0, 2, 1]
+    assert [edge.row_order for edge in folder.manifest.edges] == ["time", "time"]
+    assert [what for what in told if "were not in the order" in what] == [
+        "rows of person__knows__person were not in the order of 'time': sorted",
+        "rows of mail__sent-to__person were not in the order of 'time': sorted",
+    ]
+    assert verify_folder(path) == []
+
+
+def test_rows_that_are_in_order_stay_and_nothing_is_said(tmp_path: Path) -> None:
+    told: list[str] = []
+    in_order = {KNOWS: replace(ROW_ORDER_EDGES[KNOWS], columns={"time": torch.arange(5)})}
+    path = write_graph(
+        tmp_path / "g", ROW_ORDER_NODES, in_order, sort_by="time", notice=lambda what, *_: told.append(what)
+    )
+    assert open_folder(path).csc(KNOWS).indices.tolist() == [1, 3, 0, 2, 4]
+    assert not any("were not in the order" in what for what in told)
+
+
+def test_types_without_times_keep_their_order(tmp_path: Path) -> None:
+    nodes = ROW_ORDER_NODES | {"mail": NodeTable(3)}
+    folder = open_folder(write_graph(tmp_path / "g", nodes, ROW_ORDER_EDGES, sort_by="time"))
+    assert folder.csc(SENDS).indices.tolist() == [2, 1, 0]
+    assert folder.manifest.edge(SENDS).row_order == "input"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "by", "message"),
+    [
+        (
+            ROW_ORDER_NODES,
+            ROW_ORDER_EDGES,
+            "when",
+            r"sort_by 'when': no such column of times; there are .*'mail': \['time'\]",
+        ),
+        (ROW_ORDER_NODES, ROW_ORDER_EDGES, "input", "sort_by 'input': no such column"),
+        (
+            ROW_ORDER_NODES,
+            {KNOWS: replace(ROW_ORDER_EDGES[KNOWS], columns={"time": SINCE.float()})},
+            "time",
+            r"'time' is float32 of shape \(5,\): times are whole numbers",
+        ),
+    ],
+    ids=["unknown", "the word for none", "no whole numbers"],
+)
+def test_a_column_that_is_no_time_is_named(
+    tmp_path: Path,
+    nodes: dict[str, NodeTable],
+    edges: dict[tuple[str, str, str], EdgeTable],
+    by: str,
+    message: str,
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_graph(tmp_path / "g", nodes, edges, sort_by=by)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_verify_finds_rows_that_do_not_follow_their_column(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "g", ROW_ORDER_NODES, {KNOWS: ROW_ORDER_EDGES[KNOWS]})
+    lying = (path / "graph.json").read_text().replace('"row_order": "input"', '"row_order": "time"')
+    (path / "graph.json").write_text(_with_fingerprint(lying))
+    (finding,) = verify_folder(path)
+    assert finding.file == "edges/person__knows__person/indices.npy"
+    assert "row_order is 'time', but the edge at position 1 is earlier" in finding.problem
+
+
+def test_a_row_order_that_is_no_column_does_not_open(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "g", ROW_ORDER_NODES, {KNOWS: ROW_ORDER_EDGES[KNOWS]})
+    lying = (path / "graph.json").read_text().replace('"row_order": "input"', '"row_order": "when"')
+    (path / "graph.json").write_text(_with_fingerprint(lying))
+    with pytest.raises(ValueError, match="row_order 'when': no such column"):
+        open_folder(path)
+
+
+def _with_fingerprint(text: str) -> str:
+    document = json.loads(text)
+    del document["fingerprint"]
+    return json.dumps({**document, "fingerprint": fingerprint(document)})
+
+
+STORED_ARRAYS_TO = ("node", "to", "node")
+COLUMNS = {
+    STORED_ARRAYS_TO: {"time": torch.tensor([1, 5, 2, 9]), "weight": torch.tensor([1.0, 3.0, 1.0, 1.0])}
+}
+ENDS = (torch.tensor([0, 1, 2, 0]), torch.tensor([1, 1, 2, 2]))
+GRAPH = csc_graph_from_edges({"node": 3}, {STORED_ARRAYS_TO: ENDS}, columns=COLUMNS, sort_by="time")
+
+
+class Copies:
+    """A memory of its own: it clones each tensor, and counts."""
+
+    def __init__(self) -> None:
+        self.made: list[torch.Tensor] = []
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.made.append(tensor.clone())
+        return self.made[-1]
+
+
+def test_each_array_is_copied_once_also_by_threads() -> None:
+    copies, made = Copies(), GRAPH.draws.arrays
+    stored = StoredArrays(
+        made, {STORED_ARRAYS_TO: stored_csc(GRAPH.csc(STORED_ARRAYS_TO), copies)}, {}, copies
+    )
+    assert len(copies.made) == 2
+    stored.prepare(Need(NeedKind.WEIGHT_SUMS, STORED_ARRAYS_TO, "weight"))
+    assert len(copies.made) == 2  # prepared on the host
+    with ThreadPoolExecutor(4) as pool:
+        sums = list(pool.map(lambda _: stored.weight_sums(STORED_ARRAYS_TO, "weight"), range(8)))
+    assert len(copies.made) == 4
+    own = made.weight_sums(STORED_ARRAYS_TO, "weight")
+    assert own is not None
+    for each in sums:
+        assert each is sums[0]
+        assert each is not None
+        assert torch.equal(each.values, own.values)
+        assert torch.equal(each.outline, own.outline)
+        assert each.values.data_ptr() != own.values.data_ptr()
+
+
+def test_every_kind_of_array_is_that_of_the_host() -> None:
+    stored = StoredArrays(GRAPH.draws.arrays, {STORED_ARRAYS_TO: GRAPH.csc(STORED_ARRAYS_TO)}, {}, Copies())
+    times, own = stored.times(STORED_ARRAYS_TO, "time"), stored.own_times(STORED_ARRAYS_TO, "time")
+    assert times is not None
+    assert times.values.tolist() == [1, 5, 2, 9]
+    assert own is not None
+    assert own.edges is not None
+    assert own.edges.tolist() == [1, 5, 2, 9]
+    assert stored.source_ids(STORED_ARRAYS_TO).tolist() == [0, 1, 2, 0]
+    column = stored.column(STORED_ARRAYS_TO, "weight")
+    assert column is not None
+    assert torch.equal(column, COLUMNS[STORED_ARRAYS_TO]["weight"])
+    assert stored.column(STORED_ARRAYS_TO, "price") is stored.weight_sums(STORED_ARRAYS_TO, "price") is None
+
+
+def test_damaged_edges_are_not_copied() -> None:
+    damaged = Csc(torch.tensor([0, 3, 2]), torch.tensor([0, 1]), 2)
+    with pytest.raises(ValueError, match="indptr"):
+        stored_csc(damaged, Copies())

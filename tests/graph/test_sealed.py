@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from khop.graph.derived import Seal, Source, read_sealed, sealed_problem, source_of, write_sealed
 from khop.graph.npy import unchecked_entry, write_array
-from khop.graph.sealed import Seal, Source, read_sealed, sealed_problem, source_of, write_sealed
 
 VALUES = torch.arange(40) * 3
 ENTRY = unchecked_entry("int64", (40,))

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import khop
-from khop.features.store import Rows
-from khop.graph.inputs import Given
-from khop.graph.sparse_column import check_sparse
+from khop.graph.features.store import Rows
+from khop.graph.inputs import Given, check_sparse
 from khop.graph.verify import verify_folder
-from khop.kernels.sparse_column import SparseRows
+from khop.kernels.lazy_rows import SparseRows
 
 WIDTH = 40
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.spilled_edges import LARGE, SMALL, edges_with_hubs, expected, plan_of, written
+
+from support.spilled_edges import LARGE, SMALL, edges_with_hubs, expected, plan_of, written
 
 
 @settings(max_examples=20)

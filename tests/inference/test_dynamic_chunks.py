@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch.distributed import HashStore
 
-from khop.inference.dynamic_chunks import DynamicChunks, Taken
+from khop.distributed.processes.group import ALONE, Group
+from khop.inference.chunks import DynamicChunks, Taken
 from khop.inference.stages import Stage
 from khop.loading.ordered_map import InFlight
-from khop.runtime.group import ALONE, Group
 
 STAGE = Stage(0, "node", 23, 2, torch.empty(0, 1))
 MISSING = [0, 2, 3, 5, 7, 8, 11]

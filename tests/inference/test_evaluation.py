@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.features.table import FeatureTable
+from khop.graph.features.table import FeatureTable
 from khop.inference.evaluation import scores
 from khop.training.tasks import NodeClassification
 from support.small_graphs import one_type

@@ -11,21 +11,18 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.api.connect import graph_on
-from khop.api.memory_graph import MemoryEdges, memory_graph
+from khop.api.open_graph import MemoryEdges, memory_graph
+from khop.api.serve import graph_on
 from khop.batch import Batch
-from khop.features.store import Rows
-from khop.inference.exact_draws import ExactDraws
-from khop.inference.node_outputs import layerwise_inference, sampled_inference
+from khop.graph.features.store import Rows
+from khop.graph.rule import Rule
+from khop.inference.node_outputs import ExactDraws, layerwise_inference, sampled_inference
 from khop.loading.columns import ColumnChoice
-from khop.models.edge_predictor import EdgePredictor
-from khop.models.link_predictor import LinkPredictor
+from khop.models.link_predictor import EdgePredictor, LinkPredictor
 from khop.models.sage import SAGE
-from khop.rules.rule import Rule
-from khop.rules.sum import Sum
-from khop.rules.symmetric_sum import SymmetricSum
-from khop.rules.top_k import TopK
-from khop.sampling.fanouts import Fanout
+from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.rules.top_k import TopK
+from khop.sampling.sampler import Fanout
 from khop.schema import EdgeType
 from support.in_process import exchange_with
 

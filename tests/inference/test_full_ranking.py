@@ -1,4 +1,9 @@
-"""Full ranking is that of its definition, ties included, however the work is cut into chunks."""
+"""Full ranking is that of its definition, ties included, however the work is cut into chunks.
+
+The best candidates, in blocks of any size, are those of a stable sort of all scores.
+
+Filtered ranking of both ends equals brute force, triple by triple.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics.functional.retrieval import retrieval_normalized_dcg
 
-from khop.inference.full_ranking import FullRanking, full_ranking
+from khop import triple_ranking
+from khop.inference.full_ranking import Best, FullRanking, full_ranking
+from khop.models.decoders import RELATION_DECODERS, DecoderKind, DistMult, RelationDecoder
 from reference.orders import orders
+from support.knowledge import ENTITIES, RELATIONS, Triples
 
 few = st.sampled_from([0.0, 0.5, -1.0, 3.0])
 
@@ -110,3 +118,116 @@ def test_pairs_that_are_no_ids_are_named() -> None:
         full_ranking(
             lambda queries: torch.rand(queries.numel(), 3), torch.ones(2, 1), torch.ones(2, 0).long(), 3
         )
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=4),
+    st.integers(1, 9),
+    st.integers(1, 8),
+    st.sets(st.tuples(st.integers(0, 3), st.integers(0, 6))),
+    st.lists(st.booleans(), min_size=7, max_size=7),
+)
+def test_blocks_do_not_change_them(
+    rows: list[list[int]], k: int, block: int, left_out: set[tuple[int, int]], allowed: list[bool]
+) -> None:
+    pairs = sorted(pair for pair in left_out if pair[0] < len(rows))
+    scores = torch.tensor(rows, dtype=torch.float32)
+    ends = torch.tensor([*zip(*pairs, strict=True)] or [[], []], dtype=torch.int64)
+    best = Best.of(
+        lambda span: scores[:, span], 7, k, (ends[0], ends[1]), torch.tensor(allowed), block_size=block
+    )
+    for query, row in enumerate(rows):
+        wanted = [c for c in range(7) if allowed[c] and (query, c) not in left_out]
+        wanted = sorted(wanted, key=lambda candidate: -row[candidate])[:k]
+        assert best.candidates[query].tolist() == wanted + [-1] * (k - len(wanted))
+        shown = best.scores[query].tolist()
+        assert shown == [row[c] for c in wanted] + [float("-inf")] * (k - len(wanted))
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"recommend: the score at .* is nan"):
+        Best.of(lambda span: torch.full((1, 2), torch.nan), 2, 1, (none, none))
+
+
+TRIPLES = Triples.drawn()
+HELD_OUT, TRAINED = TRIPLES.all[:, ::4], torch.cat([TRIPLES.all[:, n::4] for n in (1, 2, 3)], dim=1)
+
+
+def made(kind: DecoderKind) -> tuple[RelationDecoder, Tensor]:
+    torch.manual_seed(2)
+    decoder = RELATION_DECODERS[kind](6, RELATIONS).double()
+    return decoder.requires_grad_(False), torch.randn(ENTITIES, 6, dtype=torch.float64)
+
+
+def reciprocal(scores: list[float], own: int, left_out: set[int]) -> float:
+    above = sum(s > scores[own] for node, s in enumerate(scores) if node not in left_out)
+    tied = sum(s == scores[own] for node, s in enumerate(scores) if node not in left_out and node != own)
+    return sum(1 / place for place in range(above + 1, above + tied + 2)) / (tied + 1)
+
+
+def triple_ranking_brute_force(
+    decoder: RelationDecoder, rows: Tensor, known: set[tuple[int, ...]]
+) -> tuple[float, float]:
+    """Mean reciprocal ranks of destinations and of sources."""
+    tails, heads = [], []
+    for s, r, d in HELD_OUT.T.tolist():
+        # Grids equal scores up to rounding, which may order equal scores; tests of decoders compare them.
+        of_tails = decoder.grid(rows[s : s + 1], rows, torch.tensor([r]))[0].tolist()
+        of_heads = decoder.source_grid(rows, rows[d : d + 1], torch.tensor([r]))[0].tolist()
+        every = range(ENTITIES)
+        tails.append(reciprocal(of_tails, d, {n for n in every if (s, r, n) in known and n != d}))
+        heads.append(reciprocal(of_heads, s, {n for n in every if (n, r, d) in known and n != s}))
+    return sum(tails) / len(tails), sum(heads) / len(heads)
+
+
+@pytest.mark.parametrize("kind", list(RELATION_DECODERS))
+@pytest.mark.parametrize("setting", ["raw", "filtered"])
+def test_both_ends_equal_brute_force(kind: DecoderKind, setting: str) -> None:
+    decoder, rows = made(kind)
+    every = {tuple(triple) for triple in TRIPLES.all.T.tolist()}
+    tails, heads = triple_ranking_brute_force(decoder, rows, every if setting == "filtered" else set())
+    known = TRAINED if setting == "filtered" else None
+    if known is not None:
+        known = torch.cat([known, HELD_OUT], dim=1)
+    found = triple_ranking(decoder, rows, rows, HELD_OUT, known)
+    assert found.destinations.mrr == pytest.approx(tails, abs=1e-12)
+    assert found.sources.mrr == pytest.approx(heads, abs=1e-12)
+    assert found.mrr == pytest.approx((tails + heads) / 2, abs=1e-12)
+    assert found.destinations.pairs == HELD_OUT.shape[1]
+    assert 0 <= found.hits[1] <= found.hits[3] <= found.hits[10] <= 1
+
+
+def test_equal_scores_have_the_mean_over_all_orders() -> None:
+    decoder = DistMult(6, RELATIONS).double().requires_grad_(False)
+    nn.init.zeros_(decoder.relation)
+    rows = torch.ones(ENTITIES, 6, dtype=torch.float64)
+    every = {tuple(triple) for triple in TRIPLES.all.T.tolist()}
+    tails, heads = triple_ranking_brute_force(decoder, rows, every)
+    found = triple_ranking(decoder, rows, rows, HELD_OUT, TRIPLES.all)
+    assert found.destinations.mrr == pytest.approx(tails, abs=1e-12)
+    assert found.sources.mrr == pytest.approx(heads, abs=1e-12)
+
+
+def test_known_pairs_do_not_count_and_chunks_change_nothing() -> None:
+    scores = torch.tensor([[5.0, 4.0, 3.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
+    held_out, known = torch.tensor([[0, 0, 1], [1, 2, 0]]), torch.tensor([[0, 0, 1], [0, 1, 3]])
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    for chunk_bytes in (1, 1 << 20):
+        found = full_ranking(
+            lambda q: scores[q], held_out, nothing, 4, [1, 2], known=known, chunk_bytes=chunk_bytes
+        )
+        assert found.mrr == pytest.approx((1 + 1 + 1 / 3) / 3)
+        assert found.hits == pytest.approx({1: 2 / 3, 2: 2 / 3})
+        raw = full_ranking(lambda q: scores[q], held_out, nothing, 4, [1, 2], chunk_bytes=chunk_bytes)
+        assert raw.mrr == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
+
+
+def test_unfit_triples_are_errors() -> None:
+    decoder, rows = made("transe")
+    with pytest.raises(ValueError, match=r"give int64 \(3, n\)"):
+        triple_ranking(decoder, rows, rows, HELD_OUT[:2])
+    with pytest.raises(ValueError, match="relations from 0 to 9, the decoder has 4"):
+        triple_ranking(decoder, rows, rows, torch.tensor([[0, 1], [0, 9], [1, 2]]))
+    with pytest.raises(ValueError, match="give a decoder of relations"):
+        triple_ranking(nn.Linear(1, 1), rows, rows, HELD_OUT)

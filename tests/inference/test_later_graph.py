@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.inference.later_graph import JoinedGraph, Neighborhood
 
 EDGE = ("n", "to", "n")

@@ -1,4 +1,9 @@
-"""Held-out links are scored from the rows of all nodes: what batches would give, in any chunks."""
+"""Held-out links are scored from the rows of all nodes: what batches would give, in any chunks.
+
+Outputs of edges: exact over all neighbors, alike in every chunk, and the same over servers.
+
+Scores of links over samples: exact over all neighbors, and alike in every chunk.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,30 @@ from torch_geometric.data import HeteroData
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
 import khop
-from khop.api.evaluate import evaluate_links
+from khop.api.inference import evaluate_edges, evaluate_links
 from khop.api.open_graph import Graph
 from khop.draw import GivenNegatives, NegativeMode, UniformNegatives
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import csc_graph_from_edges
 from khop.inference import link_evaluation
-from khop.inference.link_evaluation import link_scores, node_rows, with_negatives
+from khop.inference.chunks import InferenceWork
+from khop.inference.link_evaluation import (
+    exact_edge_outputs,
+    link_scores,
+    node_rows,
+    sampled_edge_outputs,
+    sampled_link_scores,
+    with_negatives,
+)
+from khop.inference.node_outputs import ALL_NEIGHBORS
 from khop.inference.stages import Stage, row_table
+from khop.loading.columns import ColumnChoice
 from khop.models.decoders import DecoderKind
-from khop.sampling.link_seeds import Links
+from khop.models.link_predictor import EdgePredictor
+from khop.sampling.links.link_seeds import Links
+from khop.sampling.links.links import LinkSampler
 from khop.schema import EdgeType
-from khop.training.link_prediction import LinkPrediction
+from khop.training.edge_tasks import EdgeClassification, LinkPrediction
 from support.small_links import BUYS, ON, WIDTH, LinkBatches, graph, links, predictor
 
 TYPES = ("user", "item", "tag", "item")
@@ -261,3 +278,88 @@ def test_places_are_counted_up_to_any_k(k: int) -> None:
 def test_a_metric_that_does_not_exist_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=r"must be one of mrr, .*hits@K, recall@K, ndcg@K"):
         evaluate_links(predictor(), graph(), links(3), metrics=[name])
+
+
+def model_of() -> EdgePredictor:
+    torch.manual_seed(2)
+    return EdgePredictor.of(predictor("dot").encoder, [BUYS, ON], 5, 3).double()
+
+
+def labeled() -> khop.Links:
+    given = links(0)
+    return khop.Links(given.edges, {t: torch.arange(n) % 4 - 1 for t, n in given.counts.items()})
+
+
+@pytest.mark.parametrize("chunk_size", [3, 100])
+def test_exact_outputs_are_those_of_the_heads_over_the_rows_of_all_nodes(chunk_size: int) -> None:
+    model, whole, given = model_of(), graph(), labeled()
+    work = InferenceWork(chunk_size)
+    found = exact_edge_outputs(model, whole, whole.features, given, work, ALL_NEIGHBORS)
+    rows = node_rows(model.encoder, whole, whole.features, TYPES)
+    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
+    sampler = LinkSampler(whole, [-1, -1])
+    sampled = sampled_edge_outputs(model, sampler, whole.features, given, columns, work)
+    for edge_type, (sources, destinations) in given.edges.items():
+        expected = model.head(edge_type)(rows[edge_type[0]][sources], rows[edge_type[2]][destinations])
+        torch.testing.assert_close(found[edge_type], expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(sampled[edge_type], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_edge_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
+    model, whole, sampler = model_of(), graph(), LinkSampler(graph(), [2, 1], trees="disjoint")
+    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
+    first, second, other = (
+        sampled_edge_outputs(model, sampler, whole.features, labeled(), columns, InferenceWork(size), seed)
+        for size, seed in ((2, 0), (23, 0), (23, 1))
+    )
+    torch.testing.assert_close(first[BUYS], second[BUYS], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(second[BUYS], other[BUYS])
+
+
+def test_a_score_is_that_of_the_outputs() -> None:
+    model, whole, task = model_of(), khop.Graph.of(graph()), EdgeClassification(BUYS, "stars")
+    outputs = exact_edge_outputs(model, whole, whole.features, labeled(), InferenceWork(100), ALL_NEIGHBORS)[
+        BUYS
+    ]
+    labels = torch.arange(outputs.shape[0]) % 4 - 1
+    expected = float((outputs.argmax(1) == labels)[labels >= 0].double().mean())
+    assert evaluate_edges(model, whole, labeled(), task) == expected
+    assert evaluate_edges(model, whole, labeled(), task, fanouts=[-1, -1], columns=["x"]) == expected
+
+
+def test_links_without_labels_and_other_models_are_errors() -> None:
+    model, whole, task = model_of(), khop.Graph.of(graph()), EdgeClassification(BUYS, "stars")
+    with pytest.raises(ValueError, match="links without labels cannot be evaluated"):
+        evaluate_edges(model, whole, links(0), task)
+    with pytest.raises(ValueError, match=r"links of .*: there are none to evaluate"):
+        evaluate_edges(model, whole, labeled(), EdgeClassification("a b c", "stars"))
+    with pytest.raises(ValueError, match=r"evaluate_edges of a LinkPredictor: it takes a khop.models.EdgePr"):
+        evaluate_edges(predictor("dot"), whole, labeled(), task)
+
+
+@pytest.mark.parametrize("chunk_size", [3, 100])
+def test_sampled_scores_of_all_neighbors_are_the_exact_ones(chunk_size: int) -> None:
+    model, whole = predictor("mlp"), graph()
+    exact = link_scores(model, row_table(node_rows(model.encoder, whole, whole.features, TYPES)), links(3))
+    sampler = LinkSampler(whole, [-1, -1], negatives=GivenNegatives(NegativeMode.TRIPLET))
+    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
+    sampled = sampled_link_scores(
+        model, sampler, whole.features, links(3), columns, InferenceWork(chunk_size)
+    )
+    for edge_type in (BUYS, ON):
+        for ours, theirs in zip(sampled[edge_type], exact[edge_type], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
+    model, whole = predictor("mlp"), graph()
+    sampler = LinkSampler(whole, [2, 1], negatives=GivenNegatives(NegativeMode.TRIPLET), trees="disjoint")
+    columns = ColumnChoice.of(whole.schema, ["x"], (), ())
+    first, second, other = (
+        sampled_link_scores(model, sampler, whole.features, links(3), columns, InferenceWork(size), seed)[
+            BUYS
+        ][1]
+        for size, seed in ((2, 0), (23, 0), (23, 1))
+    )
+    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(second, other)

@@ -1,4 +1,9 @@
-"""Exact inference is the full-graph forward pass, computed in chunks; sampled inference takes any model."""
+"""Exact inference is the full-graph forward pass, computed in chunks; sampled inference takes any model.
+
+Rows of nodes come from one store and columns of edges from another, in one gather.
+
+Inputs of an evaluation by forward(batch): the columns and hops of whoever names them first.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +17,32 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from khop.batch import Adjacency, Batch, Block
+from khop.distributed.processes.group import Group
 from khop.draw import DrawKey
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import csc_graph_from_edges
-from khop.inference.node_outputs import layerwise_inference, sampled_inference
+from khop.graph.features.store import Rows
+from khop.graph.features.table import FeatureTable
+from khop.graph.rule import Rule
+from khop.graph.store import csc_graph_from_edges
+from khop.inference.node_outputs import (
+    BesideRows,
+    all_neighbors,
+    columns_read,
+    evaluation_sampler,
+    layerwise_inference,
+    sampled_inference,
+)
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
 from khop.loading.ordered_map import InFlight
-from khop.models.layer_sum import aggregated
+from khop.models.layer import aggregated
 from khop.models.sage import SAGE
-from khop.models.sequential import Sequential
-from khop.rules.rule import Rule
-from khop.rules.sum import Sum
-from khop.rules.temporal import Temporal
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
-from khop.runtime.group import Group
-from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import Seeds
+from khop.models.stack import Sequential
+from khop.sampling.rules.sum import Sum
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.sampling.sampler import Expansion, NeighborSampler
+from khop.sampling.seeds import Seeds
 from support.small_graphs import SmallGraph, one_type, shop
 
 GRAPHS = [pytest.param(one_type, "node", id="one-type"), pytest.param(shop, "item", id="shop")]
@@ -352,3 +365,64 @@ def test_a_chunk_that_a_thread_gets_while_another_finds_none_left_is_computed() 
         group=SlowToAsk(),
     )
     assert torch.equal(rows[1:], x[1:3])
+
+
+EDGE = ("n", "to", "n")
+
+
+def test_nodes_and_edges_have_a_store_each() -> None:
+    rows = FeatureTable({"n": {"values": torch.arange(6.0).view(3, 2)}})
+    below = FeatureTable({"n": {"x": torch.zeros(3)}, EDGE: {"r": torch.arange(4)}})
+    store = BesideRows(rows, below)
+    assert set(store.specs) == {"n", EDGE}
+    assert set(store.specs["n"]) == {"values"}
+    wanted = {"n": Rows(torch.tensor([2]), ("values",)), EDGE: Rows(torch.tensor([3, 0]), ("r",))}
+    for found in (store.gather(wanted), store.with_threads(2).gather(wanted)):
+        assert found["n"]["values"].tolist() == [[4, 5]]
+        assert found[EDGE]["r"].tolist() == [3, 0]
+    assert not store.is_collective
+    assert len(store.local_rows(EDGE)) >= 4
+
+
+GRAPH = shop()
+SCHEMA = GRAPH.store.schema
+BUYS, HAS = ("user", "buys", "item"), ("item", "has", "tag")
+
+
+class Reading(nn.Module):
+    """A model that names its columns and its hops."""
+
+    input_columns = ("x",)
+    num_layers = 3
+
+
+def test_columns_are_the_given_ones_or_the_models_or_the_loaders_or_all_but_labels() -> None:
+    loaders = ColumnChoice({"item": ("x",)}, {}, {"item": ("y",)})
+    plain = nn.Linear(1, 1)
+    assert columns_read(Reading(), SCHEMA, {"user": ["x"]}, loaders).of_nodes == {"user": ("x",)}
+    assert columns_read(Reading(), SCHEMA, None, loaders).of_nodes == {"user": ("x",), "item": ("x",)}
+    of_loader = columns_read(plain, SCHEMA, None, loaders)
+    assert (of_loader.of_nodes, of_loader.of_seeds) == ({"item": ("x",)}, {})
+    of_all = columns_read(plain, SCHEMA, None, None).of_nodes
+    assert {t: names for t, names in of_all.items() if names} == {"user": ("x",), "item": ("x",)}
+
+
+def test_a_sampler_has_the_settings_of_the_loaders() -> None:
+    like = NeighborSampler(GRAPH.store, [2], expansion=Expansion.SUBGRAPH)
+    made = evaluation_sampler(GRAPH.store, [-1, -1], ColumnChoice({}, {}, {}), like)
+    assert isinstance(made, NeighborSampler)
+    assert (made.expansion, made.num_layers) == (Expansion.SUBGRAPH, 2)
+    plain = evaluation_sampler(GRAPH.store, [-1], ColumnChoice({}, {BUYS: ("w",)}, {}), None)
+    assert isinstance(plain, NeighborSampler)
+    assert plain.hops[0].edge_ids
+
+
+def test_hops_are_the_samplers_or_the_models() -> None:
+    followed = NeighborSampler(GRAPH.store, [{BUYS: 2, "*": 0}, {HAS: 1, BUYS: 1, "*": 0}])
+    exact = all_neighbors(nn.Linear(1, 1), followed, warn=False)
+    hops = NeighborSampler(GRAPH.store, exact).hops
+    assert [{t for t, fanout in hop.fanouts.items() if fanout} for hop in hops] == [{BUYS}, {BUYS, HAS}]
+    with pytest.warns(UserWarning, match="Reading does not expose its layers: .* 3 hops deep"):
+        assert list(all_neighbors(Reading(), None, warn=True)) == [-1, -1, -1]
+    with pytest.raises(ValueError, match="the number of hops is unknown"):
+        all_neighbors(nn.Linear(1, 1), None, warn=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from khop.inference.collective_chunks import InferenceWork
-from khop.inference.exact_draws import ALL_NEIGHBORS
-from khop.inference.link_evaluation import node_rows
-from khop.inference.pair_scores import pair_scores
+from khop.inference.chunks import InferenceWork
+from khop.inference.link_evaluation import node_rows, pair_scores
+from khop.inference.node_outputs import ALL_NEIGHBORS
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE
 from support.small_graphs import shop

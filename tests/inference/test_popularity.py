@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from khop.inference.dynamic_chunks import DynamicChunks
-from khop.inference.link_evaluation import mean_metrics
-from khop.inference.popularity import popularity_scores
-from khop.sampling.link_seeds import Links
+from khop.inference.chunks import DynamicChunks
+from khop.inference.link_evaluation import mean_metrics, popularity_scores
+from khop.sampling.links.link_seeds import Links
 
 BUYS, KNOWS = ("user", "buys", "item"), ("user", "knows", "user")
 

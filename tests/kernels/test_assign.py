@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import khop._core as _core
 from khop.kernels.assign import MOST_PARTS, Assigner, InEdges, Limit, Score
-from khop.kernels.build_csc import build_csc
+from khop.kernels.csc import build_csc
 from reference.assign import PlainAssigner
 from reference.hops import PlainGraph
 from support.random_graphs import graphs

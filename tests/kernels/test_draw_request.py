@@ -8,9 +8,9 @@ import torch
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import RowLimits
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
 from khop.kernels.sample_hop import sample_hop
-from khop.rules.uniform import Uniform
+from khop.sampling.rules.uniform import Uniform
 from support.draws import rising, uniform_request
 
 CSC = Csc(torch.tensor([0, 4, 6]), torch.tensor([9, 8, 7, 6, 5, 4], dtype=torch.int32))

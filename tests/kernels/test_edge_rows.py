@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.kernels.edge_rows import edge_rows, rows_of_destinations, rows_of_sources, searched_rows
+from khop.kernels.segment import edge_rows, rows_of_destinations, rows_of_sources, searched_rows
 from support.host_reads import counting
 from support.padded_batches import UNUSED
 from support.triton_rows import DEVICE

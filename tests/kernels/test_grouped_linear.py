@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.grouped_linear import TILE, grouped_linear, grouped_linear_reference
+from khop.kernels.linear import TILE, grouped_linear, grouped_linear_reference
 
 
 @given(

@@ -1,12 +1,24 @@
-"""Lazy rows: a subclass computes some operations in its own way, all others with dense rows."""
+"""Lazy rows: a subclass computes some operations in its own way, all others with dense rows.
+
+Rows by id: sums over edges read the table with the bits of gathered rows; other operations gather.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
 from torch import Tensor
 
-from khop.kernels.lazy_rows import LazyRows
+from khop.kernels.choice import Engine, forcing
+from khop.kernels.gather import Column, Copies
+from khop.kernels.lazy_rows import LazyRows, RowsById, is_readable
+from khop.kernels.segment import prefix_and_mean, segment_max, segment_mean, segment_sum
+from khop.kernels.segment_weighted import segment_mixture, segment_weighted_sum
+from support.triton_segments import Edges, assert_same_bits, some_edges
 
 
 class Ones(LazyRows):
@@ -44,3 +56,103 @@ def test_other_operations_and_refused_ones_have_dense_rows_and_gradients_of_othe
     assert torch.equal(torch.cat([rows, torch.zeros(1, 3)]).sum(1), torch.tensor([3.0, 3, 0]))
     F.linear(rows, weight).sum().backward()
     assert torch.equal(weight.grad, torch.full((4, 3), 2.0))  # type: ignore[arg-type]
+
+
+def ids_of(edges: Edges, table_rows: int = 61) -> Tensor:
+    return torch.randint(table_rows, (edges.num_sources,), generator=torch.Generator().manual_seed(3))
+
+
+def weighted(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    weights = torch.randn(indices.numel(), generator=torch.Generator().manual_seed(4))
+    return segment_weighted_sum(x, weights, indptr, indices)
+
+
+def mixed(x: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The mixtures, with the gradient of the weights in their last rows."""
+    weights = torch.randn(indices.numel(), 3, generator=torch.Generator().manual_seed(5))
+    weights = weights.to(x.dtype).requires_grad_()
+    out = segment_mixture(x, weights, indptr, indices)
+    (gradient,) = torch.autograd.grad(out, weights, out.detach().flip(0))
+    return torch.cat([out.detach().flatten(), gradient.flatten()])
+
+
+@pytest.mark.parametrize("engine", [Engine.NATIVE, Engine.TORCH], ids=str)
+@given(edges=some_edges())
+def test_sums_over_edges_are_those_of_gathered_rows(engine: Engine, edges: Edges) -> None:
+    table, ids = edges.values(61), ids_of(edges)
+    gathered, rows = table[ids], RowsById(table, ids)
+    with forcing(engine):
+        for operation in (segment_sum, segment_mean, segment_max, weighted, mixed):
+            expected = operation(gathered, edges.indptr, edges.indices)
+            assert_same_bits(operation(rows, edges.indptr, edges.indices), expected)
+
+
+def test_sums_do_not_gather() -> None:
+    table, indptr = torch.randn(5, 3), torch.tensor([0, 2, 3])
+    rows = RowsById(table, torch.tensor([4, 4, 1, 0]))
+    own, mean = prefix_and_mean(rows, indptr, torch.tensor([3, 1, 2], dtype=torch.int32))
+    assert rows._gathered is None
+    assert torch.equal(own, table[[4, 4]])
+    assert torch.equal(mean, torch.stack([(table[0] + table[4]) / 2, table[1]]))
+    segment_mixture(rows, torch.randn(3, 2), indptr, torch.tensor([3, 1, 2]))
+    assert rows._gathered is None
+
+
+def test_indices_outside_are_an_error() -> None:
+    rows = RowsById(torch.randn(5, 3), torch.tensor([4, 1]))
+    with pytest.raises(IndexError):
+        segment_mean(rows, torch.tensor([0, 1]), torch.tensor([2], dtype=torch.int32))
+    with pytest.raises(ValueError, match="5"):
+        segment_mean(RowsById(rows.table, torch.tensor([5])), torch.tensor([0, 1]), torch.tensor([0]).int())
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x + 1,
+        lambda x: x[:3],
+        lambda x: x[2],
+        lambda x: x.reshape(-1, 3) * 2,
+        lambda x: x.reshape(2, 6),
+        lambda x: x.to(torch.float32).sum(),
+        lambda x: x.to(torch.float64),
+        lambda x: x.clone(),
+        lambda x: x.index_select(0, torch.tensor([1, 1])),
+        lambda x: torch.cat([x, x], 1),
+        lambda x: F.linear(x, torch.arange(6.0).view(2, 3)),
+    ],
+)
+def test_every_operation_is_that_of_gathered_rows(operation: Callable[[Tensor], Tensor]) -> None:
+    table, ids = torch.randn(9, 3), torch.tensor([8, 0, 0, 5])
+    found = operation(RowsById(table, ids))
+    assert type(found) is Tensor
+    assert torch.equal(found, operation(table[ids]))
+
+
+def test_a_static_batch_reads_its_ids_in_each_operation() -> None:
+    table, ids, live = torch.randn(9, 3), torch.tensor([8, 0, 7]), torch.tensor([2], dtype=torch.int32)
+    rows = RowsById(table, ids, live)
+    assert torch.equal(rows + 0, torch.cat([table[[8, 0]], torch.zeros(1, 3)]))
+    ids.copy_(torch.tensor([1, 2, 3]))
+    live.fill_(3)
+    assert torch.equal(rows + 0, table[1:4])
+
+
+def test_memory_is_that_of_the_ids() -> None:
+    ids = torch.tensor([1, 0])
+    rows = RowsById(torch.randn(9, 3), ids)
+    assert rows.nbytes == ids.nbytes
+    assert rows.untyped_storage().data_ptr() == ids.data_ptr()
+
+
+def test_tables_are_readable_in_one_piece_as_they_are_stored() -> None:
+    table, cpu = torch.randn(4, 3), torch.device("cpu")
+    assert is_readable(Column(table), cpu)
+    assert is_readable(Column(table.bfloat16()), cpu)
+    assert not is_readable(Column(table), torch.device("meta"))
+    assert not is_readable(Column([table, table]), cpu)
+    assert not is_readable(Column(table.bfloat16(), as_float32=True), cpu)
+    assert not is_readable(Column(table.int()), cpu)
+    assert not is_readable(Column(torch.randn(4)), cpu)
+    copies = Copies(torch.zeros(4, dtype=torch.int32), table)
+    assert not is_readable(Column(table, copies=copies), cpu)

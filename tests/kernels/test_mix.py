@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.mix import mixed, signed
+from khop.kernels.philox import mixed, signed
 
 WORDS = st.integers(0, (1 << 64) - 1)
 MASK = (1 << 64) - 1

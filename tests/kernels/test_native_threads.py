@@ -13,11 +13,10 @@ import torch
 import khop._core as _core
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
 from khop.kernels.node_index import NodeIndex
-from khop.kernels.permutation import permutation_slice
-from khop.kernels.philox import philox
-from khop.rules.uniform import Uniform
+from khop.kernels.philox import permutation_slice, philox
+from khop.sampling.rules.uniform import Uniform
 from support.draws import sample_uniform
 from support.gate import WAIT_S
 from support.ticking import ticking

@@ -1,4 +1,9 @@
-"""Rows are split by owner, requested once each from other ranks, and joined in the order of the rows."""
+"""Rows are split by owner, requested once each from other ranks, and joined in the order of the rows.
+
+Slots of a few of many ids: the position among those kept, or -1.
+
+Slots in messages of fixed size hold the ids that requests of exact sizes hold, and nothing is read.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,18 @@ from khop.draw import Frontier, Neighbors
 from khop.kernels.owners import (
     ByOwner,
     Drawn,
+    IdSlots,
     first_outside,
     join_drawn,
     join_drawn_reference,
     owner_order,
     owner_order_reference,
+    peer_slots,
     remote_rows,
     remote_rows_reference,
 )
 from khop.testing.graph_store import rows_of
+from support.host_reads import counting
 
 BOUNDS = st.sampled_from([[0, 50], [0, 20, 20, 35, 50], [0, 0, 50], [0, *range(3, 50, 2), 50]])
 
@@ -146,3 +154,72 @@ def test_the_first_id_without_an_owner_is_found() -> None:
     assert first_outside(torch.tensor([2, 11]), OWNED) == -1
     assert first_outside(torch.tensor([2, 12, 1]), OWNED) == 1
     assert first_outside(torch.tensor([], dtype=torch.int64), OWNED) == -1
+
+
+@given(
+    st.sets(st.integers(0, 599)), st.lists(st.integers(0, 599)), st.sampled_from([torch.int32, torch.int64])
+)
+def test_an_id_finds_its_position_among_those_kept(
+    kept: set[int], wanted: list[int], dtype: torch.dtype
+) -> None:
+    ids = sorted(kept)
+    slots = IdSlots.of(torch.tensor(ids, dtype=torch.int64), 600)
+    found = slots.find(torch.tensor(wanted, dtype=dtype))
+    assert found.dtype == torch.int64
+    assert found.tolist() == [ids.index(id_) if id_ in kept else -1 for id_ in wanted]
+
+
+def test_all_ids_of_whole_blocks_may_be_kept() -> None:
+    everything = torch.arange(3 * 128)
+    assert torch.equal(IdSlots.of(everything, everything.numel()).find(everything), everything)
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 1000])
+def test_it_takes_as_many_bytes_as_it_says(count: int) -> None:
+    slots = IdSlots.of(torch.arange(0, count, 3), count)
+    assert slots.places.nbytes + slots.first_slots.nbytes == IdSlots.bytes_for(count)
+
+
+def test_ids_that_do_not_ascend_or_do_not_exist_are_refused() -> None:
+    for ids in ([3, 2], [2, 2]):
+        with pytest.raises(ValueError, match="must ascend"):
+            IdSlots.of(torch.tensor(ids), 5)
+    with pytest.raises(ValueError, match=r"kept id 5 at position 1"):
+        IdSlots.of(torch.tensor([2, 5]), 5)
+    for wanted in (-1, 5):
+        with pytest.raises(ValueError, match=rf"wanted id {wanted} at position 0"):
+            IdSlots.of(torch.tensor([2]), 5).find(torch.tensor([wanted]))
+
+
+@given(
+    ids=st.lists(st.integers(0, 49), max_size=80),
+    bounds=BOUNDS,
+    own=st.integers(0, 23),
+    capacity=st.integers(1, 60),
+)
+def test_slots_hold_the_ids_of_requests(ids: list[int], bounds: list[int], own: int, capacity: int) -> None:
+    wanted, owners = torch.tensor(ids, dtype=torch.int64), len(bounds) - 1
+    own %= owners
+    found = peer_slots(wanted, torch.tensor(bounds), torch.tensor(bounds[:-1]), own, capacity)
+    _, asked = remote_rows(wanted, bounds[own], bounds[own + 1])
+    of_owners = [[i for i in asked.tolist() if bounds[q] <= i < bounds[q + 1]] for q in range(owners)]
+    assert found.counts.tolist() == [len(of_owner) for of_owner in of_owners]
+    for first, of_owner, slots in zip(bounds, of_owners, found.asked.tolist(), strict=False):
+        expected = [i - first for i in of_owner[:capacity]]
+        assert slots == expected + [0] * (capacity - len(expected))
+    assert found.is_own.tolist() == [bounds[own] <= i < bounds[own + 1] for i in ids]
+    assert all(0 <= place < max(owners * capacity, 50) for place in found.places.tolist())
+    has_all = all(len(of_owner) <= capacity for of_owner in of_owners)
+    for i, is_own, place in zip(ids, found.is_own.tolist(), found.places.tolist(), strict=True):
+        if is_own:
+            assert place == i - bounds[own]
+        elif has_all:
+            owner, number = divmod(place, capacity)
+            assert of_owners[owner][number] == i
+
+
+def test_nothing_is_read() -> None:
+    bounds = torch.tensor([0, 20, 40])
+    with counting() as reads:
+        peer_slots(torch.arange(0, 40, 3), bounds, bounds[:-1], 1, 4)
+    assert not reads

@@ -19,19 +19,18 @@ from khop.kernels.draw_negatives import (
     draw_negatives_reference,
 )
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.parallel_rows import parallel_rows
-from khop.kernels.permutation import permutation_slice
-from khop.kernels.philox import philox, philox_reference
+from khop.kernels.edge_arrays import parallel_rows, weight_sums, weight_sums_reference
+from khop.kernels.edge_times import HopRows
+from khop.kernels.philox import SourceNumbers, permutation_slice, philox, philox_reference
 from khop.kernels.sample_hop import sample_hop
-from khop.kernels.sample_smallest import sample_smallest_reference
-from khop.kernels.sample_uniform import sample_uniform_reference
-from khop.kernels.sample_weighted import sample_weighted_reference
-from khop.kernels.source_numbers import SourceNumbers
+from khop.kernels.sample_reference import (
+    sample_smallest_reference,
+    sample_uniform_reference,
+    sample_weighted_reference,
+)
 from khop.kernels.time_ranges import time_ranges, time_ranges_reference
-from khop.kernels.weight_sums import weight_sums, weight_sums_reference
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from khop.testing import reference
 from support.draws import rising, sample_uniform, sample_weighted, uniform_request, weighted_request
 from support.levels import LEVELS, dispatch_level

@@ -8,11 +8,11 @@ import torch
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_arrays import weight_sums
+from khop.kernels.edge_times import HopRows
 from khop.kernels.sample_hop import sample_hop
-from khop.kernels.weight_sums import weight_sums
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from support.draws import rising, uniform_request, weighted_request
 
 ROWS = 700

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.sample_uniform import sample_uniform_reference
-from khop.rules.uniform import Uniform
+from khop.kernels.edge_times import HopRows
+from khop.kernels.sample_reference import sample_uniform_reference
+from khop.sampling.rules.uniform import Uniform
 from khop.testing import reference
 from khop.testing.reference import tree_key
 from support.draws import sample_uniform, uniform_request

@@ -13,10 +13,10 @@ from scipy.stats import chi2
 
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.sample_weighted import sample_weighted_reference
-from khop.kernels.weight_sums import weight_sums
-from khop.rules.weighted import Weighted
+from khop.kernels.edge_arrays import weight_sums
+from khop.kernels.edge_times import HopRows
+from khop.kernels.sample_reference import sample_weighted_reference
+from khop.sampling.rules.weighted import Weighted
 from khop.testing import reference
 from support.draws import rising, sample_weighted, weighted_request
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.segment_dot import segment_dot, segment_dot_reference
+from khop.kernels.segment_attention import segment_dot, segment_dot_reference
 
 
 def operands(seed: int, rows: int, sources: int, edges: int, width: int) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.kernels.csc import Csc
-from khop.kernels.segment_mixture import (
+from khop.kernels.segment_weighted import (
     merge_edges,
     merge_edges_reference,
     segment_mixture,

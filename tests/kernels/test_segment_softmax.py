@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.segment_softmax import segment_softmax, segment_softmax_reference
+from khop.kernels.segment_attention import segment_softmax, segment_softmax_reference
 
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from khop.kernels.sparse_column import SparseRows, packed, with_unused_entries
+from khop.kernels.lazy_rows import SparseRows, packed, with_unused_entries
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 

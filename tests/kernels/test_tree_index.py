@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.tree_index import TreeIndex
+from khop.kernels.node_index import TreeIndex
 
 
 @st.composite

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds
-from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
+from khop.graph.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.local_source import gather_columns
 from support.typed_shop import BOUGHT_BY, BUYS, shop

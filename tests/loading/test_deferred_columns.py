@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.features.table import FeatureTable
-from khop.kernels.rows_by_id import RowsById
-from khop.loading.batch_slot import BatchSlot, StepInput
-from khop.loading.columns import ColumnChoice
-from khop.loading.deferred_columns import DeferredColumns
-from khop.models.sequential import Sequential
+from khop.graph.features.table import FeatureTable
+from khop.kernels.lazy_rows import RowsById
+from khop.loading.columns import ColumnChoice, DeferredColumns
+from khop.loading.device.batch_slot import BatchSlot, StepInput
+from khop.models.stack import Sequential
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
 from support.knowledge import BACK, FACT, RELATIONS, Triples, as_column, as_types

@@ -9,14 +9,7 @@ import torch
 
 from khop.batch import num_bytes
 from khop.loading.source import Drawn
-from khop.testing.batch_source import (
-    PROMISES,
-    THREADED_PROMISES,
-    Make,
-    local,
-    requests,
-    values,
-)
+from khop.testing.batch_source import PROMISES, THREADED_PROMISES, Make, local, requests, values
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from khop.kernels.turns import PLACE
+from khop.kernels.gather import PLACE
 from khop.loading.ordered_map import InFlight, ordered_map
 from support.late_consumers import LATE, LEFT_OPEN, OUTLIVES, printed
 

@@ -10,8 +10,8 @@ import torch
 
 from khop import Batch, NeighborSampler
 from khop.draw import DrawKey, Purpose
-from khop.features.store import Rows
-from khop.features.table import FeatureTable
+from khop.graph.features.store import Rows
+from khop.graph.features.table import FeatureTable
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
 from khop.loading.source import BatchRequest, CachedRows, Position, StepRequests, finished, request_of

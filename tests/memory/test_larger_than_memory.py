@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import khop
-from khop.features.disk_table import DiskTable
-from khop.features.store import Rows
-from khop.loading.folder_features import folder_features
+from khop.graph.features.row_cache import DiskTable
+from khop.graph.features.store import Rows
+from khop.loading.device.placed_stores import folder_features
 from support.memory_limit import memory_limit, python_in
 
 pytestmark = pytest.mark.long

@@ -50,7 +50,9 @@ def test_partitioning_takes_some_bytes_per_node(folder: Path, tmp_path: Path) ->
 
 def test_partitions_are_verified_in_as_little(folder: Path, tmp_path: Path) -> None:
     khop.partition_graph(folder, tmp_path / "parts", 3, method="range")
-    work = "from khop.partition.verify import verify_partition; assert verify_partition(sys.argv[1]) == []"
+    work = (
+        "from khop.data.partition.verify import verify_partition; assert verify_partition(sys.argv[1]) == []"
+    )
     assert peak_bytes(work, tmp_path / "parts") < 100 * NODES + EDGES // 3 + 150 * MIB
 
 
@@ -62,7 +64,7 @@ def test_info_reads_degrees_in_chunks(folder: Path) -> None:
 def test_a_build_in_memory_takes_at_most_6_bytes_per_edge() -> None:
     """With offsets, on two threads, where 17 % of all edges have one destination."""
     before = (
-        "from khop.kernels.build_csc import group_by_destination; random = torch.Generator().manual_seed(0); "
+        "from khop.kernels.csc import group_by_destination; random = torch.Generator().manual_seed(0); "
         f"ends = torch.randint({EDGES // 15}, (2, {EDGES}), generator=random, dtype=torch.int32); "
         f"ends[1, torch.rand({EDGES}, generator=random) < 0.17] = 7"
     )
@@ -84,7 +86,7 @@ def test_an_import_keeps_to_its_budget(tmp_path: Path) -> None:
         '[nodes.user]\nfiles = ["users.parquet"]\nid = "id"\n[edges."user pays user"]\n'
         'files = ["edges-*.parquet"]\nsource = "from"\ndestination = "to"\ncolumns.price = "number"\n'
     )
-    before = "import pyarrow.parquet, khop.importing.import_tables"
+    before = "import pyarrow.parquet, khop.data.tables.pipeline"
     work = f"khop.import_tables(sys.argv[1], sys.argv[2], memory={BUDGET}, threads=2)"
     peak = peak_bytes(work, tmp_path / "spec.toml", tmp_path / "g", before=before)
     assert khop.open_folder(tmp_path / "g").num_edges(("user", "pays", "user")) == 4_500_000

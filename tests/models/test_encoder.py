@@ -1,22 +1,34 @@
-"""Inputs of a model: columns, linear layers of them, or embeddings by node id."""
+"""Inputs of a model: columns, linear layers of them, or embeddings by node id.
+
+A model's sizes come from the graph's types, and what does not fit together is named.
+
+The row of nodes without an embedding: which nodes a step drops, and what trains it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import khop
-from khop.models.encoder import Encoder
+from khop.batch import Batch
+from khop.kernels.activations import dropout_key
+from khop.models.encoder import Encoder, ModelSizes, UnknownRow, renumbered
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import ModelSizes
-from khop.training.initial import seeded
+from khop.models.sage import SAGE
+from khop.schema import ColumnSpec, NodeType, Schema
+from khop.training.steps import seeded
 from support.small_graphs import shop
 
 GRAPH = shop()
+
 TYPES = ("user", "item", "tag")
+
+
 SIZES = ModelSizes(
     inputs={"user": 4, "item": 6},
     edge_types=(),
@@ -79,3 +91,249 @@ def test_a_column_that_the_batch_lacks_is_named_with_the_remedy() -> None:
         Encoder(replace(SIZES, column="z"), TYPES, "none", 8)(batch)
     with pytest.raises(ValueError, match="encoder 'mlp': must be one of"):
         Encoder(SIZES, TYPES, "mlp", 8)  # type: ignore[arg-type]
+
+
+RENUMBERED_SIZES = ModelSizes(
+    {"item": 3}, (("user", "buys", "item"),), "item", 2, embedding=4, embedded={"user": 6}
+)
+
+
+def model(update: str) -> SAGE:
+    return SAGE(replace(RENUMBERED_SIZES, embedding_update=update), 8, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("update", ["dense", "sparse"])
+def test_rows_are_read_by_new_numbers_inside_the_block(update: str) -> None:
+    made = model(update)
+    (before,) = made.encoder.tables.values()
+    with renumbered(made, {"user": torch.tensor([1, 4])}, {"user": 6, "item": 9}):
+        (inside,) = made.encoder.tables.values()
+        torch.testing.assert_close(inside(torch.tensor([1, 0])), before.weight[[4, 1]], rtol=0, atol=0)
+    assert list(made.encoder.tables.values()) == [before]
+
+
+@pytest.mark.parametrize("update", ["dense", "sparse"])
+def test_a_new_node_has_the_row_of_unknown_nodes(update: str) -> None:
+    made = SAGE(replace(RENUMBERED_SIZES, embedding_update=update, unknown=0.5), 8, 1)  # type: ignore[arg-type]
+    (before,), (unknown,) = made.encoder.tables.values(), made.encoder.unknown.values()
+    torch.nn.init.normal_(unknown.weight)
+    with renumbered(made, {"user": torch.tensor([1, 6, 4, 9])}, {"user": 6, "item": 9}):
+        (inside,) = made.encoder.tables.values()
+        found = inside(torch.arange(4))
+    expected = torch.stack([before.weight[1], unknown.weight, before.weight[4], unknown.weight])
+    assert torch.equal(found, expected)
+    assert list(made.encoder.tables.values()) == [before]
+
+
+def test_a_type_without_nodes_in_training_has_that_row_alone() -> None:
+    made = SAGE(replace(RENUMBERED_SIZES, embedded={"user": 0}, unknown=0.5), 8, 1)
+    with renumbered(made, {"user": torch.tensor([0, 1])}, {"user": 0, "item": 9}):
+        (inside,) = made.encoder.tables.values()
+        assert torch.equal(inside(torch.arange(2)), torch.zeros(2, 4))
+
+
+def test_a_node_after_those_of_training_is_refused() -> None:
+    nodes = {"user": torch.tensor([1, 6])}
+    with (
+        pytest.raises(ValueError, match=r"node type 'user': .* set model.unknown, such as 0.05, and train"),
+        renumbered(model("dense"), nodes, {"user": 6, "item": 9}),
+    ):
+        pass
+
+
+def test_a_custom_model_with_embeddings_by_node_is_refused() -> None:
+    custom = nn.ModuleDict({"rows": nn.Embedding(6, 2)})
+    with pytest.raises(ValueError, match=r"ModuleDict.rows: has 6 rows"), renumbered(custom, {}, {"user": 6}):
+        pass
+    with renumbered(nn.ModuleDict({"words": nn.Embedding(7, 2)}), {}, {"user": 6}):
+        pass
+
+
+X = ColumnSpec("float32", (3,))
+LABEL = ColumnSpec("int64", (), num_classes=4)
+
+
+@dataclass(frozen=True)
+class Types:
+    """A graph of which only types and counts are known."""
+
+    schema: Schema
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        return 10 + self.schema.node_types.index(node_type)
+
+    def original_ids(self, node_type: NodeType) -> None:
+        """The nodes were never renumbered."""
+
+
+TWO = Schema(("a", "b"), (), columns={"a": {"x": X}, "b": {"x": X, "kind": LABEL}})
+BARE = Schema(("a", "b"), (), columns={"b": {"x": X}})
+
+
+def test_the_target_is_the_one_node_type_with_labels() -> None:
+    assert ModelSizes.of(Types(TWO)) == ModelSizes({"a": 3, "b": 3}, (), "b", 4)
+    both = Types(replace(TWO, columns={"a": {"x": X, "kind": LABEL}, "b": {"x": X, "kind": LABEL}}))
+    assert ModelSizes.of(both, target="a").targets == "a"
+    with pytest.raises(ValueError, match=r"node type with labels: name one of \['a', 'b'\]"):
+        ModelSizes.of(both)
+    with pytest.raises(ValueError, match=r"node type with labels is 'a': must be one of \['b'\]"):
+        ModelSizes.of(Types(TWO), target="a")
+    none = Types(replace(TWO, columns={"a": {"x": X}, "b": {"x": X}}))
+    with pytest.raises(
+        ValueError, match=r"node type with labels: the graph has none, 'a' included; give its"
+    ):
+        ModelSizes.of(none, target="a")
+
+
+def test_the_label_is_the_one_column_with_classes() -> None:
+    columns = {"x": X, "kind": LABEL, "age": ColumnSpec("int64", (), num_classes=9)}
+    graph = Types(Schema(("node",), (), columns={"node": columns}))
+    assert ModelSizes.of(graph, label="age").outputs == 9
+    with pytest.raises(ValueError, match=r"label column of 'node': name one of \['kind', 'age'\]"):
+        ModelSizes.of(graph)
+    with pytest.raises(ValueError, match="label column of 'node' is 'x': must be one of"):
+        ModelSizes.of(graph, label="x")
+
+
+def test_a_column_that_no_type_has_is_named() -> None:
+    with pytest.raises(ValueError, match=r"column 'z': no node type has it; there are \{'a': \['x'\]"):
+        ModelSizes.of(Types(TWO), column="z")
+
+
+def test_scalar_and_matrix_columns_are_rows_of_numbers() -> None:
+    for shape, width in (((), 1), ((2, 3), 6)):
+        schema = Schema(("node",), (), columns={"node": {"x": ColumnSpec("float32", shape), "y": LABEL}})
+        assert ModelSizes.of(Types(schema)).inputs == {"node": width}
+
+
+def test_several_targets_need_no_labels_but_a_width() -> None:
+    sizes = ModelSizes.of(Types(BARE), ["a", "b"], outputs=16)
+    assert (sizes.targets, sizes.target_types, sizes.outputs) == (("a", "b"), ("a", "b"), 16)
+    assert ModelSizes.of(Types(BARE), ("b",), outputs=16).targets == ("b",)
+
+
+def test_types_without_the_column_may_have_embeddings() -> None:
+    sizes = ModelSizes.of(Types(BARE), ["b"], outputs=2, embedding=5)
+    assert (sizes.inputs, sizes.embedded, sizes.embedding) == ({"b": 3}, {"a": 10}, 5)
+    for none in (0, None):
+        assert ModelSizes.of(Types(BARE), ["b"], outputs=2, embedding=none).embedded == {}
+
+
+def test_a_target_that_is_named_may_have_outputs_of_any_width() -> None:
+    sizes = ModelSizes.of(Types(TWO), "b", outputs=1)
+    assert (sizes.targets, sizes.outputs) == ("b", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": ["a"]}, r"outputs None: an encoder of \['a'\] needs the width of its rows"),
+        ({"target": ["a"], "outputs": 0}, r"outputs 0: an encoder of \['a'\] needs the width"),
+        ({"target": ["a", "c"], "outputs": 2}, r"target \['a', 'c'\]: must be different node types of"),
+        ({"target": ["a", "a"], "outputs": 2}, r"target \['a', 'a'\]: must be different node types"),
+        ({"target": [], "outputs": 2}, r"target \[\]: must be different node types"),
+        ({"target": ["b"], "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* has none"),
+        ({"outputs": 2}, "outputs 2: a classifier has as many as its label has classes; name the target"),
+        ({"target": "b", "label": "kind", "outputs": 2}, "label 'kind': an encoder of .* without outputs"),
+        ({"embedding": -1}, "embedding -1: must be a width of at least 1, or 0 for none"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelSizes.of(Types(TWO), **arguments)  # type: ignore[arg-type]
+
+
+UNKNOWN_ROW_SIZES = ModelSizes(
+    {"user": 4, "item": 6}, (), "item", 3, embedding=3, embedded={"tag": 5, "user": 30}, unknown=0.5
+)
+USER, TAG = "node:user", "node:tag"
+
+
+def batch_of(epoch: int = 0, step: int = 0) -> Batch:
+    return replace(GRAPH.batch(torch.tensor([0, 3, 5]), [3, 2], "item"), epoch=epoch, step=step)
+
+
+def test_a_step_drops_nodes_at_the_rate_and_every_step_drops_others() -> None:
+    row, ids = UnknownRow(2, 0.25), torch.arange(100_000)
+    steps = [row.dropped(ids, batch_of(*at)) for at in ((0, 0), (0, 1), (1, 0))]
+    for dropped in steps:
+        assert abs(dropped.double().mean() - 0.25) < 0.005
+    assert abs((steps[0] & steps[1]).double().mean() - 0.0625) < 0.004  # independent of each other
+    assert abs((steps[0] & steps[2]).double().mean() - 0.0625) < 0.004
+
+
+def test_the_nodes_depend_on_their_ids_alone_and_not_on_their_places() -> None:
+    row, ids = UnknownRow(2, 0.5), torch.randperm(1000)
+    whole = row.dropped(ids, batch_of(2, 7))
+    assert torch.equal(row.dropped(ids[400:], batch_of(2, 7)), whole[400:])
+    torch.manual_seed(1)
+    assert torch.equal(row.dropped(ids, batch_of(2, 7)), whole)
+
+
+def test_renumbered_nodes_are_dropped_by_their_numbers_before() -> None:
+    numbers = torch.randperm(1000)
+    torch.manual_seed(1)
+    before = UnknownRow(2, 0.5)
+    torch.manual_seed(1)
+    after = UnknownRow(2, 0.5, numbers).double()
+    dropped = before.dropped(torch.arange(1000), batch_of(2, 7))
+    assert torch.equal(after.dropped(torch.arange(1000), batch_of(2, 7)), dropped[numbers])
+    assert after.state_dict().keys() == before.state_dict().keys()
+
+
+def test_another_seed_or_type_drops_other_nodes_and_the_weights_keep_the_key() -> None:
+    ids = torch.arange(1000)
+    torch.manual_seed(3)
+    first, other = UnknownRow(2, 0.5), UnknownRow(2, 0.5)
+    torch.manual_seed(3)
+    again = UnknownRow(2, 0.5)
+    dropped = first.dropped(ids, batch_of())
+    assert torch.equal(again.dropped(ids, batch_of()), dropped)
+    assert 400 < int((other.dropped(ids, batch_of()) == dropped).sum()) < 600
+    other.load_state_dict(first.state_dict())
+    assert torch.equal(other.to(torch.float64).dropped(ids, batch_of()), dropped)
+
+
+def test_a_recorded_step_takes_its_key_from_the_device() -> None:
+    row, ids, at = UnknownRow(2, 0.5), torch.arange(1000), torch.tensor([5])
+    with dropout_key(at):
+        first = row.dropped(ids, batch_of())
+        at.fill_(6)
+        assert not torch.equal(row.dropped(ids, batch_of()), first)
+        at.fill_(5)
+        assert torch.equal(row.dropped(ids, batch_of()), first)
+
+
+@pytest.mark.parametrize("update", ["dense", "sparse"])
+def test_dropped_nodes_train_the_row_and_leave_their_embeddings(update: str) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(replace(UNKNOWN_ROW_SIZES, embedding_update=update), TYPES, "none", 8)  # type: ignore[arg-type]
+    batch = batch_of(1, 1)
+    ids, row, table = batch.sample.nodes["user"], encoder.unknown[USER], encoder.tables[USER]
+    torch.nn.init.normal_(row.weight)
+    dropped = row.dropped(ids, batch)
+    count = int(dropped.sum())
+    assert 0 < count < ids.numel()
+    out = encoder(batch)["user"][:, 4:]  # the column comes first
+    assert torch.equal(out[dropped], row.weight.expand(count, -1))
+    assert torch.equal(out[~dropped], table.weight[ids[~dropped]])
+    out.sum().backward()
+    assert torch.equal(row.weight.grad, torch.full((3,), float(count)))
+    read, gradients = (torch.arange(30), table.weight.grad) if update == "dense" else table.take_gradients()
+    at = torch.searchsorted(read, ids)
+    assert torch.equal(gradients[at[dropped]], torch.zeros(count, 3))
+    assert torch.equal(gradients[at[~dropped]], torch.ones(ids.numel() - count, 3))
+
+
+def test_evaluation_drops_nothing() -> None:
+    encoder = Encoder(UNKNOWN_ROW_SIZES, TYPES, "none", 8).eval()
+    batch = batch_of()
+    assert torch.equal(encoder(batch)["tag"], encoder.tables[TAG].weight[batch.sample.nodes["tag"]])
+
+
+def test_a_rate_that_is_no_probability_is_refused() -> None:
+    for rate in (0.0, 1.0, -0.1):
+        with pytest.raises(ValueError, match=r"unknown .*: must be a probability above 0 and below 1"):
+            UnknownRow(2, rate)
+    with pytest.raises(ValueError, match=r"unknown 1\.5: must be a probability below 1"):
+        ModelSizes.of(GRAPH.store, "item", outputs=2, embedding=4, unknown=1.5)

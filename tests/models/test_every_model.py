@@ -22,10 +22,10 @@ import khop
 import khop.models
 from khop.models import LinkPredictor, RelationColumn, SharedDecoder
 from khop.models.decoders import RELATION_DECODERS, DecoderKind
-from khop.models.sequential import Sequential
+from khop.models.stack import Sequential
 from khop.schema import EdgeType
 from khop.training.checkpoint import Checkpoint, Snapshot, load_checkpoint, restore_model, restore_optimizer
-from khop.training.model_optimizer import ModelOptimizer
+from khop.training.optimizer_settings import ModelOptimizer
 
 COUNTS = {"user": 12, "item": 15, "tag": 6}
 BUYS, BOUGHT, RATED = ("user", "buys", "item"), ("item", "bought_by", "user"), ("user", "rated", "item")

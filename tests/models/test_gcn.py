@@ -8,7 +8,7 @@ from torch_geometric.nn import GCNConv
 
 from khop.inference.node_outputs import layerwise_inference
 from khop.models.gcn import GCN
-from khop.rules.symmetric_sum import SymmetricSum
+from khop.sampling.rules.sum import SymmetricSum
 from support.small_graphs import one_type, shop
 
 EXACT = {"rtol": 0, "atol": 1e-6}  # weights of edges are float32

@@ -13,9 +13,9 @@ from khop.inference.node_outputs import layerwise_inference
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
 from khop.models.gin import GIN
-from khop.rules.sum import Sum
-from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import Seeds
+from khop.sampling.rules.sum import Sum
+from khop.sampling.sampler import NeighborSampler
+from khop.sampling.seeds import Seeds
 from support.small_graphs import SmallGraph, one_type, shop
 
 

@@ -9,7 +9,7 @@ from torch_geometric.nn import LightGCN as TheirLightGCN
 from khop.batch import Batch
 from khop.inference.node_outputs import layerwise_inference
 from khop.models.light_gcn import LightGCN
-from khop.rules.symmetric_sum import SymmetricSum
+from khop.sampling.rules.sum import SymmetricSum
 from support.small_graphs import SmallGraph, one_type, shop, small_graph
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought_by", "user")

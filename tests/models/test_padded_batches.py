@@ -15,31 +15,27 @@ from torch import Tensor, nn
 from khop import Graph
 from khop.batch import Adjacency, Batch
 from khop.draw import NegativeMode
-from khop.kernels.dropout import dropout_key
+from khop.graph.rule import Rule
+from khop.kernels.activations import dropout_key
+from khop.kernels.lazy_rows import packed
 from khop.kernels.segment import segment_max, segment_mean
-from khop.kernels.segment_softmax import segment_softmax
-from khop.kernels.sparse_column import packed
+from khop.kernels.segment_attention import segment_softmax
 from khop.models.decoders import DecoderKind
-from khop.models.edge_predictor import EdgePredictor
+from khop.models.encoder import ModelSizes
 from khop.models.gat import GAT
 from khop.models.gcn import GCN
 from khop.models.gin import GIN
 from khop.models.hgt import HGT
 from khop.models.light_gcn import LightGCN
+from khop.models.link_predictor import EdgePredictor
 from khop.models.rgcn import MANY_TYPES, RGCN
 from khop.models.sage import SAGE
-from khop.models.sequential import Sequential
-from khop.models.sizes import ModelSizes
-from khop.rules.rule import Rule
-from khop.rules.sum import Sum
-from khop.rules.symmetric_sum import SymmetricSum
-from khop.rules.uniform import Uniform
+from khop.models.stack import Sequential
+from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.rules.uniform import Uniform
 from khop.schema import EdgeType
-from khop.training.edge_tasks import EdgeClassification, EdgeRegression
-from khop.training.link_prediction import LinkPrediction
-from khop.training.multi_label import MultiLabelClassification
-from khop.training.regression import NodeRegression
-from khop.training.tasks import NodeClassification, Task
+from khop.training.edge_tasks import EdgeClassification, EdgeRegression, LinkPrediction
+from khop.training.tasks import MultiLabelClassification, NodeClassification, NodeRegression, Task
 from support.edge_index_layer import Convolution
 from support.host_reads import counting
 from support.padded_batches import SPARE, in_use, padded

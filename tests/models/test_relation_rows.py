@@ -11,11 +11,10 @@ from torch import Tensor, nn
 import khop
 from khop.batch import Batch
 from khop.draw import NegativeMode
-from khop.models.decoders import RELATION_DECODERS, DecoderKind
+from khop.models.decoders import RELATION_DECODERS, DecoderKind, DistMult
 from khop.models.link_predictor import LinkPredictor, SharedDecoder
-from khop.models.relation_decoders import DistMult
-from khop.training.link_prediction import LinkLoss, LinkPrediction
-from khop.training.ranking import Places
+from khop.training.edge_tasks import LinkLoss, LinkPrediction
+from khop.training.metrics import Places
 from support.knowledge import ENTITIES, FACT, RELATIONS, Triples, as_column, as_types, relation_type
 
 TRIPLES = Triples.drawn()

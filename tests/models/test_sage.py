@@ -15,11 +15,10 @@ from khop.batch import Adjacency, Batch
 from khop.kernels import segment
 from khop.kernels.csc import Csc
 from khop.kernels.segment import segment_mean, transpose
-from khop.models import layer_sum
-from khop.models.layer import LayerOptions
-from khop.models.layer_sum import product_of_neighbors
+from khop.models import layer as layer_sum
+from khop.models.layer import LayerOptions, product_of_neighbors
 from khop.models.sage import SAGE
-from khop.sampling.neighbor import Expansion
+from khop.sampling.sampler import Expansion
 from support.small_graphs import SmallGraph, one_type, shop, small_graph
 
 Make = Callable[[torch.dtype], SmallGraph]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from khop import Adjacency, Expansion, Graph, Loader, NeighborSampler, layerwise_inference
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import csc_graph_from_edges
 from khop.kernels.segment import segment_mean
 from khop.models import Layered, Sequential
 from khop.schema import EdgeType

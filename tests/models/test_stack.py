@@ -1,4 +1,7 @@
-"""Models over typed graphs: several targets, embeddings, types and edge types that a batch lacks."""
+"""Models over typed graphs: several targets, embeddings, types and edge types that a batch lacks.
+
+Which models expose their layers, and which types their layers need.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import khop
 import khop.models
+from khop import models
 from khop.batch import Batch
 from khop.draw import DrawKey
-from khop.graph.csc_graph import CscGraph
+from khop.graph.store import CscGraph
 from khop.inference.node_outputs import layerwise_inference
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
-from khop.models.stack import Stack
-from khop.sampling.fanouts import Fanout
-from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import Seeds
+from khop.models.stack import Layered, Stack, destination_types
+from khop.sampling.sampler import Fanout, NeighborSampler
+from khop.sampling.seeds import Seeds
 from khop.schema import Schema
 from support.small_graphs import SmallGraph, one_type, shop
 
@@ -198,3 +201,36 @@ def test_the_rule_of_a_predictor_is_that_of_its_encoder() -> None:
     other = khop.models.LinkPredictor.of(torch.nn.Identity(), [("node", "to", "node")], "dot", 4)
     assert of_links.rule == of_edges.rule == khop.SymmetricSum()
     assert other.rule == khop.Uniform()
+
+
+EDGE_TYPES = (
+    ("user", "buys", "item"),
+    ("item", "has", "tag"),
+    ("shop", "employs", "user"),
+    ("tag", "on", "item"),
+)
+
+
+def test_models_are_imported_by_name_when_they_are_used() -> None:
+    assert dir(models) == sorted(models.__all__)
+    assert models.SAGE is SAGE
+    with pytest.raises(AttributeError, match=r"module 'khop\.models' has no attribute 'SAEG'"):
+        models.SAEG  # noqa: B018
+
+
+def test_a_sage_exposes_its_layers_and_a_plain_module_does_not() -> None:
+    assert isinstance(SAGE.for_graph(one_type().store, hidden=4), Layered)
+    assert not isinstance(nn.Linear(2, 2), Layered)
+
+
+def test_types_are_those_that_reach_the_target_in_the_layers_that_are_left() -> None:
+    assert destination_types(EDGE_TYPES, ("item",), 3) == [
+        ("item", "user", "tag", "shop"),
+        ("item", "user", "tag"),
+        ("item",),
+    ]
+
+
+def test_without_layers_or_edges_there_is_little_to_reach() -> None:
+    assert destination_types(EDGE_TYPES, ("item",), 0) == []
+    assert destination_types((), ("item",), 2) == [("item",), ("item",)]

@@ -13,7 +13,7 @@ from khop.batch import Batch
 from khop.models.rgcn import RGCN
 from khop.models.sage import SAGE
 from khop.models.stack import Stack
-from khop.sampling.fanouts import Fanout
+from khop.sampling.sampler import Fanout
 from support.small_graphs import shop
 
 ON = ("tag", "on", "item")

@@ -9,12 +9,11 @@ from statistics import mean
 import pytest
 
 from khop.api.partition import partition_graph
-from khop.planning.constants import MEASURED
-from khop.planning.prediction import Placement, Prediction, predict
-from khop.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.prediction import MEASURED, Placement, Prediction, predict
+from khop.run.planning.workload import Cluster, GraphSize, Run
 from network.hosts import two_hosts
 from network.runs import ended, started
-from planning.test_neighborhood import FANOUTS, NODES, STATED_FACTOR, write_clustered_graph
+from run.planning.test_prediction import FANOUTS, NODES, STATED_FACTOR, write_clustered_graph
 from support.commands import records
 
 HOSTS, WIDTH, SEEDS, STEPS, HIDDEN, CLASSES = 2, 64, 60, 20, 16, 4

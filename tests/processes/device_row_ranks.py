@@ -15,20 +15,18 @@ from torch import Tensor
 import khop
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
 from khop.batch import Batch
-from khop.config.build import prepare
-from khop.config.link_run_task import LinkTask
-from khop.config.read import RawRun
 from khop.distributed.device_lane_source import DeviceLaneSource
-from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Peers
+from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.processes.group import Group, this_group
 from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, Status
-from khop.exchange.fixed_wire import FixedWire, RowGroup
-from khop.exchange.lanes import Lanes
-from khop.exchange.peers import Peers
-from khop.exchange.row_wire import Wire
-from khop.features.store import Rows
+from khop.graph.features.store import Rows
 from khop.kernels.choice import Engine, forcing
-from khop.runtime.group import Group, this_group
+from khop.run.build import prepare
+from khop.run.read import RawRun
+from khop.run.tasks.link_run_task import LinkTask
 from processes.feature_ranks import of_the_first, store_of
 from support.covered import covered
 from support.delaying_streams import PromptStreams
@@ -274,10 +272,10 @@ def with_repeats(path: str) -> dict[str, object]:
     """Batches of which some exceed the messages, on some rank."""
     expected = [bits(batch) for batch in loader_of(khop.open_graph(path)).epoch(0)]
     graph = khop.open_graph(path).on("cuda", columns="device")
-    with patch("khop.distributed.row_parts.SLACK", 0.7):
+    with patch("khop.distributed.rank_rows.SLACK", 0.7):
         loader = loader_of(graph)
     loader.cache_features(0, device_cache_bytes=600)
-    with patch("khop.distributed.row_parts.SLACK", 0.7):
+    with patch("khop.distributed.rank_rows.SLACK", 0.7):
         source_of(loader).prepare()
     found = list(loader.epoch(0))
     return {
@@ -299,7 +297,7 @@ def placed_run(path: str, task: dict[str, str]) -> dict[str, object]:
         "gpu": {"features": "device", "cache": "20%"},
     }
     with (
-        patch("khop.config.resolve._check_device", lambda device, raw: None),
+        patch("khop.run.build._check_device", lambda device, raw: None),
         patch.object(torch.nn.Module, "to", lambda self, *_: self),
     ):
         run = prepare(RawRun(written, "run.toml"), Path(path).parent)

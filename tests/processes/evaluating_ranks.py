@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from khop.api.names_of import names_of
-from khop.config.build import prepare
-from khop.config.label_propagation import label_propagation
+from khop.api.open_graph import names_of
+from khop.distributed.processes.group import this_group
 from khop.inference.chunks import unwatched
-from khop.inference.parquet_file import write_parquet
-from khop.runtime.group import this_group
+from khop.inference.predictions import write_parquet
+from khop.run.build import prepare
+from khop.run.tasks.baselines import label_propagation
 from processes.run_ranks import LINKS, raw_run
 
 RUNS: dict[str, dict[str, dict[str, Any]]] = {

@@ -14,17 +14,15 @@ import torch
 from hypothesis import settings
 from torch import Tensor, distributed
 
-from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Wire
-from khop.features.cache_plan import CachePlan
-from khop.features.disk_piece import DiskPiece
-from khop.features.row_cache import RowCache
-from khop.features.store import Rows
-from khop.graph.quantize import quantize
-from khop.kernels.file_rows import RowFile
-from khop.runtime.group import Group, this_group
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.row_wire import Wire
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.processes.group import Group, this_group
+from khop.graph.features.row_cache import RowCache
+from khop.graph.features.store import CachePlan, Rows
+from khop.graph.features.table import DiskPiece
+from khop.graph.inputs import quantize
+from khop.kernels.gather import RowFile
 from khop.schema import ColumnSpec, Schema
 from khop.testing.feature_store import PROMISES, Columns
 from support.covered import covered

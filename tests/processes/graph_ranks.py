@@ -14,33 +14,29 @@ from hypothesis import settings
 from torch import Tensor
 
 from khop.api.partition import partition_graph
-from khop.distributed.partition_owners import PartitionOwners
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Message
+from khop.distributed.partitioned_features import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.processes.group import Group
 from khop.draw import DegreeNegatives, DrawKey, Positives, Purpose, UniformNegatives
-from khop.exchange.lanes import Lanes
-from khop.exchange.peers import Message
-from khop.graph.csc_graph import open_csc_graph
 from khop.graph.folder import open_folder
-from khop.graph.store import GraphStore
-from khop.partition.local_partitions import LocalPartitions
-from khop.partition.parts_folder import open_parts
-from khop.rules.labor import Labor
-from khop.rules.relation_mean import RelationMean
-from khop.rules.sum import Sum
-from khop.rules.symmetric_sum import SymmetricSum
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.top_k import TopK
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
-from khop.runtime.group import Group
-from khop.sampling import neighbor
-from khop.sampling.links import LinkSampler
-from khop.sampling.neighbor import Expansion, NeighborSampler
-from khop.sampling.node2vec import Node2Vec
+from khop.graph.partitions.local_partitions import LocalPartitions
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.store import GraphStore, open_csc_graph
+from khop.sampling import sampler as neighbor
+from khop.sampling.links.links import LinkSampler
 from khop.sampling.outputs import Output
-from khop.sampling.random_walks import random_walks
-from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
-from khop.sampling.walk_neighbors import WalkCounts, walk_neighbors
+from khop.sampling.random_walks import Node2Vec, WalkCounts, random_walks, walk_neighbors
+from khop.sampling.rules.labor import Labor
+from khop.sampling.rules.relation_mean import RelationMean
+from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.top_k import TopK
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.sampling.sampler import Expansion, NeighborSampler
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType
 from khop.testing.graph_rules import PROMISES as RULE_PROMISES
 from khop.testing.graph_rules import a_wrong_weight_is_named

@@ -9,7 +9,7 @@ import torch
 
 import khop
 from khop.models import SAGE
-from khop.models.sizes import ModelSizes
+from khop.models.encoder import ModelSizes
 
 ITEM = "item"
 SAMPLERS: Mapping[str, Callable[[khop.Graph], khop.Sampler]] = {

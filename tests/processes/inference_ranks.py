@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.inference.collective_chunks import InferenceWork
-from khop.inference.link_evaluation import exact_link_scores
+from khop.distributed.processes.group import this_group
+from khop.inference.chunks import InferenceWork
+from khop.inference.link_evaluation import exact_link_scores, sampled_link_scores
 from khop.inference.node_outputs import layerwise_inference, sampled_inference
-from khop.inference.sampled_links import sampled_link_scores
 from khop.loading.columns import ColumnChoice
 from khop.models import SAGE, LinkPredictor
-from khop.runtime.group import this_group
 from support.covered import covered
 from support.machine_folders import of_machine
 from support.small_folders import ITEM

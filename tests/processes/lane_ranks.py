@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from khop.exchange.lanes import Lanes
-from khop.exchange.peers import Message
-from khop.runtime.group import this_group
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Message
+from khop.distributed.processes.group import this_group
 from support.covered import covered
 
 MEETING = Message("meeting", "id")

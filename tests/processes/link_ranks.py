@@ -11,14 +11,14 @@ from torch import Tensor
 
 from khop import GivenNegatives, Links, LinkSampler, LinkSplit, Loader, NegativeMode, UniformNegatives
 from khop.batch import Batch
-from khop.config.build import prepare
-from khop.config.read import RawRun
+from khop.distributed.processes.group import this_group
 from khop.draw import Negatives
 from khop.graph.store import GraphStore
-from khop.runtime.group import this_group
-from khop.sampling.neighbor import Trees
+from khop.run.build import prepare
+from khop.run.read import RawRun
+from khop.sampling.sampler import Trees
 from khop.schema import EdgeType
-from khop.training.observer import Unwatched
+from khop.training.step_clock import Unwatched
 from support.small_link_folders import BUYS
 
 BATCH_SIZE = 100

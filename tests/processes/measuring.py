@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
-from khop.runtime.group import this_group
+from khop.distributed.processes.group import this_group
 
 LIKE = ("item", "like", "item")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import khop
 from khop.models import GAT, GCN, GIN, HGT, RGCN, SAGE, LightGCN
-from khop.models.sizes import ModelSizes
+from khop.models.encoder import ModelSizes
 
 Make = Callable[[ModelSizes], nn.Module]
 ITEM = "item"

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-from khop.exchange.peers import Message, Peers, open_peers
-from khop.runtime.group import Group, this_group
-from khop.runtime.listening_stores import wait_for
+from khop.distributed.exchange.peers import Message, Peers, open_peers
+from khop.distributed.processes.group import Group, this_group
+from khop.distributed.processes.rendezvous import wait_for
 from support.covered import covered
 
 ASKING = Message("asking for rows", "id")

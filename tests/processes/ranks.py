@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import khop
 from khop.batch import Batch
-from khop.runtime.group import Group, this_group
-from khop.runtime.watch import BEAT_S
+from khop.distributed.processes.group import Group, this_group
+from khop.distributed.processes.watch import BEAT_S
 
 LONG_S = 3600.0  # a deadline that no test waits for
 DEADLINE_S = 4.0  # one that is waited for, once all ranks are where they have to be

@@ -14,9 +14,9 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
+from khop.distributed.processes.group import this_group
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.runtime.group import this_group
-from khop.training.observer import Observer, Unwatched
+from khop.training.step_clock import Observer, Unwatched
 from support.small_rated import ITEM
 
 SENDS = {"all_gather": 1, "all_to_all_single": 1, "all_reduce": 0, "broadcast": 0}  # where the tensor stands

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from khop.config.build import prepare
-from khop.config.read import RawRun
-from khop.runtime.group import this_group
-from khop.training.observer import Observer, Unwatched
+from khop.distributed.processes.group import this_group
+from khop.run.build import prepare
+from khop.run.read import RawRun
+from khop.training.step_clock import Observer, Unwatched
 
 STOPPED = (1, 1)  # epoch and step after which a run is stopped and resumed
 STOPPED_LATER = {"plateau": (4, 1)}  # after a first reduction, and one evaluation before the second

@@ -12,21 +12,20 @@ from typing import Any, cast
 import torch
 
 import khop
+from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.distributed.processes.group import Group
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Positives, Purpose, UniformNegatives
-from khop.exchange.lanes import Lanes
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph, open_csc_graph
+from khop.graph.features.table import FeatureTable
 from khop.graph.folder import open_folder
-from khop.partition.local_partition_features import LocalPartitionFeatures
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.parts_folder import open_parts
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal
-from khop.rules.uniform import Uniform
-from khop.runtime.group import Group
-from khop.sampling.link_seeds import LinkList
-from khop.sampling.link_split import Shares, WholeEdges, split_edges
+from khop.graph.partitions.local_partitions import LocalPartitionFeatures, LocalPartitionGraph
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, open_csc_graph
+from khop.sampling.links.link_seeds import LinkList
+from khop.sampling.links.link_split import Shares, WholeEdges, split_edges
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.uniform import Uniform
 from khop.schema import EdgeType
 from support.parts_as_whole import OldIds, assert_same
 from support.small_typed_folders import BOUGHT, BUYS, LIKE

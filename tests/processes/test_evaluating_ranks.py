@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import khop
-from khop.config.build import prepare
-from khop.config.label_propagation import label_propagation
+from khop.run.build import prepare
+from khop.run.tasks.baselines import label_propagation
 from processes.evaluating_ranks import RUNS, evaluates
 from processes.run_ranks import raw_run
 from support.small_labeled import write_labeled_graph

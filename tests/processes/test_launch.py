@@ -22,7 +22,7 @@ import torch
 import khop
 from khop.api.launch import check_procs
 from khop.errors import PeerLost
-from khop.loading.cores import usable_cores
+from khop.process_tuning import usable_cores
 from processes.ranks import (
     BATCH_SIZE,
     DEADLINE_S,

@@ -33,7 +33,7 @@ if __name__ == "__main__":
     if HOW == "slow interpreter":
         import multiprocessing
         multiprocessing.set_executable(HOME / "python")
-    from khop.runtime.rank_process import RankProcess
+    from khop.distributed.processes.spawning import RankProcess
     ranks = [RankProcess(target=work) for _ in range(1 if HOW == "thread" else 3)]
     def start():
         for rank in ranks:

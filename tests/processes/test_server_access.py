@@ -20,16 +20,12 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.api.serve import service_of
-from khop.servers.access import Access, Limits, ServerSecurity, secret_of, write_token
-from khop.servers.addresses import Address
+from khop.servers.access import Access, Address, CallContext, Limits, ServerSecurity, secret_of, write_token
 from khop.servers.errors import NotAllowed, Unauthenticated
-from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
-from khop.servers.frame import VERSION, whole
-from khop.servers.json_fields import Plain
-from khop.servers.request_handler import RequestHandler
-from khop.servers.transport import CallContext
+from khop.servers.frame import VERSION, Plain, whole
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.certificates import Authority
 from support.commands import free_port
 from support.resolved_names import resolve

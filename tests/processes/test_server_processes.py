@@ -20,13 +20,12 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.errors import PeerLost
-from khop.features.store import Rows
 from khop.graph.build import write_graph
+from khop.graph.features.store import Rows
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.servers.access import Access, Limits
+from khop.servers.access import Access, CallContext, Limits
 from khop.servers.errors import Cancelled, WrongGraph
 from khop.servers.flight_client import connected
-from khop.servers.transport import CallContext
 from support.commands import free_port
 from support.resolved_names import resolve
 from support.same_samples import assert_same_epoch

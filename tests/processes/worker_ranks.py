@@ -11,13 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import khop
 from khop.batch import Batch
+from khop.distributed.exchange.row_wire import Wire
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.exchange.row_wire import Wire
-from khop.features.store import Rows
+from khop.distributed.processes.group import this_group
+from khop.graph.features.store import Rows
 from khop.graph.folder import open_folder
-from khop.partition.parts_folder import open_parts
-from khop.runtime.group import this_group
+from khop.graph.partitions.parts_folder import open_parts
 from processes.ranks import Convolution, learnt
 from support.covered import covered
 from support.machine_folders import of_machine

@@ -11,11 +11,10 @@ import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 
 import khop
-from importing.sets.layouts import reddit, saint, shchur
-from importing.sets.server import FileServer
-from khop.datasets.importers import ImportContext
-from khop.graph.standard_set import standard_set
-from khop.importing.sets.options import PygOptions
+from data.formats.layouts import reddit, saint, shchur
+from data.formats.server import FileServer
+from khop.data.importers import ImportContext, PygOptions
+from khop.graph.folder import standard_set
 from khop.pyg.import_set import pyg_importer
 
 

@@ -1,19 +1,26 @@
-"""Promises of NeighborLoader beside the batches that test_recorded.py compares."""
+"""Promises of NeighborLoader beside the batches that test_recorded.py compares.
+
+Epochs of a loader: their order, seeds, workers and errors.
+
+Seeds of several node types in one loader.
+"""
 
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
 from torch_geometric.sampler import NumNeighbors
 
 import khop.pyg
 from khop.pyg import NeighborLoader, NeighborSampler
-from pyg.pyg_cases import BUYS, plain, typed
+from pyg.pyg_cases import BUYS, facts, plain, typed
 
 
 def ring(num_nodes: int = 400, degree: int = 20) -> Data:
@@ -190,3 +197,134 @@ def test_directed_false_is_induced_with_a_warning() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'ImbalancedLoader'"):
         khop.pyg.ImbalancedLoader  # noqa: B018
+
+
+def iteration_ring(num_nodes: int = 400, degree: int = 20) -> Data:
+    nodes = torch.arange(num_nodes).repeat_interleave(degree)
+    sources = (nodes + torch.arange(1, degree + 1).repeat(num_nodes)) % num_nodes
+    return Data(x=torch.arange(num_nodes).float().view(-1, 1), edge_index=torch.stack([sources, nodes]))
+
+
+def epoch(seed: int, **settings: Any) -> list[dict[str, Any]]:
+    torch.manual_seed(seed)
+    return [facts(batch) for batch in NeighborLoader(iteration_ring(), [5, 3], batch_size=64, **settings)]
+
+
+def test_manual_seed_makes_an_epoch_again() -> None:
+    assert epoch(1, shuffle=True) == epoch(1, shuffle=True)
+    assert epoch(1, shuffle=True) != epoch(2, shuffle=True)
+    assert epoch(1) != epoch(2)
+
+
+def test_the_number_of_workers_changes_nothing() -> None:
+    alone = epoch(1, shuffle=True)
+    for settings in ({"num_workers": 1}, {"num_workers": 2, "prefetch_factor": 5}):
+        assert epoch(1, shuffle=True, **settings) == alone
+        assert epoch(1, shuffle=True, filter_per_worker=False, **settings) == alone
+
+
+def test_the_order_of_seeds_is_torchs() -> None:
+    """A DataLoader of torch's own, seeded alike, shuffles alike."""
+    loader = NeighborLoader(iteration_ring(), [2], batch_size=64, shuffle=True)
+    torch.manual_seed(5)
+    ours = [batch.input_id.tolist() for batch in loader]
+    torch.manual_seed(5)
+    theirs = torch.utils.data.DataLoader(range(400), batch_size=64, shuffle=True)
+    assert ours == [ids.tolist() for ids in theirs]
+
+
+def test_two_epochs_draw_differently_and_a_given_generator_is_used() -> None:
+    loader = NeighborLoader(iteration_ring(), [5], batch_size=400, generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first, second = (next(iter(loader)).e_id.tolist() for _ in range(2))
+    assert first != second
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_worker_function_runs_once_on_every_thread() -> None:
+    started = []
+    loader = NeighborLoader(
+        iteration_ring(), [2], batch_size=8, num_workers=2, persistent_workers=True, pin_memory=True,
+        worker_init_fn=lambda number: started.append((number, threading.current_thread().name)),
+    )  # fmt: skip
+    assert len(list(loader)) == len(loader) == 50
+    assert sorted(number for number, _ in started) in ([0], [0, 1])
+    assert len({name for _, name in started}) == len(started)
+    assert not [t for t in threading.enumerate() if t.name.startswith("khop-worker")]
+
+
+def test_an_error_in_a_transform_arrives_as_it_is() -> None:
+    def fail(_: Data) -> Data:
+        raise KeyError("missing column")
+
+    for workers in (0, 2):
+        with pytest.raises(KeyError, match="missing column"):
+            next(
+                iter(NeighborLoader(iteration_ring(), [2], batch_size=8, num_workers=workers, transform=fail))
+            )
+
+
+def test_samplers_of_torch_are_used() -> None:
+    data = iteration_ring()
+    data.y = (torch.arange(400) < 10).long()
+    sampler = ImbalancedSampler(data)
+    loader = NeighborLoader(data, [2], batch_size=100, sampler=sampler)
+    share = torch.cat([batch.y[: batch.batch_size] for batch in loader]).float().mean()
+    assert 0.3 < float(share) < 0.7
+    batches = [[1, 2, 3], [7]]
+    loader = NeighborLoader(data, [2], batch_sampler=batches, num_workers=2)
+    assert [batch.n_id[: batch.batch_size].tolist() for batch in loader] == batches
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_mapping_gives_seeds_of_several_types(shuffle: bool, workers: int) -> None:
+    data = typed()
+    users, items = torch.tensor([4, 0, 7]), torch.arange(12) % 3 == 0
+    loader = NeighborLoader(
+        data,
+        [2],
+        {"user": users, "item": items, "tag": None},
+        batch_size=4,
+        shuffle=shuffle,
+        num_workers=workers,
+    )
+    assert len(loader) == 3  # 3 + 4 + 4 seeds
+    seen: dict[str, list[int]] = {"user": [], "item": [], "tag": []}
+    for batch in loader:
+        assert sum(batch[t].batch_size for t in seen) in (4, 3)
+        for t, found in seen.items():
+            ids = batch[t].n_id[: batch[t].batch_size]
+            expected = users[batch[t].input_id] if t == "user" else batch[t].input_id
+            assert ids.tolist() == expected.tolist()
+            found += ids.tolist()
+        assert torch.equal(batch["user"].x, data["user"].x[batch["user"].n_id])
+    assert {t: sorted(ids) for t, ids in seen.items()} == {
+        "user": [0, 4, 7], "item": [0, 3, 6, 9], "tag": [0, 1, 2, 3],
+    }  # fmt: skip
+
+
+def test_seeds_by_type_have_times_by_type() -> None:
+    data = typed()
+    data["user"].time, data["item"].time = torch.arange(9), torch.arange(12)
+    data["tag"].time = torch.zeros(4, dtype=torch.int64)
+    seeds, times = {"user": [8], "item": [2, 3]}, {"user": torch.tensor([5]), "item": torch.tensor([4, 9])}
+    (batch,) = NeighborLoader(data, [-1], seeds, times, time_attr="time", batch_size=3)
+    assert batch["user"].seed_time.tolist() == [5]
+    assert batch["item"].seed_time.tolist() == [4, 9]
+    limits = torch.tensor([5, 4, 9])
+    for t in ("user", "item"):
+        later = batch[t].time > limits[batch[t].batch]
+        assert not bool(later[batch[t].batch_size :].any())
+
+
+def test_seeds_by_type_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match="input_nodes by node type are for a HeteroData"):
+        NeighborLoader(plain(), [2], {"user": [1]})
+    with pytest.raises(ValueError, match="empty mapping"):
+        NeighborLoader(typed(), [2], {})
+    with pytest.raises(ValueError, match="input_time: give a mapping"):
+        NeighborLoader(typed(), [2], {"user": [1]}, torch.tensor([1]))
+    with pytest.raises(ValueError, match="there is no node 90"):
+        NeighborLoader(typed(), [2], {"user": [1], "item": [90]})

@@ -10,19 +10,14 @@ import torch
 from torch import Tensor
 from torch_geometric import loader as theirs
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import (
-    BaseSampler,
-    EdgeSamplerInput,
-    NegativeSampling,
-    SamplerOutput,
-)
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 from khop import pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from khop.pyg.keyed import Draws
-from khop.pyg.typed_data import NODE
-from khop.sampling.sampler import Seeds
+from khop.pyg.outputs import NODE
+from khop.sampling.seeds import Seeds
 from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, facts, plain, some, typed
 
 DRAWS = Draws(7, step=2, position=30)

@@ -1,18 +1,26 @@
-"""Sources of a sampler: edges and their attributes, however they are given."""
+"""Sources of a sampler: edges and their attributes, however they are given.
+
+Edges are followed backward and both ways, as by torch_geometric's samplers.
+
+Stores of torch_geometric's are loaded as its data objects are: those are stores too.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.sampler import (
-    NodeSamplerInput,
-)
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
+from torch_geometric.sampler import neighbor_sampler as theirs
+from torch_geometric.testing import MyFeatureStore, MyGraphStore
 
 from khop import pyg
-from khop.pyg import NeighborSampler
-from pyg.pyg_cases import PAIRS, plain
+from khop.pyg import BidirectionalNeighborSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
 
 
 def test_a_sparse_tensor_of_torch_sparse_is_taken_as_it_lies() -> None:
@@ -46,3 +54,278 @@ def test_attributes_of_edges_are_those_of_the_edge_whichever_way_it_is_shown(
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
         turned += int((~forward).sum())
     assert (turned > 0) == (kind == "bidirectional")
+
+
+SEEDS = torch.tensor([3, 8, 1])
+Edge = tuple[int, ...]
+
+
+def edges_of(data: Data, nodes: Tensor, output: SamplerOutput, permutation: Tensor | None) -> list[Edge]:
+    """Every edge of an output as the data's edge, which it is shown to be."""
+    ids = output.edge.long() if permutation is None else permutation[output.edge.long()]
+    ends = torch.stack([nodes[output.row], nodes[output.col]])
+    assert torch.equal(ends, data.edge_index[:, ids])
+    return sorted(map(int, ids))  # type: ignore[arg-type]
+
+
+def reached(edge_index: Tensor, seeds: Tensor, hops: int, ways: tuple[int, ...]) -> tuple[set[int], set[int]]:
+    """Nodes and edges that `hops` rounds find; of each edge, the end at which a round stands is in `ways`."""
+    nodes, frontier, found = set(seeds.tolist()), set(seeds.tolist()), set()
+    for _ in range(hops):
+        ids = {e for way in ways for e in range(edge_index.shape[1]) if int(edge_index[way, e]) in frontier}
+        found |= ids
+        ends = {int(end) for e in ids for end in edge_index[:, e]}
+        frontier = ends - nodes
+        nodes |= ends
+    return nodes, found
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_backward_follows_edges_from_their_sources(hops: int) -> None:
+    data = plain()
+    sampler = NeighborSampler(data, [-1] * hops, sample_direction="backward")
+    output = sampler.sample_from_nodes(NodeSamplerInput(None, SEEDS))
+    nodes, edges = reached(data.edge_index, SEEDS, hops, (0,))
+    assert set(output.node.tolist()) == nodes
+    assert edges_of(data, output.node, output, sampler.edge_permutation) == sorted(edges)
+    assert sum(output.num_sampled_nodes) == len(nodes)
+    assert sum(output.num_sampled_edges) == len(edges)
+
+
+def test_a_typed_backward_loader_gives_the_datas_edge_types() -> None:
+    data = typed()
+    sampler = NeighborSampler(data, {t: [-1] for t in data.edge_types}, sample_direction="backward")
+    (batch,) = NeighborLoader(
+        data, [-1], ("user", torch.tensor([2, 5])), neighbor_sampler=sampler, batch_size=2
+    )
+    assert isinstance(batch, HeteroData)
+    edges = batch[BUYS]
+    carried = torch.stack([batch["user"].n_id[edges.edge_index[0]], batch["item"].n_id[edges.edge_index[1]]])
+    assert torch.equal(carried, data[BUYS].edge_index[:, edges.edge_attr])  # the attribute numbers the edges
+    sources = data[BUYS].edge_index[0]
+    assert sorted(edges.edge_attr.tolist()) == sorted(
+        ((sources == 2) | (sources == 5)).nonzero().view(-1).tolist()
+    )
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_both_ways_find_every_edge_at_a_node_once(hops: int) -> None:
+    data = plain()
+    sampler = BidirectionalNeighborSampler(data, [-1] * hops)
+    output = sampler.sample_from_nodes(NodeSamplerInput(None, SEEDS))
+    nodes, edges = reached(data.edge_index, SEEDS, hops, (0, 1))
+    assert output.node[:3].tolist() == SEEDS.tolist()
+    assert set(output.node.tolist()) == nodes
+    assert edges_of(data, output.node, output, sampler.edge_permutation) == sorted(edges)
+    assert sum(output.num_sampled_edges) == len(edges)
+
+
+class Lent:
+    """khop's draws in the place of those that torch_geometric's sampler takes from a compiled extra."""
+
+    def __init__(self, data: Data, direction: str) -> None:
+        self._data, self._direction = data, direction
+        self.num_neighbors: list[int] = []
+        self.disjoint = False
+
+    def _sample(self, seed: Tensor, seed_time: None) -> SamplerOutput:
+        sampler = NeighborSampler(self._data, self.num_neighbors, sample_direction=self._direction)
+        output = sampler.sample_from_nodes(NodeSamplerInput(None, seed))
+        output.edge = sampler.edge_permutation[output.edge.long()]
+        return output
+
+
+@pytest.mark.skipif(not hasattr(theirs, "BidirectionalNeighborSampler"), reason="came with 2.7")
+@pytest.mark.parametrize("hops", [1, 2])
+def test_their_own_bidirectional_sampler_finds_the_same(
+    hops: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = plain()
+    made: list[Any] = [Lent(data, "forward"), Lent(data, "backward")]
+    monkeypatch.setattr(
+        theirs, "NeighborSampler", lambda *_, sample_direction, **__: made[sample_direction != "forward"]
+    )
+    expected = theirs.BidirectionalNeighborSampler(data, [-1] * hops)
+    expected.data_type = theirs.DataType.homogeneous
+    monkeypatch.setattr(type(expected), "is_hetero", property(lambda self: False))
+    found = expected._sample(SEEDS)
+    ours = BidirectionalNeighborSampler(data, [-1] * hops).sample_from_nodes(NodeSamplerInput(None, SEEDS))
+    assert set(found.node.tolist()) == set(ours.node.tolist())
+    assert edges_of(data, found.node, found, None) == edges_of(data, ours.node, ours, None)
+
+
+def test_both_ways_of_disjoint_and_typed_samples() -> None:
+    data = plain()
+    apart = BidirectionalNeighborSampler(data, [-1], disjoint=True)
+    output = apart.sample_from_nodes(NodeSamplerInput(None, SEEDS))
+    edges_of(data, output.node, output, None)
+    for tree, seed in enumerate(SEEDS.tolist()):
+        mine = output.batch[output.col] == tree
+        ends = data.edge_index
+        at_seed = ((ends[0] == seed) | (ends[1] == seed)).nonzero().view(-1)
+        assert sorted(output.edge[mine].tolist()) == at_seed.tolist()
+    of_types = BidirectionalNeighborSampler(typed(), [-1])
+    found = of_types.sample_from_nodes(NodeSamplerInput(None, torch.tensor([2]), None, "item"))
+    back = typed()["item", "rev_buys", "user"].edge_index[0]
+    assert sorted(found.edge["item", "rev_buys", "user"].tolist()) == (back == 2).nonzero().view(-1).tolist()
+
+
+def test_a_direction_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match="sample_direction 'up': must be 'forward' or 'backward'"):
+        NeighborSampler(plain(), [2], sample_direction="up")
+
+
+@pytest.mark.parametrize("kind", ["backward", "both"])
+def test_times_weights_and_negatives_go_with_every_direction(kind: str) -> None:
+    data = plain()
+    data.time, data.weight = torch.arange(25), (torch.arange(60) % 2).float()
+    by: dict[str, Any] = {"time_attr": "time", "weight_attr": "weight"}
+    sampler: NeighborSampler = BidirectionalNeighborSampler(data, [-1], **by)
+    if kind == "backward":
+        sampler = NeighborSampler(data, [-1], sample_direction="backward", **by)
+    loader = LinkNeighborLoader(
+        data, [-1], data.edge_index[:, :6], None, torch.full((6,), 15), neg_sampling="binary",
+        time_attr="time", neighbor_sampler=sampler, batch_size=6,
+    )  # fmt: skip
+    (batch,) = loader
+    assert batch.edge_label.tolist() == [1.0] * 6 + [0.0] * 6
+    assert batch.edge_index.shape[1] > 0
+    assert bool((batch.weight == 1).all())
+    ends = data.edge_index[:, batch.e_id]
+    assert torch.equal(ends, batch.n_id[batch.edge_index])
+    seeds = batch.edge_label_index.unique()
+    drawn = torch.ones(batch.num_nodes, dtype=torch.bool)
+    drawn[seeds] = False
+    assert bool((batch.time[drawn] <= 15).all())
+
+
+def test_stores_are_not_sampled_backward() -> None:
+    data = plain()
+    with pytest.raises(
+        ValueError, match="edges are turned around of a Data or HeteroData only, not of a tuple"
+    ):
+        NeighborSampler((data, data), [2], sample_direction="backward")
+
+
+def test_a_sampler_of_both_directions_takes_no_other_direction() -> None:
+    with pytest.raises(ValueError, match="sample_direction backward: hops go in both directions"):
+        BidirectionalNeighborSampler(plain(), [2], sample_direction="backward")
+
+
+Stores = tuple[Any, Any]
+
+
+def stores(data: HeteroData, **attributes: Any) -> Stores:
+    """Stores of the user's own, as torch_geometric's tests have them."""
+    features, graph = MyFeatureStore(), MyGraphStore()
+    for node_type in data.node_types:
+        for name, value in data[node_type].items():
+            if isinstance(value, torch.Tensor):
+                features.put_tensor(value, group_name=node_type, attr_name=name, index=None)
+    for edge_type in data.edge_types:
+        size = tuple(data[end].num_nodes for end in (edge_type[0], edge_type[2]))
+        index = tuple(data[edge_type].edge_index)
+        graph.put_edge_index(index, edge_type=edge_type, layout="coo", size=size, **attributes)
+    return features, graph
+
+
+def sorted_typed() -> HeteroData:
+    data = typed()
+    for storage in data.edge_stores:
+        storage.edge_index = storage.edge_index[:, storage.edge_index[1].sort(stable=True).indices]
+    return data
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_stores_are_those_of_the_data(workers: int) -> None:
+    data = sorted_typed()
+    settings = {"num_neighbors": [-1, -1], "input_nodes": ("item", torch.tensor([2, 7])), "batch_size": 2}
+    ours = next(iter(NeighborLoader(stores(data, is_sorted=True), num_workers=workers, **settings)))
+    expected = next(iter(NeighborLoader(data, **settings)))
+    assert isinstance(ours, HeteroData)
+    for node_type in data.node_types:
+        assert torch.equal(ours[node_type].n_id, expected[node_type].n_id)
+    for edge_type in data.edge_types:
+        assert torch.equal(ours[edge_type].edge_index, expected[edge_type].edge_index)
+    assert torch.equal(ours["user"].x, expected["user"].x)
+    assert ours["item"].batch_size == 2
+
+
+def test_all_nodes_of_a_type_and_links_of_stores() -> None:
+    data = sorted_typed()
+    pair = stores(data)
+    assert len(NeighborLoader(pair, [2], "user", batch_size=4)) == 3
+    batch = next(iter(LinkNeighborLoader(pair, [2], (BUYS, BOUGHT), batch_size=4)))
+    ends = batch[BUYS].edge_label_index
+    assert torch.equal(batch["user"].n_id[ends[0]], BOUGHT[0])
+    assert torch.equal(batch["item"].n_id[ends[1]], BOUGHT[1])
+
+
+def test_batches_have_a_custom_class() -> None:
+    class Mine(HeteroData):
+        pass
+
+    batch = next(iter(NeighborLoader(stores(typed()), [2], "user", custom_cls=Mine)))
+    assert type(batch) is Mine
+
+
+def plain_stores(data: Data, **attributes: Any) -> Stores:
+    features, graph = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    index = tuple(data.edge_index)
+    graph.put_edge_index(index, edge_type=None, layout="coo", size=(25, 25), **attributes)
+    return features, graph
+
+
+def test_stores_without_types_give_data() -> None:
+    data = plain()
+    order = data.edge_index[1].sort(stable=True).indices
+    data = Data(x=data.x, edge_index=data.edge_index[:, order])
+    settings = {"num_neighbors": [-1], "input_nodes": torch.tensor([3, 8]), "batch_size": 2}
+    ours = next(iter(NeighborLoader(plain_stores(data, is_sorted=True), **settings)))
+    expected = next(iter(NeighborLoader(data, **settings)))
+    assert torch.equal(ours.edge_index, expected.edge_index)
+    assert torch.equal(ours.x, expected.x)
+    assert ours.batch_size == 2
+
+
+def test_bad_stores_are_named() -> None:
+    with pytest.raises(NotImplementedError, match="'weight_attr' argument not yet supported"):
+        NeighborLoader(stores(typed()), [2], "user", weight_attr="w")
+    with pytest.raises(ValueError, match="Temporal sampling requires that edges are sorted by destination"):
+        NeighborLoader(stores(typed()), [2], "user", time_attr="time")
+    features, graph = stores(sorted_typed(), is_sorted=True)
+    with pytest.raises(ValueError, match="did not find any temporal data"):
+        NeighborLoader((features, graph), [2], "user", time_attr="time")
+    by_source = (torch.arange(13).clamp(max=9), torch.zeros(9, dtype=torch.int64))
+    edge_type = ("item", "seen by", "user")
+    graph.put_edge_index(by_source, edge_type=edge_type, layout=EdgeLayout.CSR, size=(12, 9))
+    with pytest.raises(ValueError, match="stored in either COO or CSC layout"):
+        NeighborLoader((features, graph), [2], "user", time_attr="time")
+
+
+@pytest.mark.parametrize("name", ["time", "when"])
+def test_stores_without_types_have_times_of_nodes_or_of_edges(name: str) -> None:
+    """Of nodes where the attribute is called "time", as torch_geometric has it."""
+    data = plain()
+    times = torch.arange(25) if name == "time" else torch.arange(60) % 20
+    of_edges = times[data.edge_index[0]] if name == "time" else times
+    order = (data.edge_index[1] * 100 + of_edges).argsort(stable=True)
+    data.edge_index, of_edges = data.edge_index[:, order], of_edges[order]
+    features, graph = plain_stores(data, is_sorted=True)
+    values = times if name == "time" else of_edges
+    features.put_tensor(values, group_name=None, attr_name=name, index=None)
+    limits = torch.arange(19)
+    loader = NeighborLoader((features, graph), [-1], limits, limits, time_attr=name, batch_size=19)
+    taken = next(iter(loader)).e_id
+    early = (of_edges <= data.edge_index[1]).nonzero().view(-1)
+    assert taken.sort().values.tolist() == early.tolist()
+
+
+def test_times_of_nodes_and_of_edges_are_not_mixed() -> None:
+    data = sorted_typed()
+    features, graph = stores(data, is_sorted=True)
+    features.put_tensor(torch.arange(9), group_name="user", attr_name="time", index=None)
+    features.put_tensor(torch.arange(20), group_name=BUYS, attr_name="time", index=None)
+    with pytest.raises(ValueError, match="'time' for both node-level and edge-level types"):
+        NeighborLoader((features, graph), [2], "user", time_attr="time")

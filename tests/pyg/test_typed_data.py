@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from khop.pyg.typed_data import EDGE, NODE, TypedData, owner_of, storages
+from khop.pyg.outputs import EDGE, NODE, TypedData, owner_of, storages
 
 ENDS = torch.tensor([[0, 1], [1, 2]])
 

@@ -9,7 +9,7 @@ import torch
 
 from khop.batch import Sample
 from khop.draw import stream
-from khop.graph.csc_graph import CscGraph
+from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType, Schema
 from khop.testing.reference import sample_hop

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import khop
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges
 
 TO, ON = ("node", "to", "node"), ("node", "on", "node")
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal
-from khop.graph.csc_graph import CscGraph
+from khop.graph.store import CscGraph
 from khop.kernels.choice import Engine, forcing
-from khop.sampling.neighbor import Trees
+from khop.sampling.sampler import Trees
 from support.random_graphs import as_seeds, ring
 from support.same_samples import assert_same
 from support.timed_graphs import RULES, timed_graphs

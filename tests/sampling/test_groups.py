@@ -1,4 +1,7 @@
-"""Groups of seeds: dealt to ranks whole, each once per epoch, and the loss of a step is their mean."""
+"""Groups of seeds: dealt to ranks whole, each once per epoch, and the loss of a step is their mean.
+
+Subgraphs of groups: all edges within a group, none between groups, in the order of the graph.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,9 @@ from hypothesis import strategies as st
 
 import khop
 from khop.draw import DrawKey
-from khop.sampling.groups import GroupSeeds
-from khop.sampling.sampler import GroupShare
-from khop.sampling.seeds import SeedOrder
-from support.group_graphs import COUNT, chorded
+from khop.sampling.groups import GroupGraph, Members
+from khop.sampling.seeds import GroupSeeds, GroupShare, SeedOrder
+from support.group_graphs import COUNT, PAIRS, TO, among, chorded, edges_of
 
 NONE = {"node": torch.arange(0)}
 
@@ -116,3 +118,37 @@ def test_seeds_that_are_no_groups_are_refused_with_a_remedy() -> None:
         khop.Loader(sampler, torch.arange(0), 1)
     with pytest.raises(ValueError, match="these seeds are links"):
         khop.Loader(sampler, khop.Links({("node", "to", "node"): torch.zeros(2, 3, dtype=torch.int64)}), 1)
+
+
+GRAPH = chorded()
+GROUPS = st.lists(st.lists(st.integers(0, COUNT - 1), unique=True, max_size=COUNT), max_size=5)
+
+
+def members(groups: list[list[int]]) -> dict[str, Members]:
+    offsets = torch.tensor([0, *(len(group) for group in groups)]).cumsum(0)
+    return {"node": Members(torch.tensor([i for group in groups for i in group], dtype=torch.int64), offsets)}
+
+
+@given(GROUPS)
+def test_each_group_has_all_its_edges_with_their_ids(groups: list[list[int]]) -> None:
+    """A node may be in several groups."""
+    sample = GroupGraph(GRAPH, 2, khop.Uniform()).sample(members(groups))
+    assert sample.nodes["node"].tolist() == [i for group in groups for i in group]
+    for number, group in enumerate(groups):
+        assert edges_of(sample, number) == among(group)
+    assert len(sample.blocks) == 2
+    adjacency = sample.blocks[0].adjacencies[TO]
+    assert adjacency.edge_ids is not None
+    assert adjacency.weight is None
+    csc = GRAPH.csc(TO)
+    source, destination = sample.nodes["node"][adjacency.edge_index]
+    assert torch.equal(csc.indices[adjacency.edge_ids].long(), source)
+    assert torch.equal(csc.destinations()[adjacency.edge_ids], destination)
+
+
+def test_sums_weigh_one_and_shares_are_those_of_the_graph() -> None:
+    whole = members([list(range(0, COUNT, 2)), list(range(COUNT))])
+    (adjacency,) = GroupGraph(GRAPH, 1, khop.Sum()).sample(whole).blocks[0].adjacencies.values()
+    assert adjacency.weight is not None
+    assert set(adjacency.weight.tolist()) == {1.0}
+    assert adjacency.weight.numel() == len(PAIRS) + len(among(list(range(0, COUNT, 2))))

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Uniform
-from khop.graph.csc_graph import CscGraph
-from khop.rules.rule import Hop
+from khop.graph.rule import Hop
+from khop.graph.store import CscGraph
 from khop.sampling.node_set import NodeSet
 from khop.testing.sampler import PROMISES, Make
 from reference import hops

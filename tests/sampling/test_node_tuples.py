@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
 import khop
-from khop.api.connect import graph_on
+from khop.api.serve import graph_on
+from khop.distributed.processes.group import this_group
 from khop.models import SAGE
-from khop.runtime.group import this_group
 from khop.sampling.seeds import SeedOrder
 from support.covered import covered
 from support.group_graphs import COUNT, chorded

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from khop.draw import DrawKey
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.graph.store import GraphStore
-from khop.rules.rule import Rule
-from khop.rules.symmetric_sum import SymmetricSum
-from khop.rules.temporal import Temporal
-from khop.sampling.exclusion import WithoutEdges
-from khop.sampling.neighbor import Expansion, NeighborSampler
-from khop.sampling.sampler import Seeds
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, GraphStore, csc_graph_from_edges
+from khop.sampling.links.exclusion import WithoutEdges
+from khop.sampling.rules.sum import SymmetricSum
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.sampler import Expansion, NeighborSampler
+from khop.sampling.seeds import Seeds
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought_by", "user")
 USERS, ITEMS = 12, 9

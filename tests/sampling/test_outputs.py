@@ -21,7 +21,7 @@ from khop import (
     Uniform,
 )
 from khop.batch import Adjacency
-from khop.graph.csc_graph import CscGraph
+from khop.graph.store import CscGraph
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
 from khop.sampling import outputs

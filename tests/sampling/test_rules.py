@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal, TemporalStrategy, Weighted
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from support.random_graphs import FANOUTS
 from support.timed_graphs import RULES, timed_graphs
 

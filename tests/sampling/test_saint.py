@@ -12,9 +12,9 @@ from torch_geometric.loader.graph_saint import GraphSAINTSampler
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.graph.csc_graph import csc_graph_from_edges
-from khop.sampling.saint_draws import SaintDraw
-from khop.sampling.sampler import GroupShare
+from khop.graph.store import csc_graph_from_edges
+from khop.sampling.group_samplers import SaintDraw
+from khop.sampling.seeds import GroupShare
 from support.group_graphs import TO, edges_of, nodes_of, sums
 
 # In-neighbors; node 4 has none, so walks end there.

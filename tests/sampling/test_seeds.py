@@ -10,11 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.partition_owners import PartitionOwners
+from khop.distributed.partitioned_features import PartitionOwners
 from khop.draw import DrawKey, Purpose
-from khop.sampling.link_seeds import Links
-from khop.sampling.sampler import Seeds
-from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedOrder, check_fingerprint
+from khop.sampling.links.link_seeds import Links
+from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedOrder, Seeds, check_fingerprint
 from khop.testing.reference import permutation
 
 TYPED_SEEDS = st.dictionaries(

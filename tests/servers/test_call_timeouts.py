@@ -1,10 +1,32 @@
-"""Calls that end because their other side is silent, or because they are no longer wanted."""
+"""Calls that end because their other side is silent, or because they are no longer wanted.
+
+The request that a thread works for.
+
+A connection is ended by the address of its other side.
+
+The requests of a token are bounded in rate; those of others are not affected.
+"""
 
 from __future__ import annotations
 
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
-from khop.servers.call_timeouts import Call, CallTimeouts, End
+import pytest
+
+from khop.servers import call_timeouts as module
+from khop.servers.call_timeouts import (
+    Call,
+    Caller,
+    CallTimeouts,
+    End,
+    RequestRate,
+    present_caller,
+    shut_down,
+    working_for,
+)
+from khop.servers.errors import Busy
 
 
 def test_a_silent_call_is_cancelled_and_one_with_signs_of_life_is_not() -> None:
@@ -41,3 +63,90 @@ def test_a_call_is_due_after_its_silence() -> None:
     call = Call(lambda: None, 5, None, last=100.0)
     assert call.due(104.9) is None
     assert call.due(105.1) is End.TIMED_OUT
+
+
+def test_a_thread_knows_its_caller_while_it_works_and_no_other_thread_does() -> None:
+    caller = Caller(threading.Event(), 1.0)
+    with ThreadPoolExecutor(1) as other:
+        assert working_for(caller, lambda: (present_caller(), other.submit(present_caller).result())) == (
+            caller,
+            None,
+        )
+    assert present_caller() is None
+
+
+def test_a_caller_is_forgotten_after_an_error() -> None:
+    def fail() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        working_for(Caller(threading.Event(), 1.0), fail)
+    assert present_caller() is None
+
+
+@pytest.mark.parametrize(("host", "form"), [("127.0.0.1", "ipv4:127.0.0.1:{}"), ("::1", "ipv6:%5B::1%5D:{}")])
+def test_the_connection_to_a_peer_ends_and_others_stay(host: str, form: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection((host, port)) as one, socket.create_connection((host, port)) as other:
+            (of_one, _), (of_other, _) = listening.accept(), listening.accept()
+            with of_one, of_other:
+                shut_down(form.format(one.getsockname()[1]))
+                one.settimeout(10)
+                assert one.recv(1) == b""
+                of_other.sendall(b"still")
+                assert other.recv(5) == b"still"
+
+
+def test_a_peer_that_is_gone_is_no_error() -> None:
+    shut_down("ipv4:127.0.0.1:1")
+
+
+class _Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _taken(rate: RequestRate, owner: str, attempts: int) -> int:
+    """How many of some requests are taken now."""
+    taken = 0
+    for _ in range(attempts):
+        try:
+            rate.take(owner)
+        except Busy:
+            continue
+        taken += 1
+    return taken
+
+
+def test_a_seconds_requests_may_come_at_once_and_then_as_many_per_second() -> None:
+    clock = _Clock()
+    rate = RequestRate(10, clock)
+    assert _taken(rate, "greedy", 50) == 10
+    assert _taken(rate, "other", 5) == 5
+    clock.now += 0.35
+    assert _taken(rate, "greedy", 50) == 3
+    clock.now += 100
+    assert _taken(rate, "greedy", 50) == 10
+
+
+def test_less_than_one_request_per_second_can_be_allowed() -> None:
+    clock = _Clock()
+    rate = RequestRate(0.5, clock)
+    rate.take("a")
+    clock.now += 1.9
+    with pytest.raises(Busy, match=r"a sends more than 0\.5 requests per second.*--max-rate"):
+        rate.take("a")
+    clock.now += 0.2
+    rate.take("a")
+
+
+def test_owners_that_asked_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOKENS", 3)
+    rate = RequestRate(1, _Clock())
+    for owner in "abcd":
+        rate.take(owner)
+    assert list(rate._spent) == ["b", "c", "d"]

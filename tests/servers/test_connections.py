@@ -1,17 +1,36 @@
-"""Connections that several threads make at once."""
+"""Connections that several threads make at once.
+
+A look at servers before gRPC connects. test_flight_client.py has the cases of real servers.
+
+Servers as a client knows them.
+"""
 
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from khop.servers.addresses import Address, Endpoint
-from khop.servers.connections import Connections, MachineClock, start_thread
-from khop.servers.errors import Unavailable
+import pytest
+
+from khop.servers.access import Access, Address, Endpoint
+from khop.servers.connections import (
+    LAST_BUSY_S,
+    LAST_PROBE_S,
+    Connections,
+    MachineClock,
+    ServerList,
+    State,
+    check_server,
+    speaks_tls,
+    start_thread,
+)
+from khop.servers.errors import Busy, TimedOut, Unavailable
 from servers.test_pool import World
+from support.certificates import Authority
 
 
 class _Gate(World):
@@ -59,3 +78,81 @@ def test_probes_of_a_lost_server_end_with_the_last_use_of_its_connections() -> N
     gc.collect()
     threads[0].join(10)
     assert not threads[0].is_alive()
+
+
+def _endpoint(port: int) -> Endpoint:
+    return Endpoint(Address("localhost", port), "127.0.0.1")
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        endpoint = _endpoint(taken.getsockname()[1])
+        with pytest.raises(Unavailable, match="refused"):
+            check_server(endpoint, Access(), 1)
+        assert not speaks_tls(endpoint, 1)
+
+
+def test_a_stopped_server_is_a_time_out(tmp_path_factory: pytest.TempPathFactory) -> None:
+    authority = Authority.of(tmp_path_factory.mktemp("ca"))
+    access = Access(ca=authority.pair.cert)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(TimedOut, match=r"within 0\.2 s"),
+    ):
+        check_server(_endpoint(silent.getsockname()[1]), access, 0.2)
+
+
+def test_a_server_without_tls_gets_a_connection_and_nothing_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        got: list[bytes] = []
+
+        def accept() -> None:
+            with server.accept()[0] as accepted:
+                got.append(accepted.recv(100))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        check_server(_endpoint(server.getsockname()[1]), Access(), 5)
+        thread.join()
+    assert got == [b""]
+
+
+A, B = Address("a", 1), Address("b", 1)
+
+
+def test_the_server_with_the_fewest_requests_in_flight_is_chosen() -> None:
+    servers = ServerList.of([A, B])
+    first, second = servers.servers
+    servers.take(first)
+    assert servers.choose(0.0, ()) is second
+    assert servers.choose(0.0, (second,)) is first
+    first.in_flight = 0
+    assert servers.choose(0.0, ()) is second  # it was asked less often
+
+
+def test_pauses_grow_up_to_a_bound_and_end_with_an_answer() -> None:
+    servers = ServerList.of([A])
+    (server,) = servers.servers
+    for _ in range(20):
+        servers.failed(server, None, Busy("full"), 0.0)
+    assert server.not_before == LAST_BUSY_S
+    assert servers.choose(0.0, ()) is None
+    assert servers.next_change() == LAST_BUSY_S
+    server.answered()
+    assert servers.choose(0.0, ()) is server
+    for _ in range(2000):  # twenty minutes of probes
+        server.lose(Unavailable("reset"), 0.0)
+    assert (server.state, server.not_before) == (State.LOST, LAST_PROBE_S)
+    assert servers.usable() == []
+
+
+def test_a_server_keeps_its_machine_while_its_name_leads_there() -> None:
+    servers = ServerList.of([A])
+    (server,) = servers.servers
+    one, two = Endpoint(A, "10.0.0.1"), Endpoint(A, "10.0.0.2")
+    assert servers.place(server, [one, two]) == one
+    assert [each.endpoint for each in servers.servers] == [one, two]
+    assert servers.place(server, [two, one]) == one
+    assert servers.place(server, [two]) is None
+    assert [each.endpoint for each in servers.servers] == [two]

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 import khop
-from khop.api.connect import graph_on
-from khop.api.serve import ServedGraph
+from khop.api.serve import ServedGraph, graph_on
 from khop.models import SAGE, EdgePredictor, LinkPredictor
-from khop.sampling.listed import ids_here
+from khop.sampling.given_seeds import ids_here
+from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.errors import TooLarge
 from khop.servers.service import Service
-from khop.servers.transport import Answer, Buffer, CallContext
 from support.in_process import InProcess, connected, exchange_with
 from support.small_folders import write_hub_graph
 from support.small_labeled import LIKE as LABELED

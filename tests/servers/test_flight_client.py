@@ -22,9 +22,9 @@ import pyarrow.flight as flight
 
 from khop.errors import PeerLost
 from khop.servers import request_handler
-from khop.servers.access import Access, Limits, ServerSecurity, Tokens, write_token
-from khop.servers.addresses import Address
+from khop.servers.access import Access, Address, CallContext, Limits, ServerSecurity, Tokens, write_token
 from khop.servers.call_timeouts import Call
+from khop.servers.connections import Pool
 from khop.servers.errors import (
     Cancelled,
     GoingAway,
@@ -37,12 +37,9 @@ from khop.servers.errors import (
     Unavailable,
     WrongVersion,
 )
-from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.flight_client import ERROR, HEARTBEAT, REQUEST_SIZE, FlightDial, connected
 from khop.servers.flight_server import FlightServer, served
-from khop.servers.pool import Pool
-from khop.servers.request_handler import RequestHandler
-from khop.servers.transport import CallContext
+from khop.servers.request_handler import Client, QueueLimits, RequestHandler
 from support.byte_service import ByteService, expected, request
 from support.certificates import Authority
 

@@ -9,13 +9,11 @@ import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
-from khop.servers.access import Access, ServerSecurity, write_token
-from khop.servers.addresses import Address
+from khop.servers.access import Access, Address, ServerSecurity, write_token
 from khop.servers.errors import NotAllowed
-from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_client import FlightDial
 from khop.servers.flight_server import served
-from khop.servers.request_handler import RequestHandler
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.byte_service import ByteService
 
 

@@ -1,7 +1,13 @@
-"""Tensors arrive with the bits they were sent with, in memory of their own, or not at all."""
+"""Tensors arrive with the bits they were sent with, in memory of their own, or not at all.
+
+Requests of in-degrees name their nodes one by one or by two ends, and answers are checked.
+
+Keys of draws arrive with their epoch and step.
+"""
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import struct
@@ -13,20 +19,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from khop.draw import DrawKey, Purpose
 from khop.servers.errors import WrongVersion
 from khop.servers.frame import (
     DTYPES,
     LEAST_PIECE,
     PIECE,
     VERSION,
+    Document,
+    Frame,
     Tensors,
+    checked_counts,
     header,
     parsed,
     pieces,
+    read_key,
+    read_nodes,
     received,
     whole,
+    written,
+    written_key,
+    written_nodes,
 )
-from khop.servers.json_fields import written
 
 LIMIT = 1 << 30
 
@@ -160,3 +174,61 @@ def test_an_answer_larger_than_the_free_memory_is_refused_before_allocation() ->
     head = b"khop" + VERSION.to_bytes(4, "little") + len(text).to_bytes(8, "little") + text
     with pytest.raises(ValueError, match="8,796,093,022,208 bytes are announced, and this machine has"):
         received([head], 1 << 44, "answer")
+
+
+def sent(fields: object, tensors: Tensors) -> Frame:
+    return parsed(whole(fields, tensors.all), 1 << 20, "request")  # type: ignore[arg-type]
+
+
+@given(st.lists(st.integers(0, 9), max_size=6) | st.integers(0, 50).map(lambda n: list(range(n, n + 7))))
+def test_nodes_come_back_as_they_were(nodes: list[int]) -> None:
+    tensors = Tensors()
+    fields = written_nodes(torch.tensor(nodes, dtype=torch.int64), tensors)
+    assert read_nodes(sent(fields, tensors), 10).tolist() == nodes
+
+
+def test_consecutive_nodes_take_no_bytes_each() -> None:
+    tensors = Tensors()
+    assert written_nodes(torch.arange(5, 1000), tensors) == {"first": 5, "end": 1000}
+    assert not tensors.all
+
+
+def test_too_many_nodes_or_wrong_ones_are_refused() -> None:
+    with pytest.raises(ValueError, match="1,000,000,000,000 nodes are requested at once; ask for at most 10"):
+        read_nodes(sent({"first": 0, "end": 10**12}, Tensors()), 10)
+    tensors = Tensors()
+    with pytest.raises(ValueError, match=r"nodes: is torch\.float32 \(3,\), must be int64"):
+        read_nodes(sent({"nodes": tensors(torch.zeros(3))}, tensors), 10)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        (torch.tensor([1, -1]), "number of edges"),
+        (torch.tensor([1]), "for 2 nodes"),
+        (torch.ones(2), "are torch.float32"),
+    ],
+)
+def test_an_answer_that_is_no_counts_is_refused(counts: torch.Tensor, sentence: str) -> None:
+    tensors = Tensors()
+    with pytest.raises(ValueError, match=sentence):
+        checked_counts(sent({"counts": tensors(counts)}, tensors), 2)
+
+
+def draw_keys_sent(fields: object) -> Document:
+    """Return fields as they arrive."""
+    return Document(json.loads(json.dumps(fields)), "request.key")
+
+
+@pytest.mark.parametrize("key", [DrawKey((1 << 64) - 1), DrawKey.of(3, Purpose.HOP, 2, 7).plus(5)], ids=str)
+def test_a_key_is_read_as_it_was_written(key: DrawKey) -> None:
+    found = read_key(draw_keys_sent(written_key(key)))
+    assert (found.value, found.of_epoch, found.step) == (key.value, key.of_epoch, key.step)
+    assert found.at_step(4) == key.at_step(4)
+
+
+@pytest.mark.parametrize("field", ["value", "of_epoch", "step"])
+def test_a_field_that_is_no_number_of_64_bits_is_named(field: str) -> None:
+    for wrong in (-1, "7", 1 << 64):
+        with pytest.raises(ValueError, match=rf"request\.key\.{field}"):
+            read_key(draw_keys_sent({**written_key(DrawKey.of(3, Purpose.HOP, 2, 7)), field: wrong}))

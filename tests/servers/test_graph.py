@@ -1,22 +1,37 @@
-"""A graph on servers has counts and splits here, and says where the rest is."""
+"""A graph on servers has counts and splits here, and says where the rest is.
+
+Ids, class names and units of a graph on servers: those of its folder, in bounded and checked answers.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import khop
-import khop.servers.lists as lists
-from khop.features.store import Rows
-from khop.sampling.listed import ListedNodes, ids_here
-from khop.servers.errors import InvalidAnswer
+import khop.servers.description as lists
+import khop.servers.description as name_answers
+from khop.api.open_graph import names_of
+from khop.api.partition import partition_graph
+from khop.api.serve import ServedGraph
+from khop.graph.features.store import Rows
+from khop.graph.node_ids import Names
+from khop.kernels.id_table import Keys, StringKeys
+from khop.sampling.given_seeds import ListedNodes, ids_here
+from khop.servers.access import CallContext
+from khop.servers.description import Answered
+from khop.servers.errors import InvalidAnswer, InvalidRequest
 from khop.servers.frame import Tensors, whole
 from khop.servers.graph import RemoteView
-from khop.servers.served import Answered
-from khop.servers.transport import CallContext
-from support.in_process import connected, exchange_with
+from khop.servers.service import Service
+from support.in_process import InProcess, connected, exchange_with
+from support.named_shop import CLASSES, user_ids, write_named_shop
+from support.parts_in_process import connected_to_parts
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 
 
@@ -81,3 +96,155 @@ def test_an_answer_about_another_graph_is_refused(plain_graph: khop.Graph, typed
         other.ask(
             CallContext("list"), request, lambda pieces: servers.read(pieces, "list", lambda frame: frame)
         )
+
+
+NODES = torch.tensor([89, 3, 3, 0, 41])
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_named_shop(tmp_path_factory.mktemp("named") / "shop")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory, shop: Path) -> Path:
+    path = tmp_path_factory.mktemp("named") / "parts"
+    partition_graph(shop, path, 3, method="random")
+    return path
+
+
+def plain(keys: Keys) -> list[Any]:
+    return keys.strings() if isinstance(keys, StringKeys) else keys.tolist()
+
+
+def served(shop: Path, max_batch_bytes: int | None = None) -> tuple[khop.Graph, InProcess]:
+    from khop.api.serve import graph_on
+
+    exchange = InProcess([Service(ServedGraph.of(khop.open_graph(shop)), max_batch_bytes=max_batch_bytes)])
+    return graph_on(exchange), exchange
+
+
+def check(found: Names, expected: Names, counts: dict[str, int]) -> None:
+    """Compare the names of all nodes, and of some in any order."""
+    assert found.ids.keys() == expected.ids.keys() == {"user", "item"}
+    assert found.original_ids.keys() == expected.original_ids.keys()
+    for one, other in ((found.ids, expected.ids), (found.original_ids, expected.original_ids)):
+        for node_type, ids in other.items():
+            assert one[node_type].kind == ids.kind
+            for nodes in (torch.arange(counts[node_type]), NODES % counts[node_type], NODES[:0]):
+                assert plain(one[node_type].at(nodes)) == plain(ids.at(nodes))
+    for node_type in ("user", "item"):
+        labels = {name: expected.labels[node_type].get(name) for name in ("classes", "unit")}
+        assert {name: found.labels[node_type].get(name) for name in labels} == labels
+
+
+def test_names_are_those_of_the_folder(shop: Path) -> None:
+    graph = khop.open_graph(shop)
+    found = names_of(connected(graph, servers=2))
+    check(found, names_of(graph), {"user": 90, "item": 60})
+    assert plain(found.ids["user"].at(torch.arange(90))) == user_ids(90)
+    assert found.labels["item"]["classes"] == CLASSES
+    assert "tag" not in found.labels
+    assert not found.original_ids
+
+
+def test_names_of_servers_of_parts_are_those_of_all_parts(parts: Path) -> None:
+    expected = names_of(khop.open_graph(parts))
+    found = names_of(connected_to_parts(parts))
+    check(found, expected, {"user": 90, "item": 60})
+    assert found.original_ids.keys() == {"user", "item"}
+
+
+@pytest.mark.parametrize("limit", [100, 333, 1 << 20])
+def test_ids_come_in_as_many_answers_as_their_bytes_need(shop: Path, limit: int) -> None:
+    graph, exchange = served(shop, max_batch_bytes=limit)
+    exchange.asked.clear()
+    nodes = torch.arange(90).flip(0)
+    assert plain(names_of(graph).ids["user"].at(nodes)) == user_ids(90)[::-1]
+    size = sum(8 + len(id_.encode()) for id_ in user_ids(90))
+    assert len(exchange.asked) >= size / limit
+    assert (len(exchange.asked) == 1) == (limit == 1 << 20)
+
+
+def test_a_request_names_as_many_nodes_as_are_allowed(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("name_answers", "remote_names"):
+        monkeypatch.setattr(f"khop.servers.{module}.MOST_IDS", 20)
+    graph, exchange = served(shop)
+    exchange.asked.clear()
+    assert plain(names_of(graph).ids["item"].at(torch.arange(60))) == [7 * node - 100 for node in range(60)]
+    assert len(exchange.asked) == 3
+    monkeypatch.setattr("khop.servers.graph.MOST_IDS", 21)
+    with pytest.raises(InvalidRequest, match="21 nodes are requested at once; ask for at most 20"):
+        names_of(graph).ids["item"].at(torch.arange(60))
+
+
+def strings(offsets: list[int], text: bytes) -> tuple[dict[str, object], Tensors]:
+    tensors = Tensors()
+    fields: dict[str, object] = {
+        "offsets": tensors(torch.tensor(offsets, dtype=torch.int64)),
+        "text": tensors(torch.tensor(list(text), dtype=torch.uint8)),
+    }
+    return fields, tensors
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text", "sentence"),
+    [
+        ([0, 3, 2, 4], b"abcd", "do not rise from 0 to 4"),
+        ([0, 1, 3], b"abcd", "do not rise from 0 to 4"),
+        ([1, 4], b"abcd", "do not rise from 0 to 4"),
+        ([0, 1, 2], "ü".encode(), "an id begins within a character"),
+        ([0, 2], b"\xff\xfe", "can't decode byte 0xff"),
+        ([0], b"", "0 ids, for 5 nodes"),
+        ([0, 0, 0, 0, 0, 0, 0], b"", "6 ids, for 5 nodes"),
+        ([], b"", "do not rise"),
+    ],
+)
+def test_an_answer_that_is_no_text_is_refused(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, offsets: list[int], text: bytes, sentence: str
+) -> None:
+    graph, _ = served(shop)
+    monkeypatch.setitem(
+        khop.servers.description._BOUNDED,  # type: ignore[attr-defined]
+        "node-ids",
+        lambda *_: strings(offsets, text),
+    )
+    with pytest.raises(InvalidAnswer, match=re.escape(sentence)):
+        names_of(graph).ids["user"].at(NODES)
+
+
+def test_an_answer_of_other_numbers_is_refused(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = served(shop)
+
+    def other(*_: object) -> tuple[dict[str, object], Tensors]:
+        tensors = Tensors()
+        return {"ids": tensors(torch.rand(5))}, tensors
+
+    monkeypatch.setitem(khop.servers.description._BOUNDED, "node-ids", other)  # type: ignore[attr-defined]
+    with pytest.raises(InvalidAnswer, match="must be int64"):
+        names_of(graph).ids["item"].at(NODES)
+
+
+def test_the_memory_of_an_answer_does_not_depend_on_the_number_of_nodes(tmp_path: Path) -> None:
+    """Ids of 200,000 nodes take answers of 64 KiB if servers send no more at once."""
+    count = 200_000
+    edges = {("item", "next", "item"): khop.EdgeTable(torch.arange(9), torch.arange(9))}
+    table = khop.NodeTable(ids=[f"item {n}" for n in range(count)])
+    graph, exchange = served(khop.write_graph(tmp_path / "many", {"item": table}, edges), 1 << 16)
+    sizes = []
+    service = exchange.services[0]
+    original = name_answers.node_ids_answer
+
+    def noted(*arguments: Any) -> Any:  # noqa: ANN401
+        fields, tensors = original(*arguments)
+        sizes.append(sum(tensor.nbytes for tensor in tensors.all))
+        return fields, tensors
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(khop.servers.description._BOUNDED, "node-ids", noted)  # type: ignore[attr-defined]
+        found = names_of(graph).ids["item"].at(torch.arange(count))
+    assert isinstance(found, StringKeys)
+    assert found.strings()[-1] == f"item {count - 1}"
+    assert max(sizes) <= (1 << 16) + 8
+    assert service.counters()["node-ids"] == len(sizes) > 40
+    assert np.diff(found.offsets).sum() == len(found.data)

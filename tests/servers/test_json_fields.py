@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from khop.servers.json_fields import Document, by_type, written
+from khop.servers.frame import Document, by_type, written
 
 BUYS = ("user", "buys", "item")
 

@@ -11,9 +11,8 @@ from itertools import pairwise
 import pytest
 
 from khop.errors import PeerLost
-from khop.servers.access import Limits
-from khop.servers.addresses import Address, Endpoint
-from khop.servers.connections import PROBE_S
+from khop.servers.access import Address, Buffer, CallContext, Endpoint, Limits
+from khop.servers.connections import LAST_PROBE_S, PROBE_S, Pool, State
 from khop.servers.errors import (
     Busy,
     Cancelled,
@@ -27,9 +26,6 @@ from khop.servers.errors import (
     Unavailable,
     WrongGraph,
 )
-from khop.servers.pool import Pool
-from khop.servers.server_list import LAST_PROBE_S, State
-from khop.servers.transport import Buffer, CallContext
 
 A, B = Address("a", 1), Address("b", 1)
 LIMITS = Limits(deadline_s=60, attempt_s=10)

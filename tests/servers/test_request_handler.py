@@ -1,18 +1,26 @@
-"""The work of a server on a request, without a network."""
+"""The work of a server on a request, without a network.
+
+FairQueue of clients at a server.
+
+Metrics of a server for Prometheus.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from khop.servers import request_handler as module
-from khop.servers.access import Role, Token, Tokens
+from khop.servers.access import Address, Buffer, Role, Token, Tokens
 from khop.servers.errors import (
     Busy,
     Cancelled,
@@ -22,15 +30,20 @@ from khop.servers.errors import (
     NotAllowed,
     ServerError,
 )
-from khop.servers.fair_queue import Client, QueueLimits
 from khop.servers.request_handler import (
     SMALL_REQUEST,
+    Client,
+    FairQueue,
     Incoming,
+    QueuedRequest,
+    QueueLimits,
     RequestHandler,
+    Stage,
     error_message,
+    metrics_on,
+    prometheus_text,
     resident_bytes,
 )
-from khop.servers.transport import Buffer
 from support.byte_service import ByteJob, ByteService, arrived, expected, request
 
 ANYONE = Tokens([]).holder("")
@@ -237,3 +250,179 @@ def test_the_traceback_of_a_mistake_is_in_the_log_and_other_errors_are_not(
             handler.answer(arrived(request(1, **{fault: "of a test"})), ANYONE, ONE, stream, 1)
         log = capfd.readouterr().err
         assert ("Traceback" in log, "KeyError: 'of a test'" in log) == (shown, shown)
+
+
+def one(owner: str) -> Client:
+    """A client with one connection."""
+    return Client(owner, owner)
+
+
+def test_clients_are_served_in_turn_whatever_they_ask() -> None:
+    queue = FairQueue(QueueLimits(at_once=1))
+    with ExitStack() as stack:
+        asked = [stack.enter_context(queue.queued(one("greedy"))) for _ in range(5)]
+        asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(2)]
+        served = []
+        for _ in range(7):
+            (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
+            served.append(queued.client.owner)
+            _end(queue, queued)
+    assert served == ["greedy", "greedy", "other", "greedy", "other", "greedy", "greedy"]
+    assert queue.empty(0)
+
+
+def test_turns_are_of_owners_however_many_connections_one_opens() -> None:
+    queue = FairQueue(QueueLimits(at_once=1))
+    with ExitStack() as stack:
+        greedy = [Client("greedy", f"connection {number}") for number in range(4)]
+        asked = [stack.enter_context(queue.queued(client)) for client in (*greedy, *greedy)]
+        asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(3)]
+        served = []
+        for _ in range(11):
+            (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
+            served.append(queued.client)
+            _end(queue, queued)
+    assert [client.owner for client in served[:7]] == ["greedy", *["greedy", "other"] * 3]
+    assert [client for client in served if client.owner == "greedy"] == greedy * 2
+    assert queue.empty(0)
+
+
+def test_an_owner_has_bounds_over_all_its_connections() -> None:
+    queue = FairQueue(QueueLimits(at_once=1, unsent_per_owner=3, waiting_per_owner=4))
+    with ExitStack() as stack:
+        unread = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(3)]
+        for queued in unread:
+            assert queue.wait(queued, 0)
+            queue.made(queued)
+        waiting = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(4)]
+        assert [queued.stage for queued in waiting] == [Stage.WAITING] * 4
+        with pytest.raises(Busy, match="4 of a"), queue.queued(Client("a", "new")):
+            pass
+        with queue.queued(one("b")) as queued:
+            assert queue.wait(queued, 0)
+    assert queue.empty(0)
+
+
+def _end(queue: FairQueue, queued: QueuedRequest) -> None:
+    with queue._changed:
+        queue._begun.discard(queued)
+        queued.stage = Stage.SENDING
+        queue._admit()
+
+
+def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
+    queue = FairQueue(QueueLimits(at_once=2))
+    with ExitStack() as stack:
+        asked = [stack.enter_context(queue.queued(one(f"client {number}"))) for number in range(5)]
+        assert [queued.stage for queued in asked] == [Stage.MAKING] * 2 + [Stage.WAITING] * 3
+        assert queue.wait(asked[1], 0)
+        assert not queue.wait(asked[2], 0)
+        assert queue.counts() == {"waiting": 3, "making": 2, "sending": 0}
+    assert queue.empty(0)
+
+
+def test_a_client_that_does_not_read_gets_no_further_batches_made_and_blocks_nobody() -> None:
+    queue = FairQueue(QueueLimits(at_once=1, unsent=2))
+    with ExitStack() as stack:
+        slow = [stack.enter_context(queue.queued(one("slow"))) for _ in range(3)]
+        for queued in slow[:2]:
+            assert queue.wait(queued, 0)
+            queue.made(queued)
+        assert not queue.wait(slow[2], 0)
+        with queue.queued(one("other")) as queued:
+            assert queue.wait(queued, 0)
+
+
+def test_full_queues_answer_busy() -> None:
+    queue = FairQueue(QueueLimits(at_once=1, waiting=3, waiting_per_client=2))
+    with ExitStack() as stack:
+        for client in ("a", "a", "a"):  # one is made, two wait
+            stack.enter_context(queue.queued(one(client)))
+        with pytest.raises(Busy, match="2 of this client"), queue.queued(one("a")):
+            pass
+        stack.enter_context(queue.queued(one("b")))
+        with pytest.raises(Busy, match="3 requests waiting"), queue.queued(one("c")):
+            pass
+    assert queue.empty(0)
+
+
+def test_bytes_of_requests_are_bounded_for_each_owner_and_in_all() -> None:
+    queue = FairQueue(QueueLimits(request_bytes=10, request_bytes_per_owner=6))
+    with ExitStack() as stack:
+        stack.enter_context(queue.admitted("a", 4))
+        with pytest.raises(Busy, match="4 of a, and no room for 3 more"), queue.admitted("a", 3):
+            pass
+        stack.enter_context(queue.admitted("b", 6))
+        with pytest.raises(Busy, match="10 bytes of requests, 0 of c"), queue.admitted("c", 1):
+            pass
+        stack.enter_context(queue.admitted("server", 0))
+        assert not queue.empty(0)
+    assert queue.empty(0)
+    with queue.admitted("a", 6):
+        pass
+
+
+def test_draining_finishes_what_waits_and_takes_nothing_new() -> None:
+    queue = FairQueue(QueueLimits(at_once=1))
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(queue.queued(one("a"))) for _ in range(2))
+        queue.drain()
+        assert queue.is_draining
+        assert not queue.empty(0)
+        with pytest.raises(GoingAway), queue.queued(one("a")):
+            pass
+        queue.made(first)
+        assert queue.wait(second, 0)
+    assert queue.empty(0)
+
+
+def test_room_is_of_whole_numbers() -> None:
+    with pytest.raises(ValueError, match="at_once 0"):
+        QueueLimits(at_once=0)
+
+
+STATUS = {
+    "graph": 'a"b',
+    "pid": 7,
+    "waiting": 3,
+    "requests": 12,
+    "service_refused, wrong-graph": 2,
+    "draining": False,
+}
+
+
+def test_numbers_are_gauges_or_counters_with_names_of_prometheus() -> None:
+    assert prometheus_text(STATUS).splitlines() == [
+        "# TYPE khop_waiting gauge",
+        "khop_waiting 3",
+        "# TYPE khop_requests_total counter",
+        "khop_requests_total 12",
+        "# TYPE khop_service_refused_wrong_graph_total counter",
+        "khop_service_refused_wrong_graph_total 2",
+        "# TYPE khop_draining gauge",
+        "khop_draining 0",
+        "# TYPE khop_graph gauge",
+        'khop_graph{graph="a\\"b"} 1',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(999_999, "999999"), (1_234_567_891, "1234567891"), ((1 << 53) + 1, "9007199254740993"),
+     (1234567.9, "1234567.9"), (0.5, "0.5"), (True, "1")],
+)  # fmt: skip
+def test_no_digit_of_a_counter_is_lost(value: float, written: str) -> None:
+    assert prometheus_text({"bytes": value}).splitlines()[1] == f"khop_bytes_total {written}"
+
+
+def test_they_are_read_over_http_at_one_path() -> None:
+    with metrics_on(Address("127.0.0.1", 0), lambda: STATUS) as port:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert answer.read().decode() == prometheus_text(STATUS)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+        refused.value.close()
+        with pytest.raises(OSError, match="another --metrics"), metrics_on(Address("127.0.0.1", port), dict):
+            pass
+    with metrics_on(None, dict) as port:
+        assert port == 0

@@ -1,8 +1,15 @@
-"""A service answers what it can, refuses the rest by a code, and does no work for what it refuses."""
+"""A service answers what it can, refuses the rest by a code, and does no work for what it refuses.
+
+No batch is larger than its limit, which is known before any work.
+
+Settings are prepared once, over the part of the graph that they name.
+"""
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,12 +19,14 @@ import torch
 
 import khop
 from khop.api.serve import ServedGraph
-from khop.draw import mix64
-from khop.features.store import Rows
+from khop.batch import num_bytes
+from khop.draw import DrawKey, mix64
+from khop.graph.features.store import Rows
 from khop.loading.columns import ColumnChoice
-from khop.sampling.sampler import Seeds
-from khop.sampling.seeds import StepShare
-from khop.servers.description import read_description
+from khop.loading.source import BatchRequest
+from khop.sampling.links.link_split import LinkColumns, Shares
+from khop.sampling.seeds import Seeds, StepShare
+from khop.servers.description import SplitArguments, read_description
 from khop.servers.errors import (
     Cancelled,
     InvalidRequest,
@@ -27,12 +36,11 @@ from khop.servers.errors import (
     WrongGraph,
     WrongVersion,
 )
-from khop.servers.frame import Tensors, whole
-from khop.servers.graph import RemoteFeatures, RemoteView
-from khop.servers.request_wire import written_query
-from khop.servers.service import Service
-from khop.servers.settings import Settings
-from khop.servers.source import described_sampler
+from khop.servers.frame import Document, Tensors, whole, written
+from khop.servers.graph import RemoteFeatures, RemoteView, described_sampler
+from khop.servers.request_wire import BUILTIN, Settings, written_query
+from khop.servers.service import DrawnEnds, Prepared, Service, label_bytes, most_bytes, seed_counts
+from support.batch_kinds import PLAIN, TYPED
 from support.in_process import InProcess
 from support.small_typed_folders import BUYS, LIKE
 
@@ -256,3 +264,129 @@ def test_a_damaged_request_is_refused_or_answered(plain_graph: khop.Graph, servi
 @pytest.mark.timeout(3600)
 def test_many_damaged_requests(plain_graph: khop.Graph, service: Service) -> None:
     fuzz(plain_graph, service, range(600, 40_000))
+
+
+@pytest.mark.parametrize("kind", [*PLAIN, *TYPED], ids=lambda kind: kind.__name__)
+def test_no_batch_is_larger_than_its_limit(
+    plain_graph: khop.Graph, typed_graph: khop.Graph, kind: object
+) -> None:
+    loader = kind(plain_graph if kind in PLAIN else typed_graph)  # type: ignore[operator]
+    source, order = loader._batches.source, loader._order
+    negatives = DrawnEnds.of(loader.graph_sampler)
+    for step in range(order.num_steps):
+        seeds = order.share(0, step)
+        drawn = source.make(BatchRequest.of(seeds, khop.DrawKey(step)))
+        limit = most_bytes(
+            loader.graph_sampler,
+            loader.columns,
+            seed_counts(seeds, negatives),
+            label_bytes(seeds, negatives),
+            seeds.nodes,
+        )
+        assert limit is not None
+        assert num_bytes(drawn) <= limit
+
+
+def test_limits_of_shared_nodes_end_at_the_graph(plain_graph: khop.Graph) -> None:
+    def limit(fanouts: list[int]) -> int:
+        sampler = khop.NeighborSampler(plain_graph, fanouts)
+        found = most_bytes(sampler, khop.Loader(sampler, torch.arange(2), 2).columns, {"item": 100})
+        assert found is not None
+        return found
+
+    edges, nodes = 4 * 4091, 600 * 8
+    assert limit([-1]) <= edges + nodes + 8 * 101 + 100 * 48
+    assert limit([1000, 1000]) > limit([10, 10]) > limit([10])
+
+
+def test_all_neighbors_of_known_seeds_are_counted(plain_graph: khop.Graph) -> None:
+    sampler = khop.NeighborSampler(plain_graph, [-1])
+    columns = khop.Loader(sampler, torch.arange(2), 2).columns
+    one = most_bytes(sampler, columns, {"item": 1}, nodes={"item": torch.tensor([5])})
+    degree = int(plain_graph.csc("item like item").indptr.diff()[5])
+    assert one == 4 * degree + 8 * 2 + 8 * (1 + degree) + 48
+    unknown = {"item": torch.tensor([5, -1, 600])}  # the draw refuses these ids
+    assert most_bytes(sampler, columns, {"item": 1}, nodes=unknown) == one
+
+
+def test_a_sampler_of_your_own_has_no_limit(plain_graph: khop.Graph) -> None:
+    class Own(khop.SamplerBase):
+        def sample(self, seeds: khop.Seeds, key: khop.DrawKey) -> khop.Sample:
+            raise AssertionError
+
+    loader = khop.Loader(khop.NeighborSampler(plain_graph, [1]), torch.arange(2), 2)
+    assert most_bytes(Own(plain_graph), loader.columns, {"item": 1}) is None
+
+
+def prepared(graph: khop.Graph, *, seeds: object = None, view: tuple[object, ...] = ()) -> Prepared:
+    sampler = khop.NeighborSampler(graph.only([LIKE]) if view else graph, [3])
+    columns = khop.Loader(sampler, {"item": torch.arange(2)}, 2, columns={"item": ["price"]}).columns
+    settings = Settings("f" * 64, view, described_sampler(sampler), columns, seeds)
+    document = Document.parsed(written(settings.document), "settings")
+    return Prepared.of(ServedGraph.of(graph), BUILTIN, document)
+
+
+def numbers(*order: int) -> khop.Seeds:
+    share = StepShare(torch.tensor(order), 0, torch.arange(len(order)), DrawKey(1))
+    return khop.Seeds({}, {}, listed=share)
+
+
+def test_a_source_is_made_once(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph)
+    assert found.source() is found.source()
+    assert found.source().sampler.graph is typed_graph
+
+
+def test_a_view_leaves_edge_types_out(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph, view=({"only": [list(LIKE)]},))
+    assert found.sampler.graph.schema.edge_types == (LIKE,)
+    assert found.source().sampler.graph.schema.edge_types == (LIKE,)
+
+
+def test_a_source_ends_with_its_view_and_is_made_again(typed_graph: khop.Graph) -> None:
+    """Else settings would hold the memory of views that the server has dropped."""
+    found = prepared(typed_graph, view=({"edges_before": 50}, {"only": [list(LIKE)]}))
+    held = weakref.ref(found.source().sampler.graph)
+    assert found.source().sampler.graph is held()
+    views = found.served.views
+    views._most_bytes = 0
+    found.served.viewed(Document([{"edges_before": 20}], "view"))
+    gc.collect()
+    assert views.counts()["views_dropped"] == 2
+    assert held() is None
+    assert found.source().sampler.graph.schema.edge_types == (LIKE,)
+
+
+def test_threads_share_settings_of_a_view(typed_graph: khop.Graph) -> None:
+    found, begin = prepared(typed_graph, view=({"only": [list(LIKE)]},)), threading.Barrier(8)
+
+    def source(_: int) -> object:
+        begin.wait(60)
+        return found.source()
+
+    with ThreadPoolExecutor(8) as threads:
+        first, *others = threads.map(source, range(8))
+    assert all(other is first for other in others)
+
+
+def test_seeds_by_number_are_looked_up(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph, seeds={"split": "train", "types": ["item"], "times": None})
+    seeds = found.seeds(numbers(2, 0))
+    assert seeds.nodes["item"].tolist() == [6, 0]  # the split has every third item
+    assert found.listed_counts(numbers(2, 0)) == {"item": 2}
+
+
+def test_negatives_of_listed_links_are_counted(typed_graph: khop.Graph) -> None:
+    """Otherwise a batch could be larger than the limit that is checked before it is made."""
+    split = SplitArguments((LIKE,), Shares(0.2, 0.1, 0.0), LinkColumns(7), 3)
+    view = ({"only": [list(LIKE)]}, {"split_links": split.plain, "part": "val"})
+    found = prepared(typed_graph, seeds={"view": list(view), "part": "val"}, view=view)
+    assert found.listed_counts(numbers(2, 0)) == {"item": 2 * (2 + 7)}
+
+
+def test_numbers_outside_the_list_are_refused(typed_graph: khop.Graph) -> None:
+    found = prepared(typed_graph, seeds={"split": "train", "types": ["item"], "times": None})
+    with pytest.raises(ValueError, match="seeds 0 to 67: the list has 67"):
+        found.seeds(numbers(0, 67))
+    with pytest.raises(ValueError, match="the settings name no list"):
+        prepared(typed_graph).seeds(numbers(0))

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from khop.servers.access import Tokens
-from khop.servers.fair_queue import Client, QueueLimits
-from khop.servers.request_handler import RequestHandler
-from khop.servers.serving import Life, log_line, serve_until, supervise
+from khop.servers.request_handler import (
+    Client,
+    Life,
+    QueueLimits,
+    RequestHandler,
+    log_line,
+    serve_until,
+    supervise,
+)
 from servers.test_request_handler import _Stream
 from support.byte_service import ByteService, arrived, request
 

@@ -11,22 +11,19 @@ import torch
 
 import khop
 import khop._core as _core
-from khop.api.connect import graph_on
 from khop.api.open_graph import Graph
-from khop.api.serve import ServedGraph
-from khop.api.time_split import split_links_by_column, split_links_by_time, time_cut_offs
+from khop.api.serve import ServedGraph, graph_on
+from khop.api.split_links import split_links_by_column, split_links_by_time, time_cut_offs
 from khop.kernels.memory import pooled
 from khop.loading.local_source import LocalSource
-from khop.sampling.listed import ListedNodes
+from khop.sampling.given_seeds import ListedNodes
 from khop.sampling.sampler import SamplerBase
 from khop.sampling.seeds import SeedOrder
-from khop.servers.description import read_description
+from khop.servers.description import KeptViews, read_description
 from khop.servers.errors import InvalidRequest
-from khop.servers.graph import RemoteFeatures, RemoteView, remote_graph
-from khop.servers.kept_views import KeptViews
-from khop.servers.registry import BUILTIN
+from khop.servers.graph import RemoteFeatures, RemoteSource, RemoteView, remote_graph, source_of
+from khop.servers.request_wire import BUILTIN
 from khop.servers.service import Service
-from khop.servers.source import RemoteSource, source_of
 from khop.testing import batch_source as suite
 from khop.testing.batch_source import PROMISES, Make
 from support.batch_kinds import PLAIN, TYPED
@@ -331,7 +328,7 @@ def test_a_graph_on_servers_says_where_it_is(plain_graph: khop.Graph) -> None:
 
 
 def test_columns_come_by_request_too(typed_graph: khop.Graph) -> None:
-    from khop.features.store import Rows
+    from khop.graph.features.store import Rows
 
     wanted = {"user": Rows(torch.tensor([5, 3, 5]), ("x", "age"), {"age": 2}, frozenset({"x"}))}
     assert_same(connected(typed_graph).features.gather(wanted), typed_graph.features.gather(wanted))

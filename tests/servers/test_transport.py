@@ -11,17 +11,14 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.api.serve import ServedGraph
-from khop.servers.access import Access, Limits, ServerSecurity
-from khop.servers.addresses import Address
+from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, Limits, ServerSecurity
 from khop.servers.errors import InvalidRequest
-from khop.servers.fair_queue import QueueLimits
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
 from khop.servers.frame import whole
-from khop.servers.registry import BUILTIN
-from khop.servers.request_handler import RequestHandler
+from khop.servers.request_handler import QueueLimits, RequestHandler
+from khop.servers.request_wire import BUILTIN
 from khop.servers.service import Service
-from khop.servers.transport import Buffer, CallContext, Exchange
 from support.in_process import exchange_with
 
 BATCH = CallContext("batch", 1, 2)

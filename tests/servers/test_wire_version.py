@@ -13,8 +13,8 @@ import torch
 
 import khop
 from khop.api.partition import partition_graph
-from khop.features.store import Rows
-from khop.servers import lists
+from khop.graph.features.store import Rows
+from khop.servers import description as lists
 from khop.servers.errors import WrongVersion
 from khop.servers.frame import VERSION
 from khop.servers.request_wire import BATCH

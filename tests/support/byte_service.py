@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from khop.servers.access import Role
+from khop.servers.access import Buffer, Role
 from khop.servers.errors import Cancelled, InvalidRequest, TooLarge
 from khop.servers.request_handler import Incoming
-from khop.servers.transport import Buffer
 
 PIECE = 1 << 20
 

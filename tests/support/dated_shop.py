@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 import khop
-from khop.api.time_split import edges_of_split, split_links_by_column, split_links_by_time
+from khop.api.split_links import edges_of_split, split_links_by_column, split_links_by_time
 from khop.graph.build import write_graph
-from khop.graph.import_record import TimeCutOffs
+from khop.graph.folder import TimeCutOffs
 from khop.graph.tables import EdgeTable, NodeTable
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought_by", "user")

@@ -16,7 +16,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from khop.loading.streams import Event, Stream
+from khop.loading.device.streams import Event, Stream
 
 
 @dataclass(eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
-from khop.sampling.neighbor import Trees
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch
 from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.sampler import Trees
 from support.random_graphs import as_seeds, ring
 from support.triton_rows import DEVICE
 

@@ -7,13 +7,11 @@ from torch import Tensor
 from khop.draw import Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import Rising, outline
+from khop.kernels.edge_times import HopRows, Rising, outline
 from khop.kernels.sample_hop import sample_hop
-from khop.kernels.sample_uniform import sample_uniform_reference
-from khop.kernels.sample_weighted import sample_weighted_reference
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.kernels.sample_reference import sample_uniform_reference, sample_weighted_reference
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 
 
 def rising(csc: Csc, values: Tensor) -> Rising:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from khop.exchange.peers import Message, Peers
-from khop.runtime.group import Group
+from khop.distributed.exchange.peers import Message, Peers
+from khop.distributed.processes.group import Group
 
 ASKING = Message("asking for rows", "id")
 RANKS = 3

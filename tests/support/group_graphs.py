@@ -7,8 +7,8 @@ from torch import Tensor
 
 import khop
 from khop.batch import Sample
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import csc_graph_from_edges
 from khop.schema import EdgeType
 
 TO: EdgeType = ("node", "to", "node")

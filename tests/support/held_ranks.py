@@ -93,7 +93,9 @@ def hold_one() -> None:
 
 def hold_who_comes(hold: Hold) -> None:
     """Where the rank says that it comes to the step."""
-    from khop.runtime.watch import Watch  # loads torch, which comes after what khop.cli.start does
+    from khop.distributed.processes.watch import (
+        Watch,  # loads torch, which comes after what khop.cli.start does
+    )
 
     come_to = Watch.at
 
@@ -108,8 +110,8 @@ def hold_who_comes(hold: Hold) -> None:
 
 def hold_who_exchanges(hold: Hold) -> None:
     """Within an exchange that others wait for, when the rank itself has come to where it waits for it."""
-    from khop.exchange.peers import Message, Peers
-    from khop.runtime.watch import Watch
+    from khop.distributed.exchange.peers import Message, Peers
+    from khop.distributed.processes.watch import Watch
 
     exchange = Peers.exchange
 

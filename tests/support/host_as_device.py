@@ -9,10 +9,10 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from khop.kernels.pitch import empty_rows
-from khop.loading.device_memory import OUT_OF_MEMORY, PinningRefused
-from khop.loading.device_placement import StorePlace
-from khop.loading.memory_plan import FreeMemory
+from khop.kernels.memory import empty_rows
+from khop.loading.device.device_memory import OUT_OF_MEMORY, PinningRefused
+from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.memory_plan import FreeMemory
 
 
 @dataclass

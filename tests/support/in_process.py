@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import khop
-from khop.api.connect import graph_on
-from khop.api.serve import ServedGraph
+from khop.api.serve import ServedGraph, graph_on
+from khop.servers.access import Answer, Buffer, CallContext
+from khop.servers.connections import subject
 from khop.servers.errors import Retry, ServerError
-from khop.servers.pool import subject
-from khop.servers.registry import BUILTIN, Registry
+from khop.servers.request_wire import BUILTIN, Registry
 from khop.servers.service import Service
-from khop.servers.transport import Answer, Buffer, CallContext
 
 Received = TypeVar("Received")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from khop.kernels.id_table import Keys
-from khop.kernels.key_index import KeyIndex, bucket_bits, key_buckets
+from khop.kernels.id_table import KeyIndex, Keys, bucket_bits, key_buckets
 
 
 def key_index_of(keys: Keys) -> KeyIndex:

@@ -18,10 +18,10 @@ import duckdb  # noqa: F401  # loaded once, for all forks
 import pyarrow.parquet  # noqa: F401
 import torch
 
-import khop.api.infer
+import khop.api.inference
 import khop.cli.importing
 import khop.cli.train
-import khop.importing.append  # noqa: F401
+import khop.data.tables.append  # noqa: F401
 from khop.cli.main import run
 
 FOLDER = os.path.abspath(sys.argv[1])

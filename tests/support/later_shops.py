@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tests.importing.shop import TEST, TYPE, VAL, at
+
+from data.tables.shop import TEST, TYPE, VAL, at
 
 USERS, ITEMS, EVENTS = 30, 40, 240
 LATER_USERS, LATER_ITEMS = 3, 5

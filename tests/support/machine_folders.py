@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from khop.distributed.placement import machine_files
-from khop.partition.placements import Placement
+from khop.graph.partitions.placements import Placement
 
 
 def of_machine(parts: Path, placement: str, machine: int, machines: int) -> Path:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from khop.distributed.partition_owners import PartitionOwners
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.partitioned_features import PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.exchange.lanes import Lanes
-from khop.partition.local_partitions import LocalPartitions
-from khop.partition.parts_folder import open_parts
-from khop.runtime.group import ALONE
+from khop.distributed.processes.group import ALONE
+from khop.graph.partitions.local_partitions import LocalPartitions
+from khop.graph.partitions.parts_folder import open_parts
 
 
 def one_rank_graph(parts: Path) -> PartitionedGraph:

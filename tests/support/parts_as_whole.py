@@ -11,12 +11,12 @@ from torch import Tensor
 
 from khop.batch import Adjacency, Sample
 from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, NeighborsByType, Positives
-from khop.features.store import FeatureStore, FeatureStoreBase, Gathered, Wanted
+from khop.graph.features.store import FeatureStore, FeatureStoreBase, Gathered, Wanted
 from khop.graph.folder import GraphFolder
 from khop.graph.needs import Need
+from khop.graph.partitions.parts_folder import PartsFolder
+from khop.graph.rule import Hop
 from khop.graph.store import GraphStore, GraphStoreBase
-from khop.partition.parts_folder import PartsFolder
-from khop.rules.rule import Hop
 from khop.schema import EdgeType, NodeType, Schema, Specs
 
 

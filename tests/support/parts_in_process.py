@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import khop
-from khop.api.connect import graph_on
-from khop.api.serve_part import part_service
-from khop.partition.book import read_book
-from khop.partition.parts_folder import open_parts
-from khop.servers.parts.owners import Owners
+from khop.api.serve import graph_on, part_service
+from khop.graph.partitions.book import read_book
+from khop.graph.partitions.parts_folder import open_parts
+from khop.servers.parts.exchange import Owners
 from khop.servers.service import Service
 from support.in_process import InProcess
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from khop import Seeds
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.schema import EdgeType, NodeType
 from reference.hops import PlainGraph
 

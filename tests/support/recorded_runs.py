@@ -11,9 +11,9 @@ import torch
 
 import khop
 from khop.api import loader as loaders
-from khop.loading.device_placement import DevicePlacement
-from khop.loading.placed_stores import Conditions, placed_stores
-from khop.rules.rule import Rule
+from khop.graph.rule import Rule
+from khop.loading.device.device_placement import DevicePlacement
+from khop.loading.device.placed_stores import Conditions, placed_stores
 from khop.training import steps
 from khop.training.trainer import Trainer
 from support.host_as_device import HostAsDevice

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.loading.captured import CudaRecorder, Recorder
-from khop.loading.streams import CudaStreams, Event, Stream, Streams
+from khop.loading.device.streams import CudaRecorder, CudaStreams, Event, Recorder, Stream, Streams
 from support.triton_rows import DEVICE
 
 

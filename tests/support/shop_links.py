@@ -9,8 +9,8 @@ from torch import Tensor
 
 from khop.batch import Sample
 from khop.draw import DrawKey
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
+from khop.graph.store import CscGraph, csc_graph_from_edges
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
 
 NEGATIVE_KEY = DrawKey(12)
 BUYS, BOUGHT_BY, VIEWS = ("user", "buys", "item"), ("item", "bought by", "user"), ("user", "views", "item")

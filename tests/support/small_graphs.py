@@ -10,14 +10,14 @@ from torch import Tensor
 
 from khop.batch import Batch
 from khop.draw import DrawKey
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.features.table import FeatureTable
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import gather_columns
-from khop.rules.rule import Rule
-from khop.rules.uniform import Uniform
-from khop.sampling.neighbor import Expansion, NeighborSampler
-from khop.sampling.sampler import Seeds
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.sampler import Expansion, NeighborSampler
+from khop.sampling.seeds import Seeds
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 

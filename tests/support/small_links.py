@@ -14,8 +14,8 @@ from khop.draw import GivenNegatives, NegativeMode
 from khop.models.decoders import DecoderKind
 from khop.models.link_predictor import LinkPredictor
 from khop.models.sage import SAGE
-from khop.sampling.link_seeds import Links
-from khop.sampling.links import LinkSampler
+from khop.sampling.links.link_seeds import Links
+from khop.sampling.links.links import LinkSampler
 from support.small_graphs import shop
 
 BUYS = ("user", "buys", "item")

@@ -18,11 +18,11 @@ from khop.api.open_graph import Graph
 from khop.inference.evaluation import scores
 from khop.inference.node_outputs import layerwise_inference
 from khop.models.sage import SAGE
-from khop.sampling.neighbor import NeighborSampler
-from khop.training.checkpoint_files import MODEL, STATE, TENSORS, encoded
-from khop.training.observer import Unwatched
+from khop.sampling.sampler import NeighborSampler
+from khop.training.replace_folder import MODEL, STATE, TENSORS, encoded
 from khop.training.run_log import Record
 from khop.training.settings import TrainerSettings
+from khop.training.step_clock import Unwatched
 from khop.training.tasks import NodeClassification
 from khop.training.trainer import Trainer
 from support.small_graphs import SmallGraph, one_type

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from khop.graph.atomic import Meter
+from khop.graph.build import write_edges
 from khop.graph.edge_runs import EdgeChunk, EdgePlan, EdgeRuns, spill
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.npy import ArrayEntry
-from khop.graph.progress import Meter
-from khop.graph.write_edges import write_edges
 
 SMALL, LARGE = 1 << 16, 1 << 30
 EDGE_TYPE = ("user", "buys", "item")

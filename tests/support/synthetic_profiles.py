@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from khop.batch import Span
-from khop.profiling.records import MeasuredStep, RankRecord
+from khop.run.profile import MeasuredStep, RankRecord
 
 MAIN, WORKER = "MainThread", "khop-worker-0"
 STEADY = {"sampling": 0.01, "gathering": 0.01, "waiting": 0.001, "moving": 0.001, "forward": 0.05,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop import Seeds, Temporal, TemporalStrategy, Uniform, Weighted
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.schema import EdgeType, NodeType
 from support.random_graphs import graphs_and_seeds
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
 from khop.kernels.philox import signed
 from khop.kernels.triton.rows import Rows, Slots
 from support import triton_interpreter as interpreter

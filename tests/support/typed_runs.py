@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from khop.config.build import Run, prepare
-from khop.config.read import RawRun
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
+from khop.run.build import Run, prepare
+from khop.run.read import RawRun
 
 BUYS, BOUGHT_BY, ON = ("user", "buys", "item"), ("item", "bought_by", "user"), ("tag", "on", "item")
 

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from khop import Batch, Graph, Schema
 from khop.draw import DrawKey, Purpose
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
-from khop.kernels.permutation import permutation_slice
+from khop.kernels.philox import permutation_slice
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 BUYS = ("user", "buys", "item")

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 import pytest
 from torch.distributed import HashStore
 
-from khop.runtime import watch
-from khop.runtime.health_board import HealthBoard
-from khop.runtime.watch import Watch
+from khop.distributed.processes import watch
+from khop.distributed.processes.watch import HealthBoard, Watch
 
 
 class Time:

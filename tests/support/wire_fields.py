@@ -14,17 +14,15 @@ from typing import TypeVar
 import torch
 
 import khop
-from khop.api.connect import graph_on
-from khop.api.names_of import names_of
-from khop.api.serve import ServedGraph
-from khop.api.serve_part import part_service
+from khop.api.open_graph import names_of
+from khop.api.serve import ServedGraph, graph_on, part_service
+from khop.graph.partitions.book import read_book
+from khop.graph.partitions.parts_folder import open_parts
 from khop.loading.ordered_map import InFlight
-from khop.partition.book import read_book
-from khop.partition.parts_folder import open_parts
-from khop.sampling.listed import ids_here
-from khop.servers.parts.owners import Owners
+from khop.sampling.given_seeds import ids_here
+from khop.servers.access import Answer, Buffer, CallContext
+from khop.servers.parts.exchange import Owners
 from khop.servers.service import Service
-from khop.servers.transport import Answer, Buffer, CallContext
 from support.batch_kinds import TYPED
 from support.dated_shop import BUYS, DATED
 from support.in_process import InProcess

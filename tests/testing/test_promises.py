@@ -14,16 +14,14 @@ from hypothesis import strategies as st
 
 import khop.testing
 from khop.errors import Unsupported
-from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import CscGraph
-from khop.graph.store import GraphStore
+from khop.graph.features.store import FeatureStore
+from khop.graph.features.table import FeatureTable
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, GraphStore
 from khop.loading.local_source import LocalSource
 from khop.loading.source import BatchSource
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal
-from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import Sampler
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.sampler import NeighborSampler, Sampler
 from khop.testing import batch_source, feature_store, graph_store, rule, sampler
 from khop.testing.promises import (
     BrokenPromise,

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from khop import DrawKey, Graph, NeighborSampler, Seeds
-from khop.features.table import FeatureTable
-from khop.loading.batch_slot import BatchSlot, StepInput
+from khop.graph.features.table import FeatureTable
 from khop.loading.columns import ColumnChoice
+from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.models.sage import SAGE
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
-from khop.training.captured_steps import CapturedSteps
+from khop.training.recorded_steps import CapturedSteps
 from khop.training.tasks import NodeClassification
 from support.recorders import recorder, streams
 from support.small_graphs import SmallGraph, one_type, shop

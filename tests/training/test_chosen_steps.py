@@ -11,9 +11,9 @@ import torch
 
 import khop
 from khop.batch import Batch
-from khop.loading.batch_slot import BatchSlot
-from khop.training.captured_steps import CapturedSteps
-from khop.training.observer import Unwatched
+from khop.loading.device.batch_slot import BatchSlot
+from khop.training.recorded_steps import CapturedSteps
+from khop.training.step_clock import Unwatched
 from khop.training.steps import EagerSteps
 from support.edge_index_layer import Convolution
 from support.recorded_runs import RecordedRun, as_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from khop.training.constants import constant
+from khop.training.tasks import constant
 
 
 def test_equal_numbers_are_one_tensor_per_dtype() -> None:

@@ -16,8 +16,7 @@ from torch import Tensor
 
 import khop
 from khop.batch import Batch
-from khop.training.observer import Unwatched
-from khop.training.step_clock import STAGES
+from khop.training.step_clock import STAGES, Unwatched
 from khop.training.steps import EagerSteps
 from khop.training.trainer import Trainer
 from support.covered import covered
@@ -29,7 +28,7 @@ from support.small_runs import Interrupting, SmallRun, without_seconds
 from support.started_ranks import StartedRanks
 
 CLIPPED = khop.OptimizerSettings(clip_norm=0.05)
-OF_THE_HOST = {"training/gathered_step.py"}  # reads numbers that the host has
+OF_THE_HOST = {"training/step_clock.py"}  # reads numbers that the host has
 
 
 def lines(out: Path) -> list[tuple[int, int, float, int]]:

@@ -1,4 +1,7 @@
-"""A run computes its layers in one way on all ranks of equal machines, also after it was resumed."""
+"""A run computes its layers in one way on all ranks of equal machines, also after it was resumed.
+
+TF32 is switched on for a run alone.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from khop.distributed.processes.group import Group
 from khop.kernels.linear_blocks import Blocks
-from khop.kernels.linear_choice import CHOICES, LayerKind, LinearChoices
-from khop.kernels.linear_measure import Measured, Shape
+from khop.kernels.linear_choice import CHOICES, LayerKind, LinearChoices, Measured, Shape
 from khop.models.layer import Layer, LayerOptions
-from khop.runtime.group import Group
-from khop.training.linear_setup import fix_linear, settle_linear
+from khop.training.linear_setup import fix_linear, products, settle_linear
 from khop.training.settings import Precision, TrainerSettings
 from support.small_runs import SmallRun
 
@@ -192,3 +194,17 @@ def test_a_checkpoint_keeps_the_way_and_one_from_before_still_opens(
     assert way_of(CHOICES) == FIRST.blocks
     assert trainer.state.linear == recorded
     assert choosing.calls == calls
+
+
+def _fail(expected: str) -> None:
+    assert torch.get_float32_matmul_precision() == expected
+    torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+
+
+def test_products_are_in_tf32_within_the_block_only() -> None:
+    before = torch.get_float32_matmul_precision()
+    with products("float32"):
+        assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), products("tf32"):
+        _fail("high")
+    assert torch.get_float32_matmul_precision() == before

@@ -1,14 +1,35 @@
-"""Scores are those of their definitions."""
+"""Scores are those of their definitions.
+
+Metrics of regression are those of their definitions, without unknown labels.
+
+Ranking metrics are those of their definitions, ties included.
+"""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from khop.training.metrics import accuracy, f1_macro, f1_micro, mean_average_precision, roc_auc
+from khop.training.metrics import (
+    Places,
+    accuracy,
+    average_precision,
+    binary_roc_auc,
+    f1_macro,
+    f1_micro,
+    mae,
+    mean_average_precision,
+    r2,
+    rmse,
+    roc_auc,
+)
+from reference.orders import orders
 
 
 def test_accuracy_is_the_share_of_right_answers() -> None:
@@ -60,3 +81,121 @@ def test_average_precision_is_of_class_1_of_two_or_the_mean_of_each_against_the_
     three = torch.eye(3)[torch.tensor([0, 1, 1])]
     # class 0: found first; class 2: last of a step of three equals, after none
     assert mean_average_precision(three, torch.tensor([0, 1, 2])) == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+
+
+numbers = st.floats(-100, 100)
+rows = st.lists(st.tuples(numbers, st.one_of(numbers, st.just(math.nan))), min_size=1, max_size=20)
+
+
+@given(rows)
+def test_errors_are_means_over_the_known_labels(rows: list[tuple[float, float]]) -> None:
+    outputs, labels = torch.tensor(rows, dtype=torch.float64).unsqueeze(2).unbind(1)
+    errors = [output - label for output, label in rows if not math.isnan(label)]
+    if errors:
+        squared = sum(error**2 for error in errors) / len(errors)
+        assert rmse(outputs, labels) == pytest.approx(math.sqrt(squared))
+        assert mae(outputs, labels) == pytest.approx(sum(map(abs, errors)) / len(errors))
+
+
+def test_r2_is_the_share_of_the_variance_that_is_explained() -> None:
+    labels = torch.tensor([[1.0, 5.0], [2.0, math.nan], [3.0, 9.0]])
+    assert r2(labels.nan_to_num(), labels) == 1.0
+    mean = torch.tensor([[2.0, 7.0]] * 3)
+    assert r2(mean, labels) == 0.0
+    outputs = torch.tensor([[1.0, 7.0], [2.0, 0.0], [4.0, 7.0]])
+    assert r2(outputs, labels) == pytest.approx(((1 - 1 / 2) + 0) / 2)
+
+
+def test_equal_labels_have_no_r2() -> None:
+    with pytest.raises(ValueError, match="r2: all labels of a column are equal"):
+        r2(torch.zeros(2, 1), torch.ones(2, 1))
+
+
+few = st.sampled_from([0.0, 0.5, -1.0, 3.0])
+many = st.floats(-1e6, 1e6, width=32)
+ranking_rows = st.lists(st.tuples(st.one_of(few, many), st.booleans()), min_size=2, max_size=40).filter(
+    lambda found: len({label for _, label in found}) == 2
+)
+
+
+@given(ranking_rows)
+def test_auc_is_the_share_of_pairs_in_order_and_not_a_bit_off(found: list[tuple[float, bool]]) -> None:
+    positives, negatives = ([score for score, label in found if label is kind] for kind in (True, False))
+    halves = sum((p > n) * 2 + (p == n) for p in positives for n in negatives)
+    scores, labels = torch.tensor([s for s, _ in found]), torch.tensor([label for _, label in found])
+    assert binary_roc_auc(scores.double(), labels) == halves / (2 * len(positives) * len(negatives))
+
+
+@given(ranking_rows)
+def test_average_precision_is_that_of_each_threshold(found: list[tuple[float, bool]]) -> None:
+    total, reached, expected = sum(label for _, label in found), 0, 0.0
+    for threshold in sorted({score for score, _ in found}, reverse=True):
+        chosen = [label for score, label in found if score >= threshold]
+        expected += (sum(chosen) - reached) / total * sum(chosen) / len(chosen)
+        reached = sum(chosen)
+    scores, labels = torch.tensor([s for s, _ in found]), torch.tensor([label for _, label in found])
+    assert average_precision(scores.double(), labels) == pytest.approx(expected, abs=1e-12)
+
+
+def test_auc_and_average_precision_are_what_torchmetrics_finds() -> None:
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.rand(500, generator=generator).mul(40).round() / 40  # with ties
+    labels = (scores + torch.rand(500, generator=generator) > 1).long()
+    assert binary_roc_auc(scores, labels) == pytest.approx(float(binary_auroc(scores, labels)), abs=1e-6)
+    ours = average_precision(scores, labels)
+    assert ours == pytest.approx(float(binary_average_precision(scores, labels)), abs=1e-6)
+
+
+def test_auc_counts_scores_that_differ_in_the_last_bit() -> None:
+    scores = torch.tensor([1.0, 1.0 + 2**-23])
+    assert binary_roc_auc(scores, torch.tensor([0, 1])) == 1.0
+    assert binary_roc_auc(scores, torch.tensor([1, 0])) == 0.0
+
+
+@pytest.mark.parametrize(("label", "kind"), [(0, "negative"), (1, "positive")])
+def test_auc_needs_both_kinds(label: int, kind: str) -> None:
+    with pytest.raises(ValueError, match=f"roc-auc: all 3 labels are {kind}, it needs both kinds"):
+        binary_roc_auc(torch.arange(3.0), torch.full((3,), label))
+
+
+def test_average_precision_needs_a_positive() -> None:
+    with pytest.raises(ValueError, match="none of 2 labels is positive"):
+        average_precision(torch.zeros(2), torch.zeros(2))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_score_that_has_no_order_is_named(value: float) -> None:
+    with pytest.raises(ValueError, match=rf"roc-auc: the score at \[1\] is {value}"):
+        binary_roc_auc(torch.tensor([0.0, value]), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=rf"ranking: the score at \[0, 1\] is {value}"):
+        Places.of(torch.zeros(1), torch.tensor([[0.0, value]]))
+
+
+@given(st.lists(few, min_size=1, max_size=5), st.integers(1, 6))
+def test_ties_score_what_a_random_order_gives_on_average(scores: list[float], k: int) -> None:
+    """Candidate 0 is the positive; every admissible order of all candidates is written out."""
+    places = [order.index(0) + 1 for order in orders(scores)]
+    found = Places.of(torch.tensor(scores[:1]), torch.tensor([scores[1:]]))
+    assert found.mean_reciprocal_rank() == pytest.approx(sum(1 / p for p in places) / len(places), abs=1e-12)
+    assert found.hits(k) == pytest.approx(sum(p <= k for p in places) / len(places), abs=1e-12)
+
+
+def test_a_place_that_is_certain_has_its_exact_reciprocal() -> None:
+    negatives = torch.arange(100_000.0)
+    assert Places.of(torch.tensor([0.5]), negatives[None]).mean_reciprocal_rank() == 1 / 100_000
+
+
+def test_a_scorer_that_knows_nothing_scores_as_guessing_does() -> None:
+    places = Places.of(torch.zeros(7), torch.zeros(7, 9))
+    assert places.hits(3) == pytest.approx(0.3)
+    assert places.mean_reciprocal_rank() == pytest.approx(sum(1 / n for n in range(1, 11)) / 10)
+
+
+def test_nothing_to_rank_is_an_error() -> None:
+    places = Places.of(torch.zeros(0), torch.zeros(0, 3))
+    with pytest.raises(ValueError, match="mrr: there are no positives"):
+        places.mean_reciprocal_rank()
+    with pytest.raises(ValueError, match="hits@3: there are no positives"):
+        places.hits(3)
+    with pytest.raises(ValueError, match="k 0: must be at least 1"):
+        Places.of(torch.zeros(1), torch.zeros(1, 1)).hits(0)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.config.build import Run, prepare
-from khop.config.read import RawRun
 from khop.loading.source import StepRequests
+from khop.run.build import Run, prepare
+from khop.run.read import RawRun
 from khop.sampling.seeds import NodeSeeds, SeedOrder
-from khop.training.observer import Unwatched
 from khop.training.run_log import Record
+from khop.training.step_clock import Unwatched
 from support.small_labeled import write_labeled_graph
 from support.small_link_folders import write_shop
 from support.small_runs import without_seconds

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from khop.training.metrics import average_precision, binary_roc_auc
 from khop.training.multi_label_metrics import (
     UNKNOWN,
     entries_of,
@@ -17,7 +18,6 @@ from khop.training.multi_label_metrics import (
     mean_average_precision,
     roc_auc,
 )
-from khop.training.ranking import average_precision, binary_roc_auc
 
 entry = st.tuples(st.sampled_from([-2.0, 0.0, 1.0, 3.0]), st.sampled_from([-1, 0, 1]))
 rows = st.lists(st.tuples(entry, entry, entry), min_size=1, max_size=12)

@@ -1,16 +1,31 @@
-"""Any optimizer of torch without closures trains, resumes exactly, and clips the norm of all gradients."""
+"""Any optimizer of torch without closures trains, resumes exactly, and clips the norm of all gradients.
+
+One optimizer for weights and rows: each part takes its own steps, and its state comes back.
+
+The learning rate rises and falls as it was told to, also over a stop.
+"""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from khop.training.optimizer_settings import OptimizerSettings, clip_gradients, square_sum
+from khop.models.node_embedding import NodeEmbedding
+from khop.training.optimizer_settings import (
+    ModelOptimizer,
+    OptimizerSettings,
+    Plateau,
+    Schedule,
+    clip_gradients,
+    square_sum,
+)
 from khop.training.settings import TrainerSettings
-from support.small_runs import Interrupting, SmallRun, without_seconds
+from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
 
 KINDS = {
     "AdamW": {"betas": (0.8, 0.9)},
@@ -97,3 +112,139 @@ def test_weights_on_a_gpu_are_updated_by_one_kernel_unless_told_otherwise() -> N
     assert OptimizerSettings()._fused(on_cpu) == OptimizerSettings()._fused([]) == {}
     assert OptimizerSettings(options={"foreach": True})._fused(on_gpu) == {}
     assert OptimizerSettings(torch.optim.Adadelta)._fused(on_gpu) == {}
+
+
+class Model(nn.Module):
+    """Rows of nodes and a layer over them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.rows = NodeEmbedding(6, 3, "sparse")
+        self.layer = nn.Linear(3, 2)
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(self.rows(ids)) * self.frozen
+        return out
+
+
+def step(model: Model, optimizer: ModelOptimizer, ids: list[int]) -> None:
+    optimizer.zero_grad()
+    model(torch.tensor(ids)).square().sum().backward()
+    optimizer.exchange()
+    optimizer.step()
+
+
+def test_weight_decay_is_for_parameters_alone() -> None:
+    model = Model()
+    rows, optimizer = model.rows.weight.detach().clone(), ModelOptimizer(model, 0.1, 0.5)
+    step(model, optimizer, [0, 1])
+    assert torch.equal(model.rows.weight[2:], rows[2:])
+    assert not torch.equal(model.rows.weight[:2], rows[:2])
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 1]
+    assert [group.get("weight_decay") for group in optimizer.param_groups] == [0.5, None]
+
+
+def test_a_loaded_state_continues_as_before() -> None:
+    model, again = Model(), Model()
+    optimizer, restored = ModelOptimizer(model, 0.1, 0.0), ModelOptimizer(again, 0.1, 0.0)
+    step(model, optimizer, [0, 1, 1])
+    again.load_state_dict(model.state_dict())
+    numbers = {p: n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in optimizer.param_groups]
+    state = {numbers[parameter]: deepcopy(of) for parameter, of in optimizer.state.items()}
+    restored.load_state_dict({"state": state, "param_groups": groups})
+    for ids in ([1, 2], [5]):
+        step(model, optimizer, ids)
+        step(again, restored, ids)
+    for own, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(own, other)
+
+
+def test_without_rows_there_is_adam_alone() -> None:
+    layer = nn.Linear(2, 2)
+    optimizer = ModelOptimizer(layer, 0.1, 0.0)
+    assert [type(part) for part in optimizer.parts] == [torch.optim.Adam]
+    optimizer.exchange()
+
+
+def rates(schedule: Schedule, updates: int) -> list[float]:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    over = schedule.over(optimizer, updates)
+    found = []
+    for _ in range(updates):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        over.step()
+    return found
+
+
+def test_it_rises_over_the_warm_up_and_falls_to_the_end() -> None:
+    assert rates(Schedule(), 3) == [1.0, 1.0, 1.0]
+    assert rates(Schedule("linear"), 4) == [1.0, 0.75, 0.5, 0.25]
+    assert rates(Schedule("constant", warmup=3), 5) == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert rates(Schedule("cosine", warmup=1), 5) == pytest.approx(
+        [0.5, 1.0, 0.853553, 0.5, 0.146447], abs=1e-6
+    )
+    assert rates(Schedule("linear", warmup=5), 2) == pytest.approx([1 / 6, 2 / 6])
+
+
+def test_a_run_that_was_stopped_continues_with_the_rate_that_was_next(tmp_path: Path) -> None:
+    schedule = Schedule("cosine", warmup=4)
+    whole = SmallRun(tmp_path / "a").with_(schedule=schedule)
+    trainer = whole.trainer()
+    expected = trainer.fit().records
+    stopped = SmallRun(tmp_path / "b", observer=Interrupting(1, 2)).with_(schedule=schedule)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.trainer().fit()
+    again = SmallRun(tmp_path / "b").with_(schedule=schedule).trainer()
+    again.resume()
+    assert again.optimizer.param_groups[0]["lr"] == 0.01 * schedule.factor(3 * STEPS, STEPS + 3)
+    assert without_seconds(again.fit().records) == without_seconds(expected)
+    constant = SmallRun(tmp_path / "c").trainer().fit().records
+    assert without_seconds(constant) != without_seconds(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"course": "step"}, "course 'step': must be one of"),
+        ({"warmup": -1}, "warmup -1: must be 0 or more updates"),
+    ],
+)
+def test_what_is_no_schedule_is_named(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Schedule(**given)  # type: ignore[arg-type]
+
+
+def test_a_plateau_reduces_the_rate_while_the_score_does_not_improve(tmp_path: Path) -> None:
+    scores = [0.5, 0.4, 0.5, 0.6, 0.6, 0.6, 0.1]
+    seen: list[float] = []
+
+    def run(name: str, epochs: int) -> SmallRun:
+        def evaluate() -> dict[str, float]:
+            score = scores[trainer.state.epoch]
+            seen.append(trainer.optimizer.param_groups[0]["lr"])
+            return {"val": score}
+
+        small = SmallRun(tmp_path / name, evaluate=evaluate)
+        small = small.with_(epochs=epochs, learning_rate=0.08, schedule=Schedule(plateau=Plateau(0.5, 2)))
+        trainer = small.trainer()
+        if epochs > 4:
+            trainer.resume()
+        trainer.fit()
+        return small
+
+    run("a", 4)
+    run("a", 7)
+    assert seen == [0.08, 0.08, 0.08, 0.04, 0.04, 0.04, 0.02]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [((1.0, 2), "factor 1.0: must be above 0 and below 1"), ((0.5, 0), "patience 0: must be a whole number")],
+)
+def test_a_plateau_that_cannot_be_is_named(given: tuple[float, int], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Plateau(*given)

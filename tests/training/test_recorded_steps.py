@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.features.table import FeatureTable
-from khop.loading.batch_slot import StepInput
+from khop.graph.features.table import FeatureTable
+from khop.loading.device.batch_slot import StepInput
 from khop.models.node_embedding import NodeEmbedding
-from khop.training.captured_steps import CapturedSteps
-from khop.training.recorded_steps import RecordedSteps, why_not_recorded
+from khop.training.recorded_steps import CapturedSteps, RecordedSteps, why_not_recorded
 from khop.training.step_clock import STAGES
 from khop.training.trainer import Trainer
 from support.covered import covered
@@ -97,14 +96,14 @@ def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: 
             step = next(steps)
         assert len(waits) == 1
         files = {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
-        assert files <= {"loading/batch_slot.py", "sampling/node_set.py", "sampling/seeds.py"}, found
-        assert sum(n for read, n in found.items() if "loading/batch_slot.py" in read) == 1
+        assert files <= {"loading/device/batch_slot.py", "sampling/node_set.py", "sampling/seeds.py"}, found
+        assert sum(n for read, n in found.items() if "loading/device/batch_slot.py" in read) == 1
         with counting() as found:
             trainer._update(step)
         steps.close()
     assert len(waits) == 1  # the loss of an earlier step is there
     files = {read.rpartition(" ")[2].rpartition(":")[0] for read in found}
-    assert files <= {"training/gathered_step.py", "training/step_log.py"}, found
+    assert files <= {"training/step_clock.py", "training/run_output.py"}, found
 
 
 def test_the_record_of_an_epoch_has_the_hit_rate_of_a_cache(tmp_path: Path) -> None:

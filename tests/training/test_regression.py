@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from khop.batch import Batch
-from khop.training.regression import LabelScale, NodeRegression
+from khop.training.tasks import LabelScale, NodeRegression
 from support.small_graphs import one_type
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.models.node_embedding import NodeEmbedding
-from khop.training.row_adam import RowAdam
+from khop.training.optimizer_settings import RowAdam
 
 BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=4)
 

@@ -1,14 +1,32 @@
-"""A step's time is told without gaps: what one stage ends, the next begins."""
+"""A step's time is told without gaps: what one stage ends, the next begins.
+
+The values of an update that all ranks share: sums, the strongest signal, and each rank's times.
+
+Several observers get every event, in their order.
+"""
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import replace
 
 import pytest
+import torch
 
 from khop.batch import Batch, Sample, Span
-from khop.training.step_clock import STAGES, StepClock, seconds_by_stage
+from khop.distributed.processes.group import Group
+from khop.training.step_clock import (
+    LATE,
+    STAGES,
+    GatheredStep,
+    Observer,
+    RankStep,
+    Several,
+    StepClock,
+    Unwatched,
+    seconds_by_stage,
+)
 
 BATCH = Batch(Sample({}, (), {}), {}, {}, {}, 0, 0, 0)
 
@@ -85,3 +103,42 @@ def test_the_device_is_waited_for_before_a_stage_ends() -> None:
 def test_an_unknown_stage_is_an_error() -> None:
     with pytest.raises(KeyError, match="dreaming"):
         seconds_by_stage([Span("dreaming", 0.0, 1.0, "w")])
+
+
+def test_one_rank_gets_back_its_own_values() -> None:
+    seconds = {stage: float(number) for number, stage in enumerate(STAGES)}
+    step = RankStep(6.5, 4, 15, 2.5).gathered(Group(), seconds, {"rows": 3, "bytes": 24})
+    assert (step.loss_sum, step.seeds, step.signal_number) == (6.5, 4, 15)
+    assert step.seconds == {LATE: [0.0], **{stage: [float(number)] for number, stage in enumerate(STAGES)}}
+    assert step.traffic == {"bytes": [24], "rows": [3]}
+
+
+def test_losses_and_seeds_are_sums_and_delays_count_from_the_first_rank() -> None:
+    stages = [0.0] * len(STAGES)
+    rows = [[1.5, 2, 0, 10.25, *stages, 5], [2.0, 3, 2, 10.0, *stages, 7]]
+    step = GatheredStep(torch.tensor(rows, dtype=torch.float64), {"rows": 5})
+    assert (step.loss_sum, step.seeds, step.signal_number) == (3.5, 5, 2)
+    assert step.seconds[LATE] == [0.25, 0.0]
+    assert step.traffic == {"rows": [5, 7]}
+
+
+EVENTS = [name for name, of in vars(Observer).items() if inspect.isfunction(of) and not name.startswith("_")]
+
+
+class Noting:
+    """An observer that notes every event."""
+
+    def __init__(self, name: str, notes: list[tuple[object, ...]]) -> None:
+        self.name, self.notes = name, notes
+
+    def __getattr__(self, event: str) -> object:
+        return lambda *values: self.notes.append((self.name, event, *values))
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_is_forwarded_in_order(event: str) -> None:
+    notes: list[tuple[object, ...]] = []
+    several = Several(Noting("first", notes), Unwatched(), Noting("second", notes))  # type: ignore[arg-type]
+    values = range(len(inspect.signature(getattr(Observer, event)).parameters) - 1)
+    getattr(several, event)(*values)
+    assert notes == [("first", event, *values), ("second", event, *values)]

@@ -1,11 +1,199 @@
-"""Keys of dropout: every rank and step has its own, the same in every run."""
+"""Keys of dropout: every rank and step has its own, the same in every run.
+
+A trainer takes any loader of the protocol: a plain list of batches is one.
+
+A trainer says once that an R-GCN averages drawn edges by relation, and how to train without this bias.
+
+Gradient averaging of one process and of two; tests/processes trains on several ranks.
+
+Equal seeds give equal first weights, and leave torch's generator alone.
+
+Tensors go where the model is.
+"""
 
 from __future__ import annotations
 
-from khop.training.steps import dropout_seed
+import inspect
+import re
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import khop
+from khop import Loader
+from khop.distributed.processes.group import ALONE, Group, this_group
+from khop.models import RGCN, LinkPredictor, RelationColumn
+from khop.sampling.sampler import Fanout
+from khop.training.steps import (
+    BatchLoader,
+    BucketAverage,
+    GradientClock,
+    averaging,
+    broadcast_weights,
+    dropout_seed,
+    mover,
+    notice_drawn_relations,
+    seeded,
+)
+from support.commands import train_here
+from support.covered import covered
+from support.knowledge import BACK, FACT, RELATIONS, Triples, as_column
+from support.started_ranks import StartedRanks
 
 
 def test_ranks_and_steps_have_keys_of_their_own() -> None:
     keys = {dropout_seed(3, epoch, step, rank) for epoch in (0, 1) for step in (0, 1) for rank in (0, 1)}
     assert len({key.value for key in keys}) == 8
     assert dropout_seed(3, 1, 0, 1) == dropout_seed(3, 1, 0, 1)
+
+
+def test_khops_loader_has_every_method_with_the_same_arguments() -> None:
+    for name, of_protocol in vars(BatchLoader).items():
+        if inspect.isfunction(of_protocol) and name not in ("__init__", "__subclasshook__"):
+            own = inspect.signature(getattr(Loader, name))
+            assert list(own.parameters) == list(inspect.signature(of_protocol).parameters)
+
+
+COLUMN = RelationColumn("r", {FACT: RELATIONS, BACK: RELATIONS})
+SENTENCE = (
+    "R-GCN averages the drawn edges of each relation of 'r': with limited fanouts, rare relations count less "
+    "in training than in exact inference; draw by rule=khop.RelationMean('r'), in a run --rule relation-mean "
+    "--rule-column r"
+)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> khop.Graph:
+    return as_column(tmp_path_factory.mktemp("facts") / "graph", Triples.drawn())
+
+
+def model(graph: khop.Graph, relations: RelationColumn | None = COLUMN) -> LinkPredictor:
+    encoder = RGCN.for_graph(graph, 8, 1, ["entity"], outputs=4, relations=relations)
+    return LinkPredictor.of(encoder, [FACT], "dot", 4)
+
+
+def loader(graph: khop.Graph, fanout: Fanout, rule: khop.Rule) -> khop.Loader:
+    return khop.Loader(khop.LinkSampler(graph, [fanout], rule=rule), torch.arange(9), 9)
+
+
+def test_means_of_drawn_relations_are_noticed_and_others_are_not(graph: khop.Graph) -> None:
+    with pytest.warns(UserWarning, match=re.escape(SENTENCE)):
+        notice_drawn_relations(model(graph), loader(graph, {FACT: 0, BACK: 3}, khop.Uniform()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        notice_drawn_relations(model(graph), loader(graph, 3, khop.RelationMean("r")))
+        notice_drawn_relations(model(graph, None), loader(graph, 3, khop.Uniform()))
+        only_back = RelationColumn("r", {BACK: RELATIONS})
+        notice_drawn_relations(model(graph, only_back), loader(graph, {FACT: 3, BACK: -1}, khop.Uniform()))
+
+
+def test_a_run_says_it_once(tmp_path: Path) -> None:
+    """In two epochs of one process; the rule of the sentence ends it."""
+    as_column(tmp_path / "graph", Triples.drawn())
+    path = tmp_path / "run.toml"
+    path.write_text(f"""
+        graph = "{tmp_path / "graph"}"
+        task = {{ kind = "link-prediction", target = "entity fact entity" }}
+        sampler = {{ fanouts = [2] }}
+        model = {{ kind = "rgcn", hidden = 8, relation = "r" }}
+        training = {{ epochs = 2, batch_size = 50 }}
+        links = {{ eval_negatives = 2 }}
+    """)
+    with pytest.warns(UserWarning, match=re.escape(SENTENCE)) as seen:
+        train_here(str(path), "--out", str(tmp_path / "drawn"))
+    assert len(seen) == 1
+    ended = ("--rule", "relation-mean", "--rule-column", "r")
+    train_here(str(path), "--out", str(tmp_path / "means"), *ended)
+    losses = [(tmp_path / name / "steps.jsonl").read_text() for name in ("drawn", "means")]
+    assert losses[0] != losses[1]
+
+
+def test_alone_or_without_gradients_a_model_is_not_wrapped() -> None:
+    model, frozen = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).requires_grad_(False)
+    assert averaging(ALONE, model, GradientClock()) is model
+    assert averaging(Group(0, 2), frozen, GradientClock()) is frozen
+
+
+def test_a_wrapped_model_averages_and_notes_when_its_gradients_were_ready(tmp_path: object) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model, clock = torch.nn.Linear(2, 1), GradientClock()
+        parallel = averaging(Group(0, 2), model, clock)  # as a rank of two wraps it
+        assert isinstance(parallel, DistributedDataParallel)
+        parallel(torch.ones(3, 2)).sum().backward()
+        assert clock.ready_at is not None
+        assert model.weight.grad is not None
+        assert model.weight.grad.tolist() == [[3.0, 3.0]]
+        # A thread of the group now releases the hook's function, under the GIL. If the group ended first, it
+        # would hold the GIL and wait for that thread: torch hangs.
+        time.sleep(0.2)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@covered
+def _average(rank: int, device: str) -> None:
+    """Average gradients of two dtypes in buckets of one or two of them."""
+    group = this_group()
+    gradients = [
+        torch.full((2, 3), rank + 1.0),
+        torch.full((5,), 10.0 * rank),
+        torch.full((), 4.0 - rank, dtype=torch.float64),
+    ]
+    before, loss = list(gradients), torch.tensor(2.0 + rank, dtype=torch.float64)
+    BucketAverage(group, gradients, bucket_bytes=30).average(loss)
+    assert all(a is b for a, b in zip(gradients, before, strict=True))  # in place
+    assert gradients[0].eq(1.5).all()
+    assert gradients[1].eq(5.0).all()
+    assert gradients[2].item() == 3.5
+    assert loss.item() == 2.5
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, float(rank))
+    broadcast_weights(group, model)
+    assert model.weight.eq(0).all()
+
+
+def test_gradients_are_averaged_in_buckets_and_weights_are_those_of_rank_0(ranks: StartedRanks) -> None:
+    ranks.launch(_average, 2, ())
+
+
+def test_one_rank_averages_nothing() -> None:
+    gradient, loss = torch.ones(3), torch.tensor(2.0, dtype=torch.float64)
+    BucketAverage(ALONE, [gradient]).average(loss)
+    assert gradient.eq(1).all()
+    assert loss.item() == 2.0
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not() -> None:
+    weights = [seeded(seed, lambda: nn.Linear(3, 2)).weight for seed in (7, 7, 8)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_global_generator_is_not_advanced() -> None:
+    before = torch.get_rng_state()
+    seeded(7, lambda: nn.Linear(3, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_floats_take_the_dtype_of_the_parameters_and_other_columns_stay(dtype: torch.dtype) -> None:
+    move = mover(nn.Linear(2, 2).to(dtype))
+    assert move(torch.ones(3, dtype=torch.float16)).dtype == dtype
+    assert move(torch.ones(3, dtype=torch.uint8)).dtype == torch.uint8
+    assert move(torch.ones(3, dtype=torch.int64)).dtype == torch.int64
+
+
+def test_tensors_go_to_the_device_of_the_parameters() -> None:
+    move = mover(nn.Linear(2, 2, device="meta"))
+    assert move(torch.ones(3, dtype=torch.int64)).device.type == "meta"
+
+
+def test_a_model_without_parameters_computes_in_float32_on_the_cpu() -> None:
+    moved = mover(nn.Identity())(torch.ones(3, dtype=torch.float64))
+    assert (moved.dtype, moved.device.type) == (torch.float32, "cpu")

@@ -1,4 +1,7 @@
-"""Training takes one course, whatever the threads and however often it is stopped."""
+"""Training takes one course, whatever the threads and however often it is stopped.
+
+Ctrl-C waits for what belongs together, and is not lost.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,13 @@ from torch_geometric.nn import SAGEConv
 
 from khop.batch import Batch
 from khop.errors import Terminated
-from khop.features.table import FeatureTable
+from khop.graph.features.table import FeatureTable
 from khop.training.checkpoint import Snapshot, load_checkpoint
-from khop.training.observer import Unwatched
 from khop.training.run_log import RunLog
 from khop.training.settings import CheckpointPolicy
-from khop.training.step_clock import STAGES, TimedStep, seconds_by_stage
+from khop.training.step_clock import STAGES, TimedStep, Unwatched, seconds_by_stage
 from khop.training.tasks import NodeClassification, WithMetric
-from khop.training.trainer import Trainer
+from khop.training.trainer import Trainer, interrupts_held, interrupts_noted, terminations_raised
 from support.small_graphs import one_type
 from support.small_runs import STEPS, Interrupting, SmallRun, sign_again, without_seconds
 
@@ -627,3 +629,97 @@ def test_a_rehearsal_stops_after_the_update_that_ctrl_c_finds(tmp_path: Path) ->
 def test_a_rehearsal_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="steps 0: must be at least 1"):
         SmallRun(tmp_path).trainer().rehearse(0)
+
+
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_block_ends_before_the_interrupt_comes() -> None:
+    done = []
+
+    def work() -> None:
+        with interrupts_held():
+            press_ctrl_c()
+            done.append("first")
+            press_ctrl_c()
+            done.append("second")
+        done.append("after")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["first", "second"]
+
+
+def test_without_an_interrupt_nothing_comes_and_the_handler_is_the_one_before() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts_held():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_error_in_the_block_goes_before_the_interrupt() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def fail() -> None:
+        with interrupts_held():
+            press_ctrl_c()
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fail()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_process_that_ignores_interrupts_keeps_ignoring_them() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_held():
+            press_ctrl_c()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_outside_the_main_thread_there_is_nothing_to_hold() -> None:
+    handlers = []
+
+    def work() -> None:
+        with interrupts_held():
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.getsignal(signal.SIGINT)]
+
+
+def test_the_first_interrupt_is_noted_and_the_second_one_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts_noted() as noted:
+        press_ctrl_c()
+        assert noted == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            press_ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_is_noted_alike() -> None:
+    with terminations_raised(), interrupts_noted() as noted:
+        signal.raise_signal(signal.SIGTERM)
+        assert noted == [signal.SIGTERM]
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_outside_the_main_thread_nothing_is_noted() -> None:
+    noted: list[list[int]] = []
+
+    def work() -> None:
+        with interrupts_noted() as own:
+            noted.append(own)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert noted == [[]]

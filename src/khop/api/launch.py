@@ -19,14 +19,12 @@ import torch
 from torch import distributed
 
 from khop.arguments import check_word, instance_of, list_of, real_number, shown, whole_number
-from khop.loading.cores import cores_of_rank, usable_cores
-from khop.loading.transfer import device_of
-from khop.runtime.group import DEADLINE_S
-from khop.runtime.interfaces import Listening, listening_interface
-from khop.runtime.launchers import RankInfo, rank_info_of
-from khop.runtime.rank_process import has_main_file
-from khop.runtime.rendezvous import joined
-from khop.runtime.spawning import run_ranks
+from khop.distributed.processes.group import DEADLINE_S
+from khop.distributed.processes.launchers import Listening, RankInfo, listening_interface, rank_info_of
+from khop.distributed.processes.rendezvous import joined
+from khop.distributed.processes.spawning import has_main_file, run_ranks
+from khop.loading.device.transfer import device_of
+from khop.process_tuning import cores_of_rank, usable_cores
 
 Work = Callable[..., None]  # (rank, device, *arguments)
 # Refused by default: listening on a public address; more than RANKS_PER_CORE processes per core.

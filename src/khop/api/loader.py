@@ -1,4 +1,9 @@
-"""Batches for a training loop: prefetched in order, divided among ranks, exactly resumable."""
+"""Batches for a training loop: prefetched in order, divided among ranks, exactly resumable.
+
+Sources of a loader's batches, chosen by the places of the graph's stores.
+
+Initialization of models with lazy modules, which take their sizes from the first input.
+"""
 
 from __future__ import annotations
 
@@ -9,56 +14,151 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from khop.api.batch_sources import device_source, local_source, source_by_cpu
 from khop.api.open_graph import Graph
-from khop.arguments import check_word, one_of, whole_number
+from khop.arguments import check_word, instance_of, one_of, seed_number, whole_number
 from khop.batch import Batch, Span
-from khop.distributed.caching import CacheBudgets, CacheBy, with_caches
-from khop.distributed.partitioned_links import PartitionedLinks
-from khop.distributed.placement import affinity_of
-from khop.features.table import NO_COLUMNS
-from khop.forks import check_fork
-from khop.loading.byte_size import byte_size
-from khop.loading.columns import ColumnChoice, Gather, NamesByType, Narrow
-from khop.loading.cores import cores_of_rank, sampler_threads
-from khop.loading.deferred_columns import DeferredColumns, split_deferred
+from khop.distributed.device_lane_source import DeviceLaneSource
+from khop.distributed.link_split import PartitionedLinks
+from khop.distributed.placement import CacheBudgets, CacheBy, LaneSource, affinity_of, with_caches
+from khop.distributed.processes.group import Group, RankValues, this_group
+from khop.distributed.rank_rows import split_by_rows
+from khop.draw import DrawKey
+from khop.graph.features.store import FeatureStore
+from khop.graph.features.table import NO_COLUMNS
+from khop.inference.chunks import evaluating
+from khop.loading.columns import ColumnChoice, DeferredColumns, Gather, NamesByType, Narrow, split_deferred
+from khop.loading.device.device_caching import (
+    DeviceColumns,
+    pinned_copies,
+    rows_of_host,
+    split_choice,
+    visits_of,
+)
+from khop.loading.device.device_placement import byte_size
+from khop.loading.device.placed_stores import PlacedStores
+from khop.loading.device.static_choice import static_batches_of
+from khop.loading.device.streams import Streams, streams_of
+from khop.loading.device.transfer import Transfer, device_of
+from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
-from khop.loading.placed_stores import PlacedStores
-from khop.loading.seed_times import SeedTimes
-from khop.loading.seed_times import seed_times as times_of_seeds
 from khop.loading.source import (
     BatchSource,
     Drawn,
     LoopProgress,
     Position,
+    SeedTimes,
     State,
     StepRequests,
     finished,
     request_of,
 )
-from khop.loading.static_choice import static_batches_of
-from khop.loading.streams import streams_of
-from khop.loading.transfer import device_of
-from khop.process_tuning import tune_for_training
-from khop.runtime.group import Group, RankValues, this_group
-from khop.sampling.given_seeds import SeedIds, seed_ids
+from khop.loading.source import seed_times as times_of_seeds
+from khop.process_tuning import check_fork, cores_of_rank, sampler_threads, tune_for_training
+from khop.sampling.given_seeds import (
+    ListedLinks,
+    ListedNodes,
+    ListedSeeds,
+    NodeTuples,
+    SeedIds,
+    SeedTuples,
+    fetched_seeds,
+    listed_seeds,
+    seed_ids,
+)
 from khop.sampling.groups import grouped
-from khop.sampling.link_seeds import Links, check_links
-from khop.sampling.listed import ListedLinks, ListedNodes, fetched_seeds, listed_seeds
-from khop.sampling.node_tuples import NodeTuples, SeedTuples
+from khop.sampling.links.link_seeds import Links, check_links
 from khop.sampling.sampler import Sampler, checked_sampler
-from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder, digest_of
+from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, digest_of
 from khop.schema import NodeType
+from khop.servers.graph import source_of
+from khop.training.steps import mover, seeded
 
 if TYPE_CHECKING:
-    from khop.loading.static_batches import StaticBatches
+    from khop.loading.device.device_source import DeviceSource, StaticBatches
+
+
+_WARM_UP = 4  # batches of the CPU that measure how large batches of a GPU are
+
+
+def local_source(
+    graph: Graph,
+    sampler: Sampler,
+    choice: ColumnChoice,
+    order: SeedOrder,
+    device: torch.device,
+    streams: Streams | None,
+) -> LocalSource:
+    """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
+    features, stores = _features(graph, choice), graph.stores
+    transfer = None if streams is None else Transfer(streams)
+    if stores is None or graph.partition_options is not None or graph.lanes is not None:
+        return LocalSource(sampler, features, choice, device, transfer=transfer)
+    edges = graph.in_one_piece("stores on a device")
+    of_host, of_device = split_choice(choice, stores)
+    visits = visits_of(sampler, order, edges) if stores.plan.caches else {}
+    copies = pinned_copies(stores, edges, of_device, visits)
+    cached = None
+    if features is not None and visits:
+        cached = rows_of_host(stores, edges, of_host, features, visits)
+    columns = None if of_device.is_empty else DeviceColumns(stores, graph.schema, of_device, copies)
+    features = None if of_host.is_empty else features
+    return LocalSource(sampler, features, of_host, device, cached, transfer, columns)
+
+
+def device_source(
+    graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None
+) -> DeviceSource | None:
+    """Return the source of batches that kernels of a GPU draw; None if the CPU draws them."""
+    stores = graph.stores
+    if stores is None or stores.edges is None or streams is None:
+        return None
+    # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
+    module = import_module("khop.loading.device.device_source")
+    source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
+    return source
+
+
+def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
+    """Return the source of batches that the CPU draws: in lanes if the graph is partitioned across ranks.
+
+    If ranks have rows on their GPUs, these exchange them.
+    """
+    if graph.lanes is None:
+        seeds = order.seeds
+        listed = seeds.reference if isinstance(seeds, ListedSeeds | ListedLinks) else None
+        return source_of(local, listed)
+    lane_source = LaneSource(local, graph.lanes, tuple(order.seeds.counts))
+    rows = graph.rank_rows
+    choice = ColumnChoice() if rows is None else split_by_rows(local.columns, rows)
+    if rows is None or streams is None or choice.is_empty:
+        return lane_source
+    return DeviceLaneSource(lane_source, choice, rows, streams, partial(_warm_up, order))
+
+
+def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
+    """Return seeds and keys of the first batches."""
+    requests = StepRequests(order, 0, range(min(_WARM_UP, order.num_batches)))
+    return [(request.seeds(), request.key) for request in requests]
+
+
+def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
+    if choice.is_empty:
+        return None
+    if graph.features is NO_COLUMNS:
+        raise ValueError(
+            "columns are requested, but the graph has none: give the loader graph=khop.Graph(...)"
+        )
+    return graph.features
+
 
 GivenSeeds = (
     SeedIds
@@ -500,3 +600,37 @@ def _tuples(
         )
     found = seeds.of_graph(graph)
     return found, tuple(found.counts)
+
+
+_TRIED = 10  # largest number of batches run to reach every node and edge type
+
+
+def initialize(model: nn.Module, loader: Loader, seed: int = 0) -> None:
+    """Size a model's lazy modules by running it on batches of the loader, before DDP wraps it.
+
+    Every rank runs it on the same whole batches. All ranks thus get the same sizes, and from `seed` the same
+    weights. ValueError if a module has no size after ten batches.
+    """
+
+    instance_of("model", model, nn.Module, "must be a torch.nn.Module")
+    instance_of("loader", loader, Loader, "must be a khop.Loader")
+    seed_number(seed)
+
+    def run() -> nn.Module:
+        for step in range(min(len(loader), _TRIED)):
+            if not _unsized(model):
+                break
+            model(loader.whole_batch(0, step).map(mover(model)))
+        return model
+
+    with evaluating(model):
+        seeded(seed, run)
+    if left := _unsized(model):
+        raise ValueError(
+            f"the first {_TRIED} batches do not reach {', '.join(left[:4])}: give these modules their "
+            "sizes, or leave them out"
+        )
+
+
+def _unsized(model: nn.Module) -> list[str]:
+    return [name for name, parameter in model.named_parameters() if is_lazy(parameter)]

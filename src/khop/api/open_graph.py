@@ -1,4 +1,19 @@
-"""A graph with its columns, opened from a folder or made in memory, and its distribution over ranks."""
+"""A graph with its columns, opened from a folder or made in memory, and its distribution over ranks.
+
+Placement of a partitioned graph's columns: on the host of each rank, or rows of a rank on its GPU.
+
+The users' names in a graph, wherever it is.
+
+The users' own ids of a graph, whole or partitioned, opened by its path.
+
+Graphs in memory from arrays of edges and columns.
+
+Graphs in memory from sparse matrices of SciPy.
+
+Graphs in memory from graphs of NetworkX.
+
+Graphs in memory from graphs of DGL.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +22,131 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from khop.api.placed_parts import PartsTarget, placed_parts
 from khop.arguments import graph_of, instance_of, one_of, path_of, shown
-from khop.datasets.builtin import named_folder
-from khop.distributed.machine_ranks import MachineRanks
+from khop.data.builtin import named_folder
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.row_wire import Wire
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.placement import PartitionOptions, stores_of
-from khop.distributed.rank_rows import RankRows
+from khop.distributed.placement import (
+    MachineRanks,
+    PartitionOptions,
+    placed_features,
+    rank_features,
+    stores_of,
+)
+from khop.distributed.processes.group import this_group
+from khop.distributed.rank_rows import RankRows, placed_rank_rows
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
-from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Wire
-from khop.features.store import FeatureStore
-from khop.features.table import NO_COLUMNS
-from khop.forks import check_fork
 from khop.graph.added_edges import with_edges
-from khop.graph.atomic import refuse_existing
-from khop.graph.csc_graph import CscGraph, open_csc_graph
-from khop.graph.damage import refuse_damage
-from khop.graph.feature_columns import large_columns
-from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.build import save_graph
+from khop.graph.features.store import FeatureStore
+from khop.graph.features.table import NO_COLUMNS, FeatureTable
+from khop.graph.folder import Folder, GraphFolder, large_columns, open_folder, refuse_damage
+from khop.graph.inputs import splits_of_masks
 from khop.graph.layout import is_partitioned
+from khop.graph.manifest import Contents, open_manifest
 from khop.graph.needs import Need
-from khop.graph.progress import ProgressCallback
-from khop.graph.save import save_graph
-from khop.graph.store import BatchServers, DrawsHops, GraphStore
+from khop.graph.networkx_tables import NetworkxTables
+from khop.graph.node_ids import Names, OwnIds, ids_in, ids_of
+from khop.graph.partitions.book import read_book
+from khop.graph.partitions.parts_folder import PartsFolder, open_parts
+from khop.graph.partitions.placements import LANES, Placement
+from khop.graph.rule import Hop
+from khop.graph.snapshots import current_folder
+from khop.graph.store import (
+    BatchServers,
+    CscGraph,
+    DrawsHops,
+    GraphStore,
+    column_specs,
+    graph_text,
+    open_csc_graph,
+)
 from khop.graph.tables import EdgeTable
-from khop.graph.text import graph_text
 from khop.kernels.choice import why_no_kernels
-from khop.kernels.csc import Csc
-from khop.loading.byte_size import byte_size
-from khop.loading.device_memory import memory_of
-from khop.loading.device_placement import AUTO, DevicePlacement, StorePlace
-from khop.loading.folder_features import folder_features
-from khop.loading.memory_plan import WorkSizes
-from khop.loading.placed_stores import Conditions, PlacedStores, placed_stores
-from khop.partition.placements import LANES, Placement
-from khop.rules.rule import Hop
-from khop.runtime.group import this_group
-from khop.sampling.listed import ListedNodes, ids_here
+from khop.kernels.csc import Csc, build_csc
+from khop.loading.device.device_memory import DeviceMemory, memory_of
+from khop.loading.device.device_placement import AUTO, DevicePlacement, StorePlace, byte_size
+from khop.loading.device.memory_plan import WorkSizes
+from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
+from khop.process_tuning import check_fork
+from khop.sampling.given_seeds import ListedNodes, ids_here
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
+from khop.servers.graph import remote_names
+
+# Features are None if unchanged, and rows if no column is on a GPU.
+PlacedParts = tuple[PlacedStores, FeatureStore | None, RankRows | None]
+
+
+@dataclass(frozen=True)
+class PartsTarget:
+    """The ranks and the device that columns of a partitioned graph are placed for."""
+
+    lanes: Lanes | None  # None: this process has all partitions
+    wire: Wire
+    memory: DeviceMemory | None  # None: the CPU
+    no_kernels: str | None  # the reason why kernels cannot run on the device
+    work: WorkSizes
+
+
+def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsTarget) -> PlacedParts:
+    """Place the columns of a partitioned graph as requested; `folder` is None for a graph in memory.
+
+    ValueError for stores that stay on the host, and for columns that do not fit.
+    """
+    if (request.topology is not None and request.topology.is_read_by_gpu) or request.caches:
+        raise ValueError(
+            f"{request.device}: edges of a partitioned graph stay in host memory or on disk; leave topology "
+            "and cache out (`Loader.cache_features` caches rows of other ranks on a GPU), or open a graph "
+            "that is not partitioned"
+        )
+    work, memory = target.work, target.memory
+    if not request.columns and memory is not None:
+        return PlacedStores.none(request, work, memory.device), None, None
+    if not isinstance(folder, PartsFolder):
+        raise ValueError(
+            f"columns on device {request.device!r}: the graph is in memory, not in a folder; leave columns "
+            "out"
+        )
+    if request.is_explicit and memory is not None:
+        return _rows_on_gpu(folder, request, target, memory)
+    stores = PlacedStores.on_cpu(request, work, folder.schema.node_columns)
+    features = placed_features(folder, target.lanes, this_group(), target.wire, stores.plan.columns)
+    if memory is not None:
+        stores = PlacedStores.none(request, work, memory.device)
+    return stores, features, None
+
+
+def _rows_on_gpu(
+    folder: PartsFolder, request: DevicePlacement, target: PartsTarget, memory: DeviceMemory
+) -> PlacedParts:
+    """Place this rank's rows of the requested columns on its GPU, and the other columns on the host."""
+    if target.lanes is None:
+        raise ValueError(
+            f"{request.device}: this process has all partitions, and exchanges no rows: give "
+            'columns="host", "mapped" or "disk", open a graph that is not partitioned, or start several '
+            'ranks with placement="features" or "all"'
+        )
+    if target.no_kernels is not None:
+        raise ValueError(
+            f"{request.device}: kernels cannot run there: {target.no_kernels}; or leave the columns to the "
+            'CPU: columns="host"'
+        )
+    asked = {name: request.place_of(name) for name in folder.schema.node_columns}
+    on_host = {
+        name: str(place) for name, place in asked.items() if place is not None and not place.is_read_by_gpu
+    }
+    held = open_parts(folder.path, folder.columns_of)
+    features = rank_features(held, on_host, this_group(), target.lanes, target.wire)
+    rows, stores = placed_rank_rows(features, request, memory, target.work)
+    return stores, features, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,3 +484,180 @@ def _placed_on_gpu(
     group = this_group()
     machine = MachineRanks(group) if group.local_world_size > 1 else None
     return placed_stores(edges, graph.columns, request, memory, conditions, machine)
+
+
+def names_of(graph: Graph) -> Names:
+    """Return the users' ids, class names and units in a graph: those of its folder, or of its servers.
+
+    Ids are read when they are looked up. A graph in memory has the names of the folder that it comes from.
+    """
+    if graph.servers is not None:
+        return remote_names(graph.servers)
+    return Names.of(graph.folder or graph.origin)
+
+
+def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
+    """Open the ids of a node type. Takes milliseconds; nothing is read before the first look-up.
+
+    The nodes of a partitioned graph have the ids of the partitioning. ValueError if the type does not exist,
+    or if its ids are not stored.
+    """
+    folder = path_of("path", path)
+    if not is_partitioned(folder):
+        newest = current_folder(folder)
+        return ids_of(newest, open_manifest(newest, Contents.NOTHING)[0], node_type)
+    book = read_book(folder)
+    if node_type not in book.offsets:
+        raise ValueError(f"no node type {node_type!r}; there are {list(book.offsets)}")
+    return ids_in(folder, book.wholes, node_type, book.offsets[node_type][-1])
+
+
+NODE: NodeType = "node"
+EDGE: EdgeType = (NODE, "to", NODE)
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryEdges:
+    """Edges of one type, in any order."""
+
+    sources: Tensor  # int64 (edges)
+    destinations: Tensor  # int64 (edges)
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # (edges, ...)
+
+
+def memory_graph(
+    counts: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, MemoryEdges],
+    columns: Mapping[NodeType, Mapping[str, Tensor]],
+    *,
+    splits: Mapping[str, Mapping[NodeType, Tensor]] | None = None,
+    reverse_of: Mapping[EdgeType, EdgeType] | None = None,
+) -> Graph:
+    """Make a graph. Edges with the same destination keep their order; ValueError for ids that no node has."""
+    built: dict[EdgeType, Csc] = {}
+    given: dict[NodeType | EdgeType, dict[str, Tensor]] = {t: dict(columns.get(t, {})) for t in counts}
+    for edge_type, of_type in edges.items():
+        limits = (counts[edge_type[0]], counts[edge_type[2]])
+        threads = torch.get_num_threads()
+        built[edge_type], order = build_csc(of_type.sources, of_type.destinations, *limits, threads=threads)
+        given[edge_type] = {name: column[order] for name, column in of_type.columns.items()}
+    specs = column_specs(given)
+    schema = Schema(tuple(counts), tuple(built), columns=specs, reverse_of=dict(reverse_of or {}))
+    return Graph(CscGraph(schema, counts, built, columns=given), FeatureTable(given), splits=splits or {})
+
+
+WEIGHT = "weight"
+
+
+def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any]) -> Graph:  # noqa: ANN401
+    """Make a graph in memory of a sparse matrix, or of matrices by edge type.
+
+    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. One matrix
+    must be square, and gives the types "node" and ("node", "to", "node"). Stored zeros are edges.
+    `graph.save` writes a graph folder.
+    """
+    by_type = by_edge_type(matrices) if isinstance(matrices, Mapping) else {EDGE: matrices}
+    counts: dict[NodeType, int] = {}
+    edges: dict[EdgeType, MemoryEdges] = {}
+    for edge_type, matrix in by_type.items():
+        if not hasattr(matrix, "tocoo") or len(getattr(matrix, "shape", ())) != 2:
+            raise ValueError(
+                f"matrix {matrix!r} of {edge_type}: must be a sparse matrix of SciPy, such as "
+                "scipy.sparse.csr_array"
+            )
+        for node_type, count in zip((edge_type[0], edge_type[2]), matrix.shape, strict=True):
+            if counts.setdefault(node_type, int(count)) != count:
+                raise ValueError(
+                    f"matrix of {edge_type} has shape {matrix.shape}, but there are {counts[node_type]:,} "
+                    f"{node_type!r} nodes; give matrices of equal sizes"
+                )
+        edges[edge_type] = _edges(matrix.tocoo(), edge_type)
+    return memory_graph(counts, edges, {})
+
+
+def _edges(matrix: Any, edge_type: EdgeType) -> MemoryEdges:  # noqa: ANN401
+    values = np.ascontiguousarray(matrix.data)
+    if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
+        raise ValueError(f"matrix of {edge_type} has {values.dtype} values: must be finite numbers")
+    ends = [torch.from_numpy(np.asarray(end).astype(np.int64)) for end in (matrix.row, matrix.col)]
+    return MemoryEdges(ends[0], ends[1], {WEIGHT: torch.from_numpy(values.astype(np.float32))})
+
+
+def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
+    """Make a graph in memory, with the types "node" and ("node", "to", "node").
+
+    Node i is the i-th of `graph.nodes`. Attributes of numbers become columns, and so do lists of as many
+    numbers that all nodes or all edges have. A missing number of a node is NaN; of an edge it is 1 in
+    `weight`, and 0 in other columns, beside a column NAME_missing. `graph.save` writes a graph folder.
+
+    Args:
+        graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph are
+            there in both directions.
+    Returns:
+        The graph. A warning names each attribute with missing values, and each that is left out.
+    Raises:
+        ValueError: `graph` is not a NetworkX graph.
+    Example:
+        >>> novel = khop.graph_from_networkx(networkx.les_miserables_graph())
+    """
+    if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
+        raise ValueError(f"graph {graph!r}: must be a NetworkX graph")
+    read = NetworkxTables.of(graph)
+    for note in read.notes:
+        warnings.warn(note, stacklevel=2)
+    sources, destinations, columns = read.sources, read.destinations, read.edge_columns
+    is_symmetric = not graph.is_directed()
+    if is_symmetric:
+        other = sources != destinations
+        columns = {name: np.concatenate([column, column[other]]) for name, column in columns.items()}
+        sources, destinations = (
+            np.concatenate([sources, destinations[other]]),
+            np.concatenate([destinations, sources[other]]),
+        )
+    edges = MemoryEdges(
+        torch.from_numpy(sources),
+        torch.from_numpy(destinations),
+        {name: torch.from_numpy(column) for name, column in columns.items()},
+    )
+    nodes = {name: torch.from_numpy(column) for name, column in read.node_columns.items()}
+    reverses = {EDGE: EDGE} if is_symmetric else {}
+    return memory_graph({NODE: len(read.ids)}, {EDGE: edges}, {NODE: nodes}, reverse_of=reverses)
+
+
+_MASK = "_mask"
+_MEMBERS = ("ntypes", "canonical_etypes", "num_nodes", "edges", "nodes")
+
+
+def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
+    """Make a graph in memory of a DGLGraph, with its node and edge types.
+
+    A graph of one type has the types "node" and ("node", "to", "node"). Data of nodes and edges become
+    columns. Boolean node data named `<split>_mask` become splits; one that marks no node is left out, with a
+    warning. `graph.save` writes a graph folder.
+    """
+    if not all(hasattr(graph, name) for name in _MEMBERS):
+        raise ValueError(f"graph {graph!r}: must be a DGLGraph")
+    is_single = len(graph.ntypes) == len(graph.canonical_etypes) == 1
+    counts: dict[NodeType, int] = {}
+    columns: dict[NodeType, dict[str, Tensor]] = {}
+    splits: dict[str, dict[NodeType, Tensor]] = {}
+    for given in graph.ntypes:
+        node_type = NODE if is_single else given
+        counts[node_type] = int(graph.num_nodes(given))
+        columns[node_type] = {}
+        for name, column in _tensors(graph.nodes[given].data).items():
+            if name.endswith(_MASK) and column.dtype == torch.bool and column.dim() == 1:
+                splits_of_masks({name.removesuffix(_MASK): column}, node_type, splits)
+            else:
+                columns[node_type][name] = column
+    edges: dict[EdgeType, MemoryEdges] = {}
+    for given in graph.canonical_etypes:
+        sources, destinations = graph.edges(etype=given)
+        data = _tensors(graph.edges[given].data)
+        edge_type = EDGE if is_single else given
+        edges[edge_type] = MemoryEdges(sources.cpu().long(), destinations.cpu().long(), data)
+    return memory_graph(counts, edges, columns, splits=splits)
+
+
+def _tensors(data: Mapping[Any, Any]) -> dict[str, Tensor]:
+    return {str(name): value.detach().cpu() for name, value in data.items() if isinstance(value, Tensor)}

@@ -1,4 +1,9 @@
-"""The graph of a server: a folder, its splits, and its views by edge types and splits of links."""
+"""The graph of a server: a folder, its splits, and its views by edge types and splits of links.
+
+The service of a server that has one part of a graph.
+
+A graph on servers, for loaders of this process.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,23 +20,43 @@ from typing import Any
 from torch import Tensor
 
 from khop.api.open_graph import Graph, open_graph
-from khop.api.split_links import LinkSplit, split_links
-from khop.api.time_split import edges_before, split_links_by_column, split_links_by_time, time_cut_offs
-from khop.datasets.names import graph_name
-from khop.graph.import_record import TimeCutOffs
-from khop.graph.names import label_records
-from khop.graph.node_ids import stored_ids
+from khop.api.split_links import (
+    LinkSplit,
+    edges_before,
+    split_links,
+    split_links_by_column,
+    split_links_by_time,
+    time_cut_offs,
+)
+from khop.arguments import check_word, list_of, path_of, real_number
+from khop.data.importers import graph_name
+from khop.graph.folder import TimeCutOffs
+from khop.graph.layout import is_partitioned
+from khop.graph.node_ids import label_records, stored_ids
+from khop.graph.partitions.book import read_book
+from khop.graph.partitions.parts_folder import PartsFolder, open_parts
+from khop.graph.partitions.placements import Placement
 from khop.kernels.id_table import Keys
-from khop.partition.placements import Placement
-from khop.sampling.link_split import Shares
-from khop.sampling.listed import ids_here
+from khop.sampling.given_seeds import ids_here
+from khop.sampling.links.link_split import Shares
 from khop.schema import NodeType
-from khop.servers.json_fields import Document, written
-from khop.servers.kept_views import KeptViews, default_view_bytes
-from khop.servers.registry import Registry
-from khop.servers.served import Viewed
+from khop.servers.access import Access, Encryption, Exchange, Limits
+from khop.servers.description import (
+    ByColumn,
+    KeptViews,
+    SplitArguments,
+    Viewed,
+    default_view_bytes,
+    edge_type_of,
+    read_description,
+    time_of,
+)
+from khop.servers.frame import Document, written
+from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, remote_graph
+from khop.servers.parts.exchange import Owners, PartExchange, identity_of_owner
+from khop.servers.parts.served import ServedPart
+from khop.servers.request_wire import BUILTIN, Registry
 from khop.servers.service import Service
-from khop.servers.split_arguments import ByColumn, SplitArguments, edge_type_of, time_of
 
 _WHOLE = ""  # name of the only part of a step that is no split
 
@@ -146,3 +173,99 @@ def service_of(
     """
     graph = open_graph(path, placement=Placement.WHOLE)
     return Service(ServedGraph.of(graph, view_bytes=view_bytes), Registry.of(modules), max_batch_bytes)
+
+
+def part_service_of(
+    path: str | os.PathLike[str],
+    part: int,
+    owners: Owners,
+    modules: Iterable[ModuleType] = (),
+    max_batch_bytes: int | None = None,
+    cache_bytes: int = 0,
+    view_bytes: int | None = None,
+) -> Service:
+    """Return the service of one part of a partitioned graph; the servers in `owners` have the others.
+
+    The rows of other parts that were used last are kept in `cache_bytes` of memory. Views of the graph take
+    up to `view_bytes` (default: a quarter of the memory).
+    """
+    if not is_partitioned(path):
+        raise ValueError(f"--part {part}: {path} is not a partitioned graph; make one by `khop partition`")
+    owners.check(part, read_book(path).num_parts)
+    folder = open_parts(path, range(part, part + 1))
+    # Imported on use: it imports pyarrow, which is an extra.
+    connected = import_module("khop.servers.flight_client").connected
+    others = {
+        number: connected(
+            owners.parts[number],
+            owners.access,
+            owners.limits,
+            identity_of_owner(folder.fingerprint, number),
+        )
+        for number in range(len(owners.parts))
+        if number != part
+    }
+    return part_service(
+        folder, others, owners, Registry.of(modules), max_batch_bytes, cache_bytes, view_bytes
+    )
+
+
+def part_service(
+    folder: PartsFolder,
+    others: Mapping[int, Exchange],
+    owners: Owners,
+    registry: Registry = BUILTIN,
+    max_batch_bytes: int | None = None,
+    cache_bytes: int = 0,
+    view_bytes: int | None = None,
+) -> Service:
+    """Return the service of the open part of a folder; `others` are the servers of each other part."""
+    exchange = PartExchange(folder.fingerprint, folder.held[0], others, owners.limits)
+    served = ServedPart.of(folder, exchange, cache_bytes, view_bytes)
+    return Service(served, registry, max_batch_bytes, served.answers(registry))
+
+
+File = str | os.PathLike[str]
+
+
+def connect(
+    addresses: Sequence[str],
+    *,
+    token_file: File | None = None,
+    ca: File | None = None,
+    client_cert: File | None = None,
+    client_key: File | None = None,
+    encryption: Encryption = "remote",
+    deadline: float = 60.0,
+    attempt: float = 20.0,
+) -> Graph:
+    """Connect to servers that `khop serve` has started, and return their graph: types, counts and splits.
+
+    The graph has no data here. A `khop.Loader` over it asks the servers for batches, which have the same bits
+    as batches of the graph's folder. Any server may make any batch: if one is lost, others are asked.
+
+    `addresses` are "host:port"; a name may resolve to several addresses. Servers on other machines need
+    `token_file`, and `ca`, the certificate that signs theirs; `client_cert` and `client_key` are for servers
+    that ask for them. `encryption` is "remote", or "off" for a network that you trust: data and the token
+    then travel to other machines unencrypted. An attempt ends after `attempt` seconds without a heartbeat of
+    the server, and khop.PeerLost is raised after `deadline` seconds without an answer of any server.
+    """
+    if find_spec("pyarrow") is None:
+        raise ValueError("khop.connect needs pyarrow, which is not installed: pip install pyarrow")
+    found = list_of("addresses", addresses, '["10.0.0.5:7311"]')
+    files = {"token_file": token_file, "ca": ca, "client_cert": client_cert, "client_key": client_key}
+    paths = {name: None if file is None else path_of(name, file) for name, file in files.items()}
+    check_word("encryption", encryption, Encryption)
+    access = Access(**paths, encryption=encryption)
+    limits = Limits(real_number("deadline", deadline), real_number("attempt", attempt))
+    # Imported on use: it imports pyarrow, which is an extra.
+    exchange: Exchange = import_module("khop.servers.flight_client").connected(found, access, limits)
+    return graph_on(exchange)
+
+
+def graph_on(exchange: Exchange) -> Graph:
+    """Return the graph that the servers of an exchange have."""
+    view = RemoteView(exchange, read_description(exchange.describe(), exchange.addresses[0]))
+    schema = view.description.schema
+    features = RemoteFeatures(schema.columns, view)
+    return Graph(remote_graph(view, schema), features, splits=listed_splits(view))

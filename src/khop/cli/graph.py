@@ -1,27 +1,37 @@
-"""The work of `khop verify`, `khop graph sort`, `khop graph cluster` and `khop graph walks`."""
+"""The work of `khop verify`, `khop graph sort`, `khop graph cluster` and `khop graph walks`.
+
+The work of `khop graph split`: split the links of a graph into training, validation and test.
+
+The work of `khop partition` and `khop part-files`.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
 
-from khop.api.cluster_graph import cluster_graph
-from khop.api.walk_graph import walk_graph
-from khop.cli.bytes_bar import bytes_bar
-from khop.cli.next_steps import tell_next
+from khop.api.open_graph import open_graph
+from khop.api.partition import cluster_graph, partition_graph, walk_graph
+from khop.api.split_links import split_links
+from khop.cli.info import print_parts
+from khop.cli.terminal import bytes_bar, say_next, table_console, tell_next
+from khop.data.partition.describe import describe_parts
+from khop.data.partition.verify import verify_partition
+from khop.distributed.placement import machine_files
 from khop.graph.atomic import refuse_existing
-from khop.graph.csc_graph import open_csc_graph
-from khop.graph.damage import refuse_damage
-from khop.graph.folder import open_folder
+from khop.graph.build import save_graph
+from khop.graph.folder import open_folder, refuse_damage
 from khop.graph.layout import is_partitioned
-from khop.graph.save import save_graph
+from khop.graph.partitions.placements import Placement
+from khop.graph.store import open_csc_graph
 from khop.graph.verify import verify_folder
-from khop.partition.verify import verify_partition
-from khop.sampling.node2vec import Node2Vec
-from khop.sampling.walk_neighbors import WalkCounts
+from khop.run.parts import words_of
+from khop.sampling.random_walks import Node2Vec, WalkCounts
+from khop.schema import EdgeType, Schema
 
 
 def verify(folder: Path, as_json: bool) -> None:
@@ -75,3 +85,87 @@ def walks(
 
 def _findings(count: int) -> str:
     return "1 finding" if count == 1 else f"{count} findings"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of the command."""
+
+    val: float
+    test: float
+    disjoint_share: float
+    negatives: int
+    label: str | None
+    time: str | None
+    seed: int
+
+
+def split(folder: Path, out: Path, links: Sequence[str], settings: Settings) -> None:
+    """Write a split of the links of some edge types."""
+    refuse_existing(out)
+    whole = open_graph(folder)
+    edge_types = [_named(whole.schema, words, folder) for words in links]
+    if whole.folder is not None:
+        with bytes_bar() as notice:
+            refuse_damage(whole.folder, notice)  # first, because edges of a damaged graph must not be read
+    parts = split_links(
+        whole,
+        edge_types,
+        _part(settings.val),
+        _part(settings.test),
+        disjoint_share=settings.disjoint_share,
+        negatives=settings.negatives,
+        label=settings.label,
+        time=settings.time,
+        seed=settings.seed,
+    )
+    with bytes_bar() as notice:
+        parts.save(out, notice=notice)
+    asked = {"train": parts.train_links, "val": parts.val_links, "test": parts.test_links}
+    counts = ", ".join(f"{name} {sum(of.counts.values()):,}" for name, of in asked.items())
+    typer.echo(f"{out}: links of {', '.join(links)}: {counts}. Show a part: khop info {out / 'train'}")
+
+
+def _part(number: float) -> float | int:
+    return int(number) if number >= 1 and number.is_integer() else number
+
+
+def _named(schema: Schema, words: str, graph: Path) -> EdgeType:
+    there = {words_of(edge_type): edge_type for edge_type in schema.edge_types}
+    if words not in there:
+        raise ValueError(f"--links {words!r}: the edge types of {graph} are {', '.join(there) or 'none'}")
+    return there[words]
+
+
+@dataclass(frozen=True)
+class PartitionSettings:
+    """Options of the command."""
+
+    method: str
+    balance: Sequence[str] | None
+    slack: float
+    seed: int
+    fanouts: Sequence[int]
+    batch_size: int
+    method_options: Mapping[str, object]
+    threads: int
+
+
+def write_parts(source: Path, out: Path, parts: int, settings: PartitionSettings, as_json: bool) -> None:
+    """Partition the graph and print the parts."""
+    with bytes_bar() as notice:
+        book = partition_graph(source, out, parts, **vars(settings), notice=notice)
+    if as_json:
+        typer.echo(json.dumps({"path": str(out), "method": book.method, **asdict(book.quality)}))
+        return
+    console = table_console()
+    fanouts = ",".join(map(str, settings.fanouts))
+    print_parts(console, describe_parts(out), f", at fanouts {fanouts} and batch {settings.batch_size:,}")
+    say_next(console, ("khop", "info", str(out)))
+
+
+def print_part_files(graph: Path, placement: Placement, machine: int, machines: int, procs: int) -> None:
+    """Print the files that one machine needs, one per line."""
+    typer.echo("\n".join(machine_files(graph, placement, machine, machines, procs)))
+    part_files = ("khop", "part-files", str(graph), "--machine", str(machine), "--machines", str(machines))
+    tell_next((*part_files, ">", "files.txt"), ("rsync", "--files-from=files.txt", str(graph), "HOST:FOLDER"))

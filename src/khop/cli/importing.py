@@ -1,4 +1,7 @@
-"""`khop import SPEC.toml`: a graph folder from tables, and specs proposed for tables."""
+"""`khop import SPEC.toml`: a graph folder from tables, and specs proposed for tables.
+
+The work of `khop append`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from pathlib import Path
 
 import typer
 
-from khop.cli.next_steps import tell_next
-from khop.config.kinds import LINK_PREDICTION
-from khop.config.saved_run import is_run_folder, saved_run
+from khop.cli.terminal import tell_next
 from khop.graph.snapshots import owner_of
-from khop.loading.byte_size import byte_size
-from khop.loading.cores import allowed_cores
+from khop.loading.device.device_placement import byte_size
+from khop.process_tuning import allowed_cores
+from khop.run.read import is_run_folder, saved_run
+from khop.run.tables import LINK_PREDICTION
 
 
 def print_guess(files: list[str], header: str = "yes") -> None:
     """Print a spec for files of tables."""
     try:
-        from khop.importing.guess import guess_spec
+        from khop.data.tables.guess import guess_spec
     except ImportError as error:
         raise ValueError(str(error)) from None
     files = [file for file in files if file]
@@ -31,10 +34,10 @@ def print_guess(files: list[str], header: str = "yes") -> None:
 def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, encoders: Path | None) -> None:
     """Write the folder, by default graphs/NAME for NAME.toml, and print its counts."""
     try:
-        from khop.importing.import_tables import import_tables
+        from khop.data.tables.pipeline import import_tables
     except ImportError as error:
         raise ValueError(str(error)) from None
-    from khop.cli.bytes_bar import bytes_bar
+    from khop.cli.terminal import bytes_bar
 
     target = Path("graphs", spec.stem) if out is None else out
     budget = byte_size(memory, "memory") if memory else None
@@ -60,3 +63,53 @@ def _tell_predictions(spec: Path, later: Path, run: Path) -> None:
         typer.echo(f"Recommend for them: khop append {graph} {spec} && khop recommend {folder} --user ID")
     else:
         typer.echo(f"Predict them: khop predict {run} --graph {later}")
+
+
+def run_append(
+    graph: Path, spec: Path | None, delete: list[str], split: str, memory: str, threads: int
+) -> None:
+    """Append a spec or delete nodes, and print the counts."""
+    try:
+        from khop.data.tables.append import append
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    from khop.cli.terminal import bytes_bar
+
+    with bytes_bar() as notice:
+        done = append(
+            graph, spec, delete=ids_by_type(delete) or None, split=split,
+            memory=byte_size(memory, "memory") if memory else None,
+            threads=threads or allowed_cores(), environment=os.environ, notice=notice,
+        )  # fmt: skip
+    typer.echo(f"{graph}: {done}\nShow it: khop info {graph}")
+
+
+def ids_by_type(words: list[str]) -> dict[str, list[str]]:
+    """Return the ids of `TYPE=ID` and `TYPE=@FILE` by node type."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        node_type, equals, id_ = word.partition("=")
+        if not equals or not node_type or not id_:
+            raise ValueError(
+                f"--delete {word!r}: give a node type and an id, as user=u-4711 or user=@ids.txt"
+            )
+        ids = [id_]
+        if id_.startswith("@"):
+            file = Path(id_[1:])
+            if not file.is_file():
+                what = "is a folder" if file.is_dir() else "no such file"
+                raise ValueError(
+                    f"--delete {word!r}: {file}: {what}; give a text file with an id in each line"
+                )
+            ids = [line for line in _text(file).splitlines() if line]
+        found.setdefault(node_type, []).extend(ids)
+    return found
+
+
+def _text(file: Path) -> str:
+    content = file.read_bytes()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(f"--delete: {file}, line {line}: invalid UTF-8; save the file as UTF-8") from None

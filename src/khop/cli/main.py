@@ -32,11 +32,10 @@ from khop.cli.commands import (
     serve,
     train,
 )
-from khop.cli.failures import INTERRUPTED, exit_code, sentence
 from khop.cli.lines import tell
-from khop.cli.next_steps import tell_next
-from khop.cli.option_groups import takes_groups
-from khop.cli.start import interrupts
+from khop.cli.options import takes_groups
+from khop.cli.start import INTERRUPTED, exit_code, interrupts, sentence
+from khop.cli.terminal import tell_next
 
 DEBUG = "--debug"
 # Commands by purpose, as in the help of khop.

@@ -1,28 +1,149 @@
-"""Command-line options made from the fields of a run. A new field becomes an option without further code."""
+"""Command-line options made from the fields of a run. A new field becomes an option without further code.
+
+Options that belong together, as the fields of a frozen dataclass that a command takes as one parameter.
+
+Help that shows the options that matter first; --help-all shows all.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 import typer.main
 from rich.markup import escape
+from typer.core import TyperCommand
 
-from khop.cli.short_help import OF_KINDS, HelpAll, ShortHelp
-from khop.cli.which_run import Words, named_run
+from khop.cli.arguments import Words, named_run
 from khop.components import ANY_NAMED, NOTHING_NAMED, Permission
-from khop.config.fields import RunField, Value, kind_fields, run_fields
-from khop.config.read import run_type_of
-from khop.config.section import Fanout
+from khop.run.read import run_type_of
+from khop.run.run_type import RunField, Value, kind_fields, run_fields
+from khop.run.tables import Fanout
+
+Command = Callable[..., None]
+
+
+def takes_groups(command: Command) -> Command:
+    """Replace each parameter of a command that is a dataclass by one typer option per field."""
+    parameters = inspect.signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in parameters.items() if is_dataclass(each.annotation)
+    }
+
+    # typer passes options by name, and the names come from the fields.
+    def called(**given: object) -> None:
+        made = {
+            name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()
+        }
+        command(**given, **made)
+
+    options = [option for each in parameters.values() for option in _options(each)]
+    vars(called)["__signature__"] = inspect.Signature(options)
+    called.__annotations__ = {option.name: option.annotation for option in options}
+    called.__doc__ = command.__doc__
+    return called
+
+
+def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """Yield the options of a parameter: one per field of a group, else the parameter."""
+    kind: Any = parameter.annotation
+    if not is_dataclass(kind):
+        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    for entry in fields(kind):
+        default = inspect.Parameter.empty if entry.default is MISSING else entry.default
+        yield inspect.Parameter(
+            entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[entry.name]
+        )
+
+
+# Of the fields of a run. With --resume and --procs, these are the ten options of `khop train --help`.
+FIRST = frozenset(
+    {"--graph", "--out", "--device", "--fanouts", "--hidden", "--epochs", "--batch-size", "--learning-rate"}
+)
+_LATER = frozenset({"--oversubscribe", "--allow-code", "--json", "--baselines"})  # of the other options
+_ALL, _SECTION = "khop.help-all", "khop.help-section"  # names in the context of a call
+OF_KINDS = "khop.help-kinds"  # options of khop's components that the arguments do not name
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        context.meta[_ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        is_eager=True,
+        callback=_show_all,
+        help="Show all options and exit; --help-all SECTION those of a table of run.toml, such as model.",
+    ),
+]
+
+
+class ShortHelp(TyperCommand):
+    """A command on a run, with many options. Components that the arguments name always show theirs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # typer's classes are private
+        """Parse the arguments. A word after --help-all is the section to show."""
+        at = args.index("--help-all") if "--help-all" in args else len(args)
+        section = args[at + 1] if at + 1 < len(args) and not args[at + 1].startswith("-") else None
+        if section is not None:
+            ctx.meta[_SECTION] = section
+            args = [*args[: at + 1], *args[at + 2 :]]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Write the help: the options that matter first, all of them, or those of a section."""
+        if ctx.meta.get(_ALL):
+            full = copy(self)
+            full.params = [*self.params, *ctx.meta.get(OF_KINDS, ())]
+            section = ctx.meta.get(_SECTION)
+            if section is not None:
+                full.params = [each for each in full.params if _section_of(each) == section]
+                if not full.params:
+                    there = dict.fromkeys(filter(None, map(_section_of, self.params)))
+                    raise ValueError(f"--help-all {section}: the sections are {', '.join(there)}")
+            super(ShortHelp, full).format_help(ctx, formatter)
+            return
+        short = copy(self)
+        short.params = [_in_one_panel(each) for each in self.params if not _is_later(each)]
+        short.epilog = f"All options: {ctx.command_path} --help-all"
+        super(ShortHelp, short).format_help(ctx, formatter)
+
+
+def _section_of(parameter: Any) -> str | None:  # noqa: ANN401
+    panel = getattr(parameter, "rich_help_panel", None)
+    return None if panel is None else str(panel).removesuffix(" (flags)")
+
+
+def _is_later(parameter: Any) -> bool:  # noqa: ANN401
+    if parameter.param_type_name != "option":
+        return False
+    is_of_run = parameter.rich_help_panel is not None
+    return bool(_LATER & set(parameter.opts)) or (is_of_run and not FIRST & set(parameter.opts))
+
+
+def _in_one_panel(parameter: Any) -> Any:  # noqa: ANN401
+    one = copy(parameter)
+    if one.param_type_name == "option":
+        one.rich_help_panel = None
+    return one
+
 
 Options = Mapping[str, object]  # dotted path -> value, only of the given options
-Command = Callable[..., None]
 _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER"}
 # Names in the context of a call: fields of components with their parameters, and their values.
 _OF_COMPONENTS, _VALUES = "khop.components", "khop.values"

@@ -16,16 +16,21 @@ from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
 
-from khop.cli.bytes_bar import bytes_bar
-from khop.cli.next_steps import say_next
-from khop.cli.terminal import say, table_console
-from khop.planning.constants import MEASURED, Constants
-from khop.planning.from_disk import FromDisk, from_disk
-from khop.planning.machines import fewest_machines
-from khop.planning.prediction import Placement, Prediction, predict
-from khop.planning.servers import ServersPrediction, predict_servers
-from khop.planning.workload import Cluster, GraphSize, Run
+from khop.cli.terminal import bytes_bar, say, say_next, table_console
 from khop.process_tuning import tune_memory
+from khop.run.planning.prediction import (
+    MEASURED,
+    Constants,
+    FromDisk,
+    Placement,
+    Prediction,
+    ServersPrediction,
+    fewest_machines,
+    from_disk,
+    predict,
+    predict_servers,
+)
+from khop.run.planning.workload import Cluster, GraphSize, Run
 
 _SHOWN = {
     Placement.REPLICATED: "all edges\non every machine",
@@ -105,7 +110,7 @@ def _from_disk(memory: float, found: FromDisk | None) -> str:
 def counted(folder: Path) -> GraphSize:
     """Count a graph folder."""
     # Imported here, because it loads torch.
-    from khop.planning.graph_size import graph_size
+    from khop.run.planning.graph_size import graph_size
 
     with bytes_bar("opening the graph") as notice:
         return graph_size(folder, notice)
@@ -113,7 +118,7 @@ def counted(folder: Path) -> GraphSize:
 
 def _measured() -> Constants:
     # Imported here, because it loads torch, which the rest of a plan does not need.
-    from khop.planning.measure import measured
+    from khop.run.planning.measure import measured
 
     tune_memory()
     return measured()

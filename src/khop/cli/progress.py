@@ -1,12 +1,16 @@
-"""Training progress: bars on a terminal, lines in logs and pipes."""
+"""Training progress: bars on a terminal, lines in logs and pipes.
+
+Lines on stderr while the kernels of a GPU are compiled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from time import monotonic
 
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -21,9 +25,9 @@ from rich.table import Column
 
 from khop.cli.lines import tell
 from khop.cli.terminal import RoomyProgress, say
-from khop.reporting.scores import SCORES, Record, baselines_of, number, scores_of
-from khop.training.observer import Observer
-from khop.training.step_clock import TimedStep
+from khop.kernels.choice import why_no_kernels
+from khop.run.reporting.run_summary import SCORES, Record, baselines_of, number, scores_of
+from khop.training.step_clock import Observer, TimedStep
 
 
 @contextmanager
@@ -211,3 +215,35 @@ def _texts(record: Record, splits: tuple[str, ...]) -> dict[str, dict[str, str]]
         for name, value in scores_of(record).items()
         if name.startswith(splits) and name not in hidden
     }
+
+
+EVERY_S = 5.0
+
+
+@contextmanager
+def kernel_lines(rank: int, device: torch.device) -> Iterator[None]:
+    """Print the progress of compilations in the block on rank 0, if kernels run on its device.
+
+    Nothing is printed if the cache has all kernels.
+    """
+    if rank > 0 or device.type != "cuda" or why_no_kernels(device.index) is not None:
+        yield
+        return
+    from khop.kernels.triton.launch import compilations_told
+
+    with compilations_told(CompilationLines()):
+        yield
+
+
+class CompilationLines:
+    """A line for the first kernel that is compiled, and then at most one in EVERY_S seconds."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._next_s = clock()
+
+    def __call__(self, count: int) -> None:
+        """Handle the compilation of one more kernel, of `count` so far."""
+        if self._clock() >= self._next_s:
+            tell(f"compiling GPU kernels, once on this machine: {count} so far")
+            self._next_s = self._clock() + EVERY_S

@@ -1,4 +1,7 @@
-"""Run the work of a command as every rank, in processes started here or by a launcher."""
+"""Run the work of a command as every rank, in processes started here or by a launcher.
+
+Checks of a run and of its built-in graph, made once instead of by every rank.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,18 @@ from typing import TypeVar
 import torch
 import typer
 
-from khop.api.launch import Permission, launch, launched_by_others
-from khop.cli.bytes_bar import bytes_bar
+from khop.api.launch import Permission, check_procs, launch, launched_by_others
 from khop.cli.commands.shared import RankOptions
-from khop.cli.failures import INTERRUPTED, TERMINATED
-from khop.cli.kernels import kernel_lines
 from khop.cli.lines import tell
-from khop.cli.start import set_warnings_up
-from khop.config.build import Run, prepare
-from khop.config.read import RawRun, with_options
-from khop.config.values import RunConfig
+from khop.cli.progress import kernel_lines
+from khop.cli.start import INTERRUPTED, TERMINATED, set_warnings_up
+from khop.cli.terminal import bytes_bar
+from khop.distributed.processes.group import Group, this_group
 from khop.errors import Terminated, is_told
-from khop.loading.cores import cores_of_rank, sampler_threads
-from khop.process_tuning import tune_memory
-from khop.runtime.group import Group, this_group
+from khop.process_tuning import cores_of_rank, sampler_threads, tune_memory
+from khop.run.build import Run, graph_folder, prepare, resolve
+from khop.run.read import RawRun, with_options
+from khop.run.values import RunConfig
 from khop.training.linear_setup import fix_linear
 from khop.user_cache import cache_folder
 
@@ -94,3 +95,12 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container
     threads = {"compute_threads": cores, "threads": sampler_threads(cores)}
     chosen = {name: count for name, count in threads.items() if name not in kept}
     return with_options(raw, {"device": str(device), **chosen})
+
+
+def check_once(raw: RawRun, config: RunConfig, ranks: RankOptions) -> None:
+    """Raise ValueError for an invalid run or number of processes, before processes are started."""
+    if ranks.procs is None or ranks.procs == 1 or launched_by_others() is not None:
+        return
+    check_procs(ranks.procs, config.device, ["oversubscribe"] if ranks.oversubscribe else ())
+    with bytes_bar() as notice:
+        resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)

@@ -12,25 +12,20 @@ from rich.console import Console
 from rich.filesize import decimal
 
 import khop
-from khop.api.names_of import names_of
-from khop.cli.bytes_bar import counting_bar
+from khop.api.open_graph import names_of
 from khop.cli.lines import tell
-from khop.cli.next_steps import say_next
-from khop.cli.profile import sentences
 from khop.cli.ranks import run_of_rank
 from khop.cli.run_folder import read_run, write_whole
-from khop.cli.terminal import say
-from khop.config.build import Run
-from khop.config.read import RawRun, checked, with_options
-from khop.config.saved_run import CHECKPOINTS
+from khop.cli.terminal import counting_bar, say, say_next
+from khop.cli.train import sentences
 from khop.graph.atomic import refuse_dangling
-from khop.profiling.bottleneck import bottleneck
-from khop.profiling.machine import Machine
-from khop.reporting.examined import Examined, examined
-from khop.reporting.page import page
-from khop.reporting.reported_run import ReportedRun
-from khop.reporting.run_summary import STEPS, RunSummary, run_summary
-from khop.reporting.time_spent import TimeSpent, time_spent
+from khop.run.bottleneck import Machine, bottleneck
+from khop.run.build import Run
+from khop.run.read import CHECKPOINTS, RawRun, checked, with_options
+from khop.run.reporting.examined import Examined, examined
+from khop.run.reporting.page import ReportedRun, page
+from khop.run.reporting.run_summary import STEPS, RunSummary, run_summary
+from khop.run.reporting.time_spent import TimeSpent, time_spent
 from khop.training.run_log import RunLog
 
 _BEST = "best"

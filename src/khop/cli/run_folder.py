@@ -7,12 +7,10 @@ from pathlib import Path
 
 import khop
 from khop.cli.lines import tell
-from khop.config.read import RawRun, to_toml
-from khop.config.saved_run import CHECKPOINTS as CHECKPOINTS
-from khop.config.saved_run import CONFIG, DIGEST, digest_of, saved_run
-from khop.config.values import RunConfig
 from khop.graph.atomic import refuse_dangling
-from khop.graph.snapshots import owner_of
+from khop.run.read import CHECKPOINTS as CHECKPOINTS
+from khop.run.read import CONFIG, DIGEST, RawRun, digest_of, saved_run, to_toml
+from khop.run.values import RunConfig
 
 RUNS = Path("runs")
 CURVE, METRICS = "curve.png", "metrics.jsonl"
@@ -22,6 +20,9 @@ LAUNCH = "launch.txt"  # the launcher's run id, to find the folder again after a
 
 def graph_name(config: RunConfig) -> str:
     """Return the name of a run's graph; a snapshot of an append has that of the graph."""
+    # Imported here, because it loads NumPy.
+    from khop.graph.snapshots import owner_of
+
     path = Path(config.graph)
     return (owner_of(path) or path).name
 

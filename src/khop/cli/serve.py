@@ -7,60 +7,42 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 
 from rich.table import Table
 
-from khop.cli.commands.serve import ClientOptions, SecurityOptions, ServeOptions
-from khop.cli.next_steps import say_next, tell_next
-from khop.cli.terminal import table_console
+from khop.cli.commands.shared import ClientOptions, SecurityOptions, ServeOptions
+from khop.cli.server_process import ANY_HOST, ServeRequest, _flight, run_server, say
+from khop.cli.terminal import say_next, table_console, tell_next
 from khop.errors import PeerLost
-from khop.loading.byte_size import byte_size
-from khop.loading.cores import usable_cores
-from khop.servers.access import Access, Encryption, Role, ServerSecurity, token_of
-from khop.servers.addresses import (
+from khop.loading.device.device_placement import byte_size
+from khop.process_tuning import usable_cores
+from khop.servers.access import (
+    Access,
     Address,
+    Encryption,
     Endpoint,
+    Role,
+    ServerSecurity,
     is_loopback,
     parsed_address,
     parsed_addresses,
     resolved,
+    token_of,
 )
 from khop.servers.connections import Dial
+from khop.servers.description import default_view_bytes
 from khop.servers.errors import Busy, ServerError
-from khop.servers.fair_queue import QueueLimits
-from khop.servers.kept_views import default_view_bytes
-from khop.servers.metrics import metrics_on
-from khop.servers.parts.owners import read_owners
-from khop.servers.request_handler import RequestHandler, Serves
-from khop.servers.serving import Life, serve_until, supervise
+from khop.servers.request_handler import (
+    Life,
+    supervise,
+)
 
 _ASK_S = 5.0
-ANY_HOST = ("0.0.0.0", "::")
-
-
-@dataclass(frozen=True)
-class ServeRequest:
-    """A graph folder, the addresses of its server, and its options."""
-
-    folder: Path
-    listen: Address
-    metrics: Address | None
-    security: ServerSecurity
-    options: ServeOptions
-
-    def later(self, number: int) -> ServeRequest:
-        """Return the request of the server `number` ports further."""
-        return replace(
-            self, listen=_later(self.listen, number), metrics=self.metrics and _later(self.metrics, number)
-        )
 
 
 def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOptions) -> None:
@@ -93,26 +75,6 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
 def _print_address(graph: str, address: Address) -> None:
     print(f"serving {graph} on {address}", flush=True)
     tell_next(("khop", "train", "run.toml", "--servers", str(address)))
-
-
-def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[str, Address], None]) -> bool:
-    """Serve until `stop` is set or the server is idle. `began` is called once with graph and address.
-
-    Return whether all that was begun has been finished; if not, connections are still open.
-    """
-    options = request.options
-    flight_server = _flight("flight_server")
-    limits = QueueLimits(at_once=options.at_once or usable_cores())
-    handler = RequestHandler(_service(request.folder, options), limits, options.max_rate)
-    server = flight_server.served(handler, request.listen, request.security)
-    with metrics_on(request.metrics, handler.status) as metrics_port:
-        if request.metrics is not None:
-            say(f"metrics on http://{request.metrics.host}:{metrics_port}/metrics")
-        began(str(handler.status()["graph"]), Address(request.listen.host, server.port))
-        ended = serve_until(handler, Life(options.exit_idle), stop, say)
-    if ended:
-        server.shutdown()
-    return ended
 
 
 def _serve_on_ray(request: ServeRequest, count: int) -> bool:
@@ -188,26 +150,6 @@ def _check_metrics(metrics: Address | None, security: ServerSecurity) -> None:
     )
 
 
-def _later(address: Address, number: int) -> Address:
-    return Address(address.host, address.port + number)
-
-
-def _service(folder: Path, options: ServeOptions) -> Serves:
-    limit = options.max_batch_bytes
-    most = None if limit is None else byte_size(limit, "--max-batch-bytes", least=1)
-    views = None if options.view_bytes is None else byte_size(options.view_bytes, "--view-bytes", least=1)
-    modules = [_loaded(path) for path in options.module or ()]
-    if options.part is not None and options.owners is not None:
-        from khop.api.serve_part import part_service_of
-
-        cache = byte_size(options.cache_bytes, "--cache-bytes")
-        owners = read_owners(options.owners)
-        return part_service_of(folder, options.part, owners, modules, most, cache, views)
-    from khop.api.serve import service_of
-
-    return service_of(folder, modules, most, views)
-
-
 def _check_part(options: ServeOptions, security: ServerSecurity) -> None:
     """Raise ValueError if no other server could ask this one about its part."""
     if options.part is None:
@@ -217,35 +159,6 @@ def _check_part(options: ServeOptions, security: ServerSecurity) -> None:
             f"--part {options.part}: other servers ask for hops and rows by a token with the role `server`; "
             "write one by `khop servers token FILE --role server`, and give it as --token-file"
         )
-
-
-def _loaded(path: Path) -> ModuleType:
-    """Import the file of a --module option, which this command alone names.
-
-    ValueError if the name of its module is that of another one, which it would replace for all importers.
-    """
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(f"--module {path}: is no Python file")
-    other = _origin(path.stem)
-    if other is not None and not (Path(other).is_file() and path.samefile(other)):
-        raise ValueError(
-            f"--module {path}: {path.stem} is another module already ({other}); rename the file, here and "
-            "where clients import it"
-        )
-    module = module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _origin(name: str) -> str | None:
-    """Return where the module of a name comes from; None if there is none."""
-    try:
-        spec = find_spec(name)
-    except ValueError:  # a module of this process without a spec
-        return "of this process"
-    return None if spec is None else spec.origin or "a package"
 
 
 def _security(options: SecurityOptions) -> ServerSecurity:
@@ -299,21 +212,6 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _flight(name: str) -> ModuleType:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its failures reach the log as errors of requests
-    try:
-        return import_module(f"khop.servers.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyarrow":
-            raise
-        raise ValueError("servers need pyarrow, for Arrow Flight: pip install pyarrow") from None
-
-
-def say(line: str) -> None:
-    """Print a line to stderr, with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def print_status(text: str, options: ClientOptions, as_json: bool) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from khop.cli.serve import ANY_HOST, ServeRequest, run_server, say
-from khop.servers.addresses import Address
-from khop.servers.serving import Life
+from khop.cli.server_process import ANY_HOST, ServeRequest, run_server, say
+from khop.servers.access import Address
+from khop.servers.request_handler import Life
 
 _POLL_S = 0.5
 _WAITS_S = 10.0  # for a free machine, before it is said

@@ -1,8 +1,12 @@
-"""The entry point of `khop`: the setup that must precede the import of torch."""
+"""The entry point of `khop`: the setup that must precede the import of torch.
+
+Error reports of the command: one sentence and an exit code.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -10,11 +14,89 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import TextIO
 
-from khop.cli.failures import INTERRUPTED
+import khop
+from khop.components import is_of_component
+from khop.errors import PeerLost
 from khop.process_tuning import tune_before_torch
+
+FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
+BAD_INPUT = 2  # invalid input
+INTERRUPTED = 130  # as shells give it for SIGINT
+TERMINATED = 143  # as shells give it for SIGTERM
+
+_NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
+_OF_RUNS = "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or "
+_OF_TABLES = "lower --memory or --threads, or "
+_SMALLER = {  # by command; other commands have no option that lowers their memory
+    **dict.fromkeys(("train", "evaluate", "infer", "predict", "recommend", "profile"), _OF_RUNS),
+    **dict.fromkeys(("import", "append"), _OF_TABLES),
+}
+# Of torch's allocator ("CUDA out of memory"), of the runtime ("CUDA error: out of memory"), of Triton
+# ("Triton Error [CUDA]: out of memory"), and of libraries ("CUBLAS_STATUS_ALLOC_FAILED").
+_NO_GPU_MEMORY = re.compile(r"\b(CUDA|HIP)( out of memory|\b.{0,40}: out of memory)|_STATUS_ALLOC_FAILED")
+_LESS_ON_GPU = (
+    "keep less on the GPU (--topology pinned or host; --features pinned, host or mapped; a smaller --cache), "
+    "lower the batch size, the fanouts or model.hidden, or use a GPU with more memory"
+)
+
+
+# Packages whose ValueErrors are not sentences of khop: it turns those that it expects into its own.
+_FOREIGN = ("pyarrow", "json", "numpy", "pydantic_core", "tomllib", "duckdb")
+
+
+def exit_code(error: Exception) -> int:
+    """Return the exit code of the command for this error."""
+    return BAD_INPUT if _is_about_input(error) else FAILED
+
+
+def _is_about_input(error: Exception) -> bool:
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, ValueError) and not isinstance(error, UnicodeError) and package not in _FOREIGN
+
+
+def sentence(error: Exception, again: str, command: str = "train") -> str:
+    """Return the error of a command as a sentence.
+
+    `again` is a command line that shows the traceback of an unexpected error.
+    """
+    if isinstance(error, OSError):
+        return _of_machine(error)
+    if _is_about_input(error) or isinstance(error, PeerLost):
+        return str(error)
+    reason = str(error).strip().partition("\n")[0]
+    if _NO_GPU_MEMORY.search(str(error)):
+        return f"not enough memory on the GPU ({reason}): {_LESS_ON_GPU}"
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        smaller = f"{_SMALLER.get(command, '')}use a machine with more memory"
+        return f"not enough memory{f' ({reason})' if reason else ''}: {smaller}"
+    named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    place = _place_in_component(error)
+    if place is not None:
+        return f"{named} (raised in {place}, in code of a component of yours; its traceback: {again})"
+    return f"{named} (unexpected; this is likely a bug in khop, its traceback: {again})"
+
+
+def _place_in_component(error: Exception) -> str | None:
+    """Return file and line of the last call in code of a component; None if a call in khop came after it."""
+    calls = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    calls += re.findall(r'File "(.+)", line (\d+)', str(error))  # the traceback of another rank
+    own = Path(khop.__file__).parent
+    for file, line in reversed(calls):
+        if is_of_component(file):
+            return f"{file}, line {line}"
+        if Path(file).is_relative_to(own):
+            return None
+    return None
+
+
+def _of_machine(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return error.strerror or str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

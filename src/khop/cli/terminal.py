@@ -1,16 +1,29 @@
-"""Output that fits the terminal: wrapped lines, tables without their least important columns, and bars."""
+"""Output that fits the terminal: wrapped lines, tables without their least important columns, and bars.
+
+Commands that come next: the end of the output of each command.
+
+A progress bar for long reads and writes on stderr, removed at the end; lines if it is no terminal.
+
+Progress of long work as lines on stderr, for logs and pipes.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from khop.cli.lines import command_lines, shell_word, wrapped
+from khop.cli.lines import command_lines, shell_word, tell, wrapped
+from khop.graph.atomic import ProgressCallback
 
 _WIDE = 200  # width of a file or a pipe, in columns
 _ECHO = 4  # columns for two "^C" of the terminal: without them, Ctrl-C would move the bars down a line
@@ -92,3 +105,105 @@ class _Narrower:
             if number:
                 yield "\n"
             yield from line
+
+
+def say_next(console: Console, *commands: Sequence[str]) -> None:
+    """Print commands that come next, below an empty line."""
+    say(console, "", "Next:")
+    for command in commands:
+        say_command(console, *command)
+
+
+def tell_next(*commands: Sequence[str]) -> None:
+    """Print commands that come next, if a person reads stdout: else the output is for another program."""
+    if stdout_is_a_terminal():
+        say_next(Console(stderr=True), *commands)
+
+
+def reading(path: Path | str) -> tuple[str, ...]:
+    """Return a command that shows the first rows of a file that khop wrote: NumPy or Parquet."""
+    name = str(path)
+    if name.endswith(".npy"):
+        return "python", "-c", f"import numpy; print(numpy.load({name!r}, mmap_mode='r')[:3])"
+    return "python", "-c", f"import pyarrow.parquet as pq; print(pq.read_table({name!r}).slice(0, 3))"
+
+
+FIRST_S, NEXT_S = 1.0, 30.0  # tests of other things change them
+
+
+@contextmanager
+def progress_lines(what: str) -> Iterator[ProgressCallback]:
+    """Print a line FIRST_S seconds after the start, and then one every NEXT_S seconds, until the end.
+
+    Yields a callback: call it with the current work, the bytes done and all bytes. Short work prints nothing.
+    """
+    at, ended = _Position(what), threading.Event()
+
+    def watch() -> None:
+        begun, pause = monotonic(), FIRST_S
+        while not ended.wait(pause):
+            tell(at.line(monotonic() - begun))
+            pause = NEXT_S
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield at.move
+    finally:
+        ended.set()
+        watcher.join()
+
+
+class _Position:
+    """The last report of some work."""
+
+    def __init__(self, what: str) -> None:
+        self._last = (what, 0, 0)
+
+    def move(self, what: str, done: int, total: int) -> None:
+        """Remember a report."""
+        self._last = (what, min(done, total), total)
+
+    def line(self, seconds: float) -> str:
+        """Return the report with an estimate of the time left."""
+        what, done, total = self._last
+        if not total:
+            return what or "working"
+        left = f", about {seconds * (total - done) / done:,.0f} s left" if done else ""
+        return f"{what}: {100 * done // total} %{left}"
+
+
+@contextmanager
+def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
+    """Yield a callback that moves the bar: call it with the current work, the bytes done and all bytes.
+
+    The first argument is shown before the first call.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with progress_lines(what) as notice:
+            yield notice
+        return
+    columns = (
+        BarColumn(bar_width=40 if console.width >= 80 else 10),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with RoomyProgress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what)
+
+        def moved(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what, completed=min(done, total), total=total)
+
+        yield moved
+
+
+@contextmanager
+def counting_bar(what: str, rank: int = 0) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback that moves the bar of rank 0: call it with the items done and all items."""
+    if rank > 0:
+        yield lambda done, total: None
+        return
+    with bytes_bar(what) as notice:
+        yield lambda done, total: notice(f"{done:,} of {total:,}, {what}", done, total)

@@ -1,30 +1,36 @@
-"""The work of `khop train`."""
+"""The work of `khop train`.
+
+The environment of a run, in its folder: environment.json.
+
+The work of `khop profile`.
+
+Tables of a profile: the time of a step, and the time to make its batch.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
 
 from khop.api.launch import launched_by_others
-from khop.cli.baselines import OwnFeatures, label_propagation_scores
-from khop.cli.check_once import check_once
 from khop.cli.commands.shared import RankOptions
-from khop.cli.curve import drawn_curve
-from khop.cli.environment import memory_of_ranks, write_environment
 from khop.cli.lines import tell
-from khop.cli.next_steps import say_next
 from khop.cli.options import named, shown
+from khop.cli.plots import drawn_curve, drawn_timeline
 from khop.cli.progress import beside_scores, two_columns, watching
-from khop.cli.ranks import as_ranks, run_of_rank
+from khop.cli.ranks import as_ranks, check_once, run_of_rank
 from khop.cli.run_folder import (
-    CHECKPOINTS,
     CURVE,
     LAUNCH,
     METRICS,
@@ -35,29 +41,70 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
-from khop.cli.terminal import say
-from khop.config.biased_draws import biased_draws, unread_edge_columns
-from khop.config.build import Run
-from khop.config.contexts import draws_all_edges
-from khop.config.fields import run_fields, value_at
-from khop.config.gpu import check_gpu_is_there
-from khop.config.link_run_task import LinkTask
-from khop.config.own_features import own_features
-from khop.config.read import RawRun, to_toml
-from khop.config.resolve import notes_of
-from khop.config.values import RunConfig
+from khop.cli.terminal import fitting, say, say_next
+from khop.cli.trained import OwnFeatures, label_propagation_scores
+from khop.distributed.processes.group import Group, clock_offset, this_group
 from khop.errors import PeerLost, told
 from khop.graph.node_ids import stored_ids
-from khop.reporting.scores import baselines_of, number, scores_of
-from khop.runtime.group import Group, this_group
-from khop.training.checkpoint_writer import LAST
+from khop.process_tuning import usable_cores
+from khop.run.bottleneck import Bottleneck, bottleneck, has_fast_bfloat16, this_machine
+from khop.run.build import Run, notes_of
+from khop.run.contexts import draws_all_edges
+from khop.run.memory import check_gpu_is_there
+from khop.run.profile import (
+    RankRecord,
+    RankSummary,
+    Recorder,
+    Summary,
+    chrome_trace,
+    summarized,
+    without_first,
+)
+from khop.run.read import CHECKPOINTS, CONFIG, RawRun, to_toml
+from khop.run.reporting.run_summary import (
+    ENVIRONMENT,
+    baselines_of,
+    environment,
+    number,
+    peak_memory_bytes,
+    scores_of,
+)
+from khop.run.run_type import field_at, run_fields, value_at
+from khop.run.tasks.baselines import biased_draws, own_features, unread_edge_columns
+from khop.run.tasks.link_run_task import LinkTask
+from khop.run.values import RunConfig
 from khop.training.metrics import is_better
-from khop.training.observer import Observer, Several, Unwatched
 from khop.training.replace_folder import pushed_folders
-from khop.training.run_loggers import MlflowLog, WandbLog
+from khop.training.run_loggers import MlflowLog, TensorBoard, WandbLog
+from khop.training.run_output import LAST
+from khop.training.step_clock import Observer, Several, Unwatched
 from khop.training.tasks import NodeObjective, score_name
-from khop.training.tensorboard import TensorBoard
 from khop.training.trainer import TrainingResult
+
+Memory = Mapping[str, list[int]]  # name of a peak -> bytes of each rank
+
+
+def write_environment(folder: Path, config: RunConfig, group: Group, memory: Memory | None = None) -> None:
+    """Write versions, the machine of rank 0, and the processes; at the end also the peaks of memory."""
+    device = torch.device(config.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    found = {
+        **environment(name, usable_cores()),
+        "fast_bfloat16": has_fast_bfloat16(config.device),
+        "processes": group.world_size,
+        "processes_here": group.local_world_size,
+        **{peak: max(of_ranks) for peak, of_ranks in (memory or {}).items()},
+    }
+    write_whole(folder / ENVIRONMENT, (json.dumps(found, indent=1) + "\n").encode())
+
+
+def memory_of_ranks(group: Group, device: torch.device) -> dict[str, list[int]]:
+    """Return the most memory that each rank has had, and its GPU if it has one. Collective."""
+    on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    with group.exchanging("collecting the memory used"):
+        found = group.gather(torch.tensor([peak_memory_bytes(), on_device]))
+    peaks = {"peak_memory_bytes": found[:, 0].tolist()}
+    return peaks | ({"peak_device_bytes": found[:, 1].tolist()} if on_device else {})
 
 
 @dataclass(frozen=True)
@@ -97,9 +144,9 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         for note in notes_of(run.config, request.raw):
             say(console, note)
         biased = biased_draws(run.config, run.graph)
-        for note in (biased, unread_edge_columns(run.config, run.graph, run.model)):
-            if note is not None:
-                say(console, note)
+        for bias in (biased, unread_edge_columns(run.config, run.graph, run.model)):
+            if bias is not None:
+                say(console, bias)
         result = trainer.fit()
         memory = memory_of_ranks(group, device)
         compared = _compared(run, folder, request, watcher) if request.baselines else {}
@@ -273,3 +320,204 @@ def _title(run: Run) -> str:
     name, fanouts = graph_name(config), shown(config.sampler.fanouts)
     model = f"{config.model.kind} {config.model.layers} x {config.model.hidden}"
     return f"{name}: {model}, fanouts {fanouts}, seed {config.training.seed}"
+
+
+# Columns that are removed on a narrow terminal, in this order.
+LEAST = ("logs", "transfer", "threads", "batch", "seeds/s", "busy", "edges/s", "cores busy")
+_MARKED = 0.1  # share of a step's time: larger shares are highlighted
+
+
+def profile_tables(summary: Summary) -> Iterator[Table]:
+    """Yield the table of the training threads by rank, then the table of the sampler threads."""
+    yield _training(summary)
+    yield _loading(summary)
+
+
+def _training(summary: Summary) -> Table:
+    has_others = len(summary.ranks) > 1
+    stages = {"waiting": "waits for\nits batch", "moving": "transfer", "computing": "compute"}
+    stages |= {"communicating": "communi-\ncation"} if has_others else {}
+    stages["saving"] = "logs"
+    table = _table("training: ms per step, share of the time", "rank", "step", *stages.values())
+    if has_others:
+        table.add_column("waits on", no_wrap=True)
+    for rank in summary.ranks:
+        cells = [_cell(rank, stage) for stage in stages]
+        waits_on = [_waits_on(rank)] if has_others else []
+        table.add_row(_name(rank, summary), f"{_ms(rank.seconds, rank)}", *cells, *waits_on)
+    return table
+
+
+def _loading(summary: Summary) -> Table:
+    names = ("rank", "threads", "busy", "sampling", "gather", "seeds/s", "edges/s", "batch", "cores busy")
+    table = _table("making batches: ms of thread time per batch", *names)
+    for rank in summary.ranks:
+        table.add_row(
+            _name(rank, summary),
+            str(rank.workers),
+            f"{rank.workers_busy:.0%}",
+            _ms(rank.of_stage["sampling"], rank),
+            _ms(rank.of_stage["gathering"], rank),
+            f"{rank.seeds_per_s:,.0f}",
+            f"{rank.edges_per_s:,.0f}",
+            decimal(round(rank.batch_bytes)),
+            "" if rank.busy_cores is None else f"{rank.busy_cores:.1f}",
+        )
+    return table
+
+
+def _table(title: str, *names: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _name(rank: RankSummary, summary: Summary) -> str:
+    has_hosts = len({other.host for other in summary.ranks}) > 1
+    return f"{rank.rank} {rank.host}" if has_hosts else str(rank.rank)
+
+
+def _ms(seconds: float, rank: RankSummary) -> str:
+    return f"{1e3 * seconds / rank.steps:.1f}"
+
+
+def _cell(rank: RankSummary, stage: str) -> str:
+    share = rank.share(stage)
+    text = f"{_ms(rank.of_stage[stage], rank)} {share:4.0%}"
+    return f"[bold]{text}[/bold]" if share >= _MARKED else text
+
+
+def _waits_on(rank: RankSummary) -> str:
+    """Name the ranks that this rank waited for, the longest wait first."""
+    costs = sorted(rank.waited_for.items(), key=lambda item: -item[1])
+    named = [f"{other}: {_ms(seconds, rank)}" for other, seconds in costs[:2] if seconds > 0]
+    return ", ".join(named)
+
+
+WARM_UP = 5  # first steps, which do not count: they set up memory, threads and connections
+TRACE, TIMELINE = "trace.json", "timeline.png"
+PROFILES = Path("profiles")
+_WIDTH = 110  # columns of tables without a terminal
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """The arguments of one call of the command, the same for every rank."""
+
+    raw: RawRun
+    steps: int
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The result of a profile."""
+
+    records: tuple[RankRecord, ...]
+    summary: Summary
+    bottleneck: Bottleneck
+
+
+def profile(request: ProfileRequest, config: RunConfig, ranks: RankOptions) -> None:
+    """Profile as all ranks."""
+    check_once(request.raw, config, ranks)
+    as_ranks(profile_rank, request, config, ranks)
+
+
+def profile_rank(rank: int, device: torch.device, request: ProfileRequest) -> None:
+    """Profile as one rank, often the only one. Rank 0 prints, and writes the files."""
+    console = Console(stderr=request.as_json, quiet=rank > 0)
+    group = this_group()
+    run = run_of_rank(request.raw, device, named(request.raw.values))
+    folder = _shared_folder(run.config, group)
+    asked = WARM_UP + request.steps
+    recorder = Recorder()
+    with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
+        trainer = run.trainer(folder, Several(watcher, recorder))
+        say(console, f"{graph_name(run.config)}: {WARM_UP} steps to warm up, {request.steps} measured")
+        done = trainer.rehearse(asked)
+    records = _collected(group, recorder, run.config)
+    if rank == 0:
+        steps_per_epoch = len(run.loader())
+        if done > steps_per_epoch:
+            say(console, f"an epoch has {steps_per_epoch} steps: the profile covers several")
+        if done < asked:
+            say(console, f"stopped after {done} of {asked} steps")
+        _conclude_profile(console, run, folder, _found(records, run.config), request)
+    if done < asked:
+        raise told(KeyboardInterrupt())
+
+
+def _shared_folder(config: RunConfig, group: Group) -> Path:
+    """Make a new folder on rank 0, and return it on all ranks."""
+    check_gpu_is_there(config)  # before there is a folder
+    made = str(new_run_folder(config, PROFILES)).encode() if group.rank == 0 else None
+    with group.exchanging("sharing the folder"):
+        return Path(group.share_bytes(made).decode())
+
+
+def _collected(group: Group, recorder: Recorder, config: RunConfig) -> tuple[RankRecord, ...]:
+    """Collect the records of all ranks, on one clock."""
+    workers = min(config.threads, config.prefetch)
+    own = recorder.record(group.rank, socket.gethostname(), workers, clock_offset(group))
+    with group.exchanging("collecting the profile"):
+        return tuple(RankRecord.of_bytes(content) for content in group.gather_bytes(own.to_bytes()))
+
+
+def _found(records: Sequence[RankRecord], config: RunConfig) -> Profile:
+    measured = without_first(records, min(WARM_UP, len(records[0].steps) - 1))
+    summary = summarized(measured)
+    ranks_here = sum(record.host == records[0].host for record in records)
+    machine = this_machine(config.device, ranks_here)
+    return Profile(measured, summary, bottleneck(summary, config, machine))
+
+
+def _conclude_profile(
+    console: Console, run: Run, folder: Path, profile: Profile, request: ProfileRequest
+) -> None:
+    title = f"{graph_name(run.config)}: {len(profile.records[0].steps)} steps"
+    picture = drawn_timeline(profile.records, profile.summary, title)
+    write_whole(folder / TRACE, json.dumps(chrome_trace(profile.records)).encode())
+    write_whole(folder / TIMELINE, picture)
+    write_config(folder, run.config)
+    (folder / METRICS).unlink()  # a profile measures no epoch
+    wide = console if console.is_terminal else Console(file=console.file, width=_WIDTH)
+    for table in profile_tables(profile.summary):
+        wide.print(fitting(wide, table, *LEAST))
+    say(console, *sentences(profile.bottleneck, run.config))
+    say(console, f"Timeline: {folder / TIMELINE}; full trace: open {folder / TRACE} in ui.perfetto.dev")
+    say_next(console, _trial(folder, profile.bottleneck))
+    if request.as_json:
+        print(json.dumps(_outcome(folder, profile)))
+
+
+def _trial(folder: Path, found: Bottleneck) -> tuple[str, ...]:
+    """Return the command that profiles the same run with the setting to try, or that trains it."""
+    entry, config = field_at(found.setting), str(folder / CONFIG)
+    if entry is None or found.value is None:
+        return "khop", "train", config
+    return "khop", "profile", config, entry.option, str(found.value)
+
+
+def sentences(found: Bottleneck, config: RunConfig) -> tuple[str, str]:
+    """Return a sentence on the bottleneck, and a sentence on the setting to change with its current value."""
+    entry = field_at(found.setting)
+    assert entry is not None, found.setting
+    now = shown(value_at(config, found.setting)) or "not set"
+    to_try = "" if found.value is None else f"; try {entry.option} {found.value}"
+    advice = found.advice[0].upper() + found.advice[1:]
+    return f"{found.finding}.", f"{advice}: {found.setting} is {now}{to_try}."
+
+
+def _outcome(folder: Path, profile: Profile) -> dict[str, object]:
+    found = profile.bottleneck
+    return {
+        "profile": str(folder),
+        "steps": len(profile.records[0].steps),
+        "bottleneck": found.kind.value,
+        "finding": found.finding,
+        "setting": found.setting,
+        "try": found.value,
+        "ranks": [asdict(rank) for rank in profile.summary.ranks],
+    }

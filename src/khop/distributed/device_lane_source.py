@@ -11,9 +11,16 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from khop.distributed.lane_source import LaneSource, place_of
-from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, Status
-from khop.distributed.row_parts import (
+from khop.distributed.exchange.peers import Peers
+from khop.distributed.exchange.row_wire import FixedWire
+from khop.distributed.placement import LaneSource, place_of
+from khop.distributed.rank_rows import (
+    ANSWERING,
+    ASKING,
+    Asked,
+    RankRows,
+    RowSwap,
+    Status,
     joined_columns,
     measured_format,
     message_counts,
@@ -23,17 +30,15 @@ from khop.distributed.row_parts import (
 )
 from khop.draw import DrawKey
 from khop.errors import Outcome
-from khop.exchange.fixed_wire import FixedWire
-from khop.exchange.peers import Peers
 from khop.kernels.memory import pinned_results
 from khop.loading.columns import ColumnChoice
-from khop.loading.device_cache import rows_in_cache
+from khop.loading.device.device_caching import rows_in_cache
+from khop.loading.device.streams import Streams
+from khop.loading.device.transfer import Transfer
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import BatchRequest, Drawn
-from khop.loading.streams import Streams
-from khop.loading.transfer import Transfer
-from khop.sampling.sampler import Seeds
+from khop.sampling.seeds import Seeds
 from khop.schema import NodeType
 
 WarmUp = Callable[[], Sequence[tuple[Seeds, DrawKey]]]

@@ -1,24 +1,204 @@
-"""Link split over ranks that store partitioned edges: each rank splits its own edges."""
+"""Link split over ranks that store partitioned edges: each rank splits its own edges.
+
+The edges of the parts of a graph that a process holds, for splits of links.
+
+A list of links partitioned into ranges, one per rank.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from khop.distributed.held_edges import HeldEdges
-from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.distributed.partitioned_links import ENDS, PartitionedLinks, partitioned_links, rank_bounds_of
-from khop.distributed.rank_links import of_all_nodes
+from khop.distributed.exchange.codec import check_below
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Message, moved, naming, rounds, summed
+from khop.distributed.exchange.row_wire import stored_dtype
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.partitioned_graph import PartitionedGraph, of_all_nodes
 from khop.draw import DrawKey, Positives
-from khop.exchange.codec import check_below
-from khop.exchange.moved_rows import moved, rounds, summed
-from khop.exchange.peers import Message, naming
-from khop.sampling.link_split import Chosen, LinkColumns, Shares, split_edges
-from khop.schema import EdgeType
+from khop.graph.features.store import FeatureStore, Rows
+from khop.graph.features.table import ColumnPieces
+from khop.graph.partitions.local_partitions import LocalPartitions
+from khop.sampling.given_seeds import ListedLinks
+from khop.sampling.links.link_seeds import Links, links_digest, told_apart
+from khop.sampling.links.link_split import Chosen, Counted, EdgeRange, LinkColumns, Shares, split_edges
+from khop.sampling.seeds import SeedLinks, Seeds, StepShare, digest_of, numbers_by_type
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Type
+
+
+def own_counts(counts: Tensor, of: Counted) -> Tensor:
+    """Return the counts of this process alone."""
+    return counts
+
+
+@dataclass(frozen=True, eq=False)
+class HeldEdges:
+    """The edges of some parts, and sums of counts over all parts (a DistributedEdges and a ColumnEdges).
+
+    `summing` takes the counts of this process, and returns the sum of the counts of all processes. By default
+    there is no other process.
+    """
+
+    held: LocalPartitions
+    summing: Callable[[Tensor, Counted], Tensor] = own_counts
+
+    @property
+    def schema(self) -> Schema:
+        """The types of the graph."""
+        return self.held.schema
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """Ids before partitioning, int64 (nodes of all parts), by node type."""
+        return self.held.nodes.originals
+
+    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
+        """Return the edges of each part."""
+        return [EdgeRange(csc, first) for csc, first in self.held.rows(edge_type)]
+
+    def total(self, counts: Tensor, of: Counted) -> Tensor:
+        """Return the sum of counts over all parts."""
+        return self.summing(counts, of)
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type in all parts."""
+        return self.held.nodes.counts[node_type]
+
+    def edge_column(self, edge_type: EdgeType, name: str) -> Sequence[Tensor] | None:
+        """Return a column of the edges of each part; None if the type lacks it."""
+        if name not in self.schema.columns.get(edge_type, {}):
+            return None
+        every = [torch.arange(csc.num_edges) for csc, _ in self.held.rows(edge_type)]
+        return self.held.column(edge_type, name, every)
+
+    def node_column(self, node_type: NodeType, name: str) -> Tensor | None:
+        """Return a scalar column of the nodes of all parts; None if the type lacks it."""
+        if name not in self.schema.columns.get(node_type, {}):
+            return None
+        return self.held.folder.columns()[node_type][name]
+
+
+SUMMING = Message("comparing links", "id")
+ENDS = "ends"  # column of link ends; `facts` are the other columns
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedLinks:
+    """Links partitioned across ranks. Reads are collective: the links of a step are fetched with the step.
+
+    A batch has the same bits as a batch of `Links` in this order.
+    """
+
+    counts: Mapping[EdgeType, int]  # number of links on all ranks, by type
+    table: FeatureStore  # ends and facts, by type and link number
+    digests: Mapping[EdgeType, int]  # see `links_digest`
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Names of the given columns besides the ends, as in `Links`."""
+        return tuple(name for name in next(iter(self.table.specs.values())) if name != ENDS)
+
+    @property
+    def edges(self) -> Mapping[EdgeType, Tensor]:
+        """Not available, raises ValueError: no rank has one tensor of all links."""
+        return in_this_process(self, "the ends of all links").edges
+
+    def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+        """Return the links of a type with these numbers, as one batch. Collective."""
+        links = self._fetched({edge_type: numbers})
+        return replace(links.rows(edge_type, torch.arange(numbers.numel())), positions=numbers)
+
+    def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
+        """Return the links of a step, and the step renumbered to them, on every rank. Collective."""
+        order, wanted, first = torch.empty_like(step.order), dict[EdgeType, Tensor](), 0
+        for edge_type, numbers, positions in numbers_by_type(self.counts, step.of_all_ranks):
+            wanted[edge_type] = numbers
+            order[positions - step.start] = torch.arange(first, first + numbers.numel())
+            first += numbers.numel()
+        return self._fetched(wanted), replace(step, order=order)
+
+    def taken(self, share: StepShare) -> Seeds:
+        """Return the links of a rank's share by type, in global order. Collective."""
+        links, step = self.at_hand(share)
+        return links.taken(step)
+
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """Yield the sources of the links and the positions of the links, by edge type. Collective."""
+        links, step = self.at_hand(share)
+        return links.affinity_nodes(step)
+
+    def digest(self) -> str:
+        """Return the hash of types, ends and columns of the links."""
+        return digest_of(self._hash_into)
+
+    def _hash_into(self, update: Callable[[bytes | memoryview], None]) -> None:
+        for edge_type, count in self.counts.items():
+            specs = self.table.specs[edge_type]
+            facts = {name: (stored_dtype(specs[name]), specs[name].shape) for name in self.facts}
+            update(told_apart(edge_type, count, facts))
+            update(self.digests[edge_type].to_bytes(8, "big"))
+
+    def _fetched(self, numbers: Mapping[EdgeType, Tensor]) -> Links:
+        """Fetch the links with these numbers to this process."""
+        columns = (ENDS, *self.facts)
+        found = self.table.gather({t: Rows(of_type, columns) for t, of_type in numbers.items()})
+        facts = {name: {t: found[t][name] for t in numbers} for name in self.facts}
+        return Links({t: found[t][ENDS].T.contiguous() for t in numbers}, **facts)
+
+
+def partitioned_links(
+    counts: Mapping[EdgeType, int],
+    held: Mapping[EdgeType, Mapping[str, Tensor]],
+    lanes: Lanes,
+) -> PartitionedLinks:
+    """Build the links of all ranks; `held` are this rank's columns by name, for its `range`. Collective."""
+    ranks, rank = lanes.world_size, lanes.group.rank
+    offsets: dict[Type, list[int]] = {t: rank_bounds_of(count, ranks) for t, count in counts.items()}
+    specs: dict[Type, dict[str, ColumnSpec]] = {
+        t: {
+            name: ColumnSpec(str(fact.dtype).removeprefix("torch."), tuple(fact.shape[1:]))
+            for name, fact in of_type.items()
+        }
+        for t, of_type in held.items()
+    }
+    pieces: dict[Type, ColumnPieces] = {
+        t: {name: [fact] for name, fact in of_type.items()} for t, of_type in held.items()
+    }
+    table = PartitionedFeatures(pieces, specs, offsets, PartitionOwners(ranks, rank, ranks), lanes)
+    sums = [links_digest(offsets[t][rank], list(of_type.values())) for t, of_type in held.items()]
+    words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums])
+    totals = summed(lanes.peers, words, SUMMING).tolist()
+    digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(held, totals, strict=True)}
+    return PartitionedLinks(counts, table, digests)
+
+
+def in_this_process(links: Links | PartitionedLinks | ListedLinks, what: str) -> Links:
+    """Return the links if this process has all of them.
+
+    ValueError otherwise; `what` names the operation that needs them.
+    """
+    if isinstance(links, PartitionedLinks):
+        raise ValueError(
+            f"{what}: ranks that hold edges in parts hold links in parts, too; ask for some by "
+            'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
+        )
+    if isinstance(links, ListedLinks):
+        raise ValueError(
+            f"{what}: the links are on servers; ask for some by links.rows(edge_type, numbers), or open the "
+            "graph's folder with khop.open_graph"
+        )
+    return links
+
+
+def rank_bounds_of(count: int, ranks: int) -> list[int]:
+    """Return (ranks + 1) numbers: the first link of each rank among `count`, and the end of the last."""
+    return [count * rank // ranks for rank in range(ranks + 1)]
+
 
 DEALING = Message("dealing links", "id")
 HANDING = Message("handing links on", "id")

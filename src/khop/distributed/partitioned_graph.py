@@ -1,38 +1,220 @@
-"""Edges partitioned across ranks, sampled as if all of them were local."""
+"""Edges partitioned across ranks, sampled as if all of them were local.
+
+Negatives drawn from edges that are partitioned across ranks.
+
+Exchange of connectivity between ranks that store partitioned edges, for draws of negatives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.rank_negatives import RankNegatives
-from khop.draw import (
-    DrawKey,
-    DrawnNegatives,
-    Frontier,
-    FrontierByType,
-    Neighbors,
-    NeighborsByType,
-    Positives,
-)
-from khop.exchange.draw_wire import HopWire, IdRanges
-from khop.exchange.lanes import Lanes
-from khop.exchange.peers import Message, Peers, naming
-from khop.graph.edge_draws import check_edge_type, check_hop
+from khop.distributed.exchange.codec import check_below
+from khop.distributed.exchange.draw_wire import HopWire, IdRanges, NegativeWire
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Message, Peers, moved, naming, rounds, sent_to_all
+from khop.distributed.partitioned_features import PartitionOwners
+from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.graph.needs import Need
+from khop.graph.negatives import NegativeTables, all_drawn
+from khop.graph.partitions.local_partitions import LocalPartitions, Pairs, PartsLinks, check_frontier_nodes
+from khop.graph.partitions.parts_folder import PartsFolder
+from khop.graph.rule import Hop
+from khop.graph.rule_arrays import check_edge_type, check_hop
 from khop.graph.store import NumberedGraph, NumberedNodes
-from khop.kernels.owners import ByOwner
-from khop.partition.local_partitions import LocalPartitions, check_frontier_nodes
-from khop.rules.rule import Hop
+from khop.kernels.draw_negatives import NothingLeft
+from khop.kernels.owners import ByOwner, first_outside
 from khop.schema import EdgeType, NodeType, Schema
+
+_MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
+
+
+COUNTING = Message("counting the edges of nodes", "id")
+CONNECTING = Message("getting the partners of nodes", "id")
+_MOST_EDGES = 1 << 48
+
+
+@dataclass(frozen=True)
+class RankLinks:
+    """Edge counts and edges of other ranks, exchanged once. Collective.
+
+    Each rank sends the data of its partitions and keeps the received data. The exchange happens at the first
+    draw that needs it, so this draw has to be outside of lanes.
+    """
+
+    folder: PartsFolder  # with the partitions of this rank
+    holders: PartitionOwners
+    lanes: Lanes
+
+    def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
+        """Return the count of each destination as its owner has it, int64 (nodes).
+
+        `own` are the counts of the nodes stored on this rank.
+        """
+        peers = self._peers(f"the numbers of edges of {edge_type}")
+        return of_all_nodes(peers, self.holders, self.folder.book.offsets[edge_type[2]], own)
+
+    def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
+        """Return the edges with their source on this rank, from the edges of all ranks by destination."""
+        peers, count = (
+            self._peers(f"the partners of nodes by {edge_type}"),
+            self.folder.num_nodes(edge_type[2]),
+        )
+        bounds = self.folder.book.offsets[edge_type[0]]
+        spans = [self.holders.held(bounds, rank) for rank in range(self.holders.world_size)]
+        first, end = spans[self.holders.rank]
+        pairs = torch.stack(own, dim=1)
+        if not self.holders.is_first:  # another rank sends the same
+            pairs = pairs[:0]
+        received = [pairs[:0]]
+        for turn in rounds(peers, pairs.shape[0], CONNECTING):
+            sent = pairs[turn]
+            of_ranks = [sent[(sent[:, 0] >= low) & (sent[:, 0] < high)] for low, high in spans]
+            for rank, found in enumerate(moved(peers, of_ranks, CONNECTING)):
+                with naming(peers, rank, CONNECTING):
+                    check_below(found[:, 0] - first, end - first, "source")
+                    check_below(found[:, 1], count, "destination")
+                received.append(found)
+        sources, destinations = torch.cat(received).unbind(1)
+        return sources.contiguous(), destinations.contiguous()
+
+    def _peers(self, what: str) -> Peers:
+        if self.lanes.is_lane:
+            raise ValueError(
+                f"{what}: the ranks must exchange this before batches are made. A khop.Loader "
+                "of a khop.LinkSampler does so; otherwise first draw negatives for no links, on all ranks"
+            )
+        return self.lanes.peers
+
+
+def of_all_nodes(peers: Peers, holders: PartitionOwners, bounds: Sequence[int], counts: Tensor) -> Tensor:
+    """Return the count of each node of a type as its owner has it, int64 (nodes). Collective.
+
+    `bounds` hold the first node of each partition, and the end of the last.
+    """
+
+    def check(of_rank: Tensor) -> None:
+        check_below(of_rank, _MOST_EDGES, "number of edges")
+
+    return rows_of_all_nodes(peers, holders, bounds, counts, COUNTING, check)
+
+
+def rows_of_all_nodes(
+    peers: Peers,
+    holders: PartitionOwners,
+    bounds: Sequence[int],
+    rows: Tensor,
+    message: Message,
+    check: Callable[[Tensor], None] = lambda of_rank: None,
+) -> Tensor:
+    """Return the row of each node of a type as its owner has it, (nodes, ...). Collective.
+
+    `rows` belong to the nodes stored on this rank, in order. `check` raises ValueError for bad rows.
+    """
+    found = rows.new_empty(bounds[-1], *rows.shape[1:])
+    for rank, of_rank in enumerate(sent_to_all(peers, rows, message)):
+        first, end = holders.held(bounds, rank)
+        with naming(peers, rank, message):
+            if of_rank.shape[0] != end - first:
+                raise ValueError(f"{of_rank.shape[0]} numbers, where {end - first} nodes are")
+            check(of_rank)
+        found[first:end] = of_rank
+    return found
+
+
+ASKING_NEGATIVES = Message("asking for negatives", "id")
+GETTING = Message("getting negatives", "id")
+
+
+@dataclass(frozen=True, eq=False)
+class RankNegatives:
+    """Draws of negatives from partitioned edges.
+
+    Exact negatives are drawn by the owners of the sources, in three collectives. All others are drawn on this
+    rank.
+    """
+
+    held: LocalPartitions
+    holders: PartitionOwners
+    lanes: Lanes
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn; default: all
+    _tables: NegativeTables = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        held, folder = self.held, self.held.folder
+        counts = {node_type: folder.num_nodes(node_type) for node_type in held.schema.node_types}
+        links = PartsLinks(held, RankLinks(folder, self.holders, self.lanes))
+        tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links, self.candidates)
+        object.__setattr__(self, "_tables", tables)
+
+    def draw(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations, int64 (links, per_positive); see GraphStore.
+
+        ValueError if a source does not exist.
+        """
+        if not negatives.exact:
+            return self._tables.draw(edge_type, negatives, positives, key)
+        source, _, destination = edge_type
+        folder = self.held.folder
+        position = first_outside(positives.sources, (0, folder.num_nodes(source)))
+        if position >= 0:
+            raise ValueError(
+                f"negatives of {edge_type}: source {int(positives.sources[position])}: there are "
+                f"{folder.num_nodes(source)} {source!r} nodes"
+            )
+        self._tables.prepare(edge_type, negatives, positives)
+        wire = NegativeWire.of(edge_type, negatives, positives, key, folder.num_nodes(destination))
+        owners = ByOwner.of(positives.sources, self.holders.bounds(folder.book.offsets[source]))
+        shares = owners.positives(positives)
+        peers = self.lanes.peers
+        with peers.turn:  # held until all results are copied out of the received messages
+            drawn = self._drawn(peers, wire, edge_type, negatives, shares, key)
+            by_rank = zip(drawn, shares, strict=True)
+            return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
+
+    def _drawn(
+        self,
+        peers: Peers,
+        wire: NegativeWire,
+        edge_type: EdgeType,
+        negatives: DrawnNegatives,
+        shares: Sequence[Positives],
+        key: DrawKey,
+    ) -> list[Tensor | NothingLeft]:
+        """Return the draws of every rank for this one, and draw for the others."""
+        bounds = self.held.folder.book.offsets[edge_type[0]]
+        spans = [self.holders.held(bounds, rank) for rank in range(len(shares))]
+        own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)
+        requests = [
+            nothing if rank == own else wire.request(share, spans[rank]) for rank, share in enumerate(shares)
+        ]
+        answers: list[Tensor] = []
+        for rank, message in enumerate(peers.exchange(requests, ASKING_NEGATIVES, _MOST_BYTES)):
+            if rank == own:
+                answers.append(nothing)
+                continue
+            with naming(peers, rank, ASKING_NEGATIVES):
+                asked = wire.positives(message, spans[own])
+            drawn = self._tables.drawn(edge_type, negatives, asked, key)
+            answers.append(wire.answer(drawn, asked.sources.numel()))
+        mine = self._tables.drawn(edge_type, negatives, shares[own], key)
+        links = [share.sources.numel() for share in shares]
+        sizes = [0 if rank == own else wire.size(count) for rank, count in enumerate(links)]
+        found: list[Tensor | NothingLeft] = []
+        for rank, message in enumerate(peers.reply(answers, sizes, GETTING)):
+            with naming(peers, rank, GETTING):
+                found.append(mine if rank == own else wire.drawn(message, links[rank]))
+        return found
+
 
 ASKING = Message("asking for edges", "id")
 ANSWERING = Message("getting edges", "id")
-_MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
 
 
 @dataclass(frozen=True, eq=False)

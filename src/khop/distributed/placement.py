@@ -1,29 +1,47 @@
-"""The stores of a partitioned graph on one of several ranks."""
+"""The stores of a partitioned graph on one of several ranks.
+
+Caches for the rows of other ranks, or on disk, that the batches of this rank need most often.
+
+Batches of a graph that is partitioned across ranks, made in lanes.
+
+The ranks of one machine, for memory that they share.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from torch import Tensor
 
 from khop.arguments import whole_number
-from khop.distributed.partition_owners import PartitionOwners
-from khop.distributed.partitioned_features import PartitionedFeatures
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.row_wire import Wire
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
-from khop.exchange.lanes import Lanes
-from khop.exchange.row_wire import Wire
-from khop.features.store import FeatureStore
+from khop.distributed.processes.group import Group
+from khop.errors import Unsupported
+from khop.graph.features.row_cache import RowCache
+from khop.graph.features.store import CachePlan, FeatureStore
+from khop.graph.partitions.book import read_book
+from khop.graph.partitions.local_partitions import (
+    LocalPartitionFeatures,
+    LocalPartitionGraph,
+    LocalPartitions,
+)
+from khop.graph.partitions.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
+from khop.graph.partitions.placements import LANES, Placement
 from khop.graph.store import GraphStore
 from khop.kernels.memory import free_memory_bytes
-from khop.partition.book import read_book
-from khop.partition.local_partition_features import LocalPartitionFeatures
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.local_partitions import LocalPartitions
-from khop.partition.parts_folder import PartsFolder, files_of_parts, named_parts, open_parts
-from khop.partition.placements import LANES, Placement
-from khop.runtime.group import Group
-from khop.sampling.seeds import SeedAffinity
-from khop.schema import Specs, Type
+from khop.loading.device.device_caching import visit_counts
+from khop.loading.local_source import LocalSource
+from khop.loading.ordered_map import InFlight
+from khop.loading.source import BatchRequest, Drawn, StepRequests
+from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedOrder
+from khop.schema import EdgeType, NodeType, Schema, Specs, Type
 
 
 @dataclass(frozen=True)
@@ -141,3 +159,180 @@ def affinity_of(graph: GraphStore, lanes: Lanes | None) -> SeedAffinity | None:
     parts = max(len(of_type) for of_type in bounds.values()) - 1
     holders = PartitionOwners(parts, 0, lanes.world_size)
     return SeedAffinity(bounds, [holders.ranks_of(part) for part in range(parts)])
+
+
+class CacheBy(StrEnum):
+    """Methods to estimate how often batches need each row."""
+
+    AUTO = "auto"  # visits if they can be computed, otherwise counts
+    VISITS = "visits"  # the probability that a batch contains a node, from the edges of all partitions
+    COUNTS = "counts"  # counted in the batches of the first epoch, which are drawn for it
+
+
+@dataclass(frozen=True)
+class CacheBudgets:
+    """Bytes available on a rank for cached rows: in host memory and in device memory."""
+
+    host_cache_bytes: int = 0
+    device_cache_bytes: int = 0
+
+
+def with_caches(
+    source: LocalSource, order: SeedOrder, graph: GraphStore, budgets: CacheBudgets, by: CacheBy
+) -> LocalSource:
+    """Add caches of rows of other ranks or on disk to a source of batches; its batches stay the same.
+
+    The rows that batches need most often are cached on the device, the next ones on the host. If the columns
+    are in memory already, `source` is returned unchanged. Collective if the features are.
+
+    ValueError if `by` is VISITS and the visit probabilities cannot be computed. They require uniform draws,
+    seeds that are nodes, and the edges of all partitions.
+    """
+    features = source.features
+    if features is None or not _takes_cache(features):
+        return source
+    visits = _visits_of_others(source, order, graph, features, by)
+    schema = Schema(graph.schema.node_types, (), columns=features.specs)
+
+    def plan(budget_bytes: int) -> CachePlan | None:
+        if not budget_bytes:
+            return None
+        found = CachePlan.of(schema, source.columns.of_nodes, visits, budget_bytes)
+        for node_type, ids in found.ids.items():
+            visits[node_type][ids] = 0  # the next cache must not hold the same rows again
+        return found
+
+    of_device, of_host = plan(budgets.device_cache_bytes), plan(budgets.host_cache_bytes)
+    on_device = None
+    if of_device is not None:
+        on_device = RowCache.filled(of_device, features, schema, source.device)
+    return replace(
+        source, features=features if of_host is None else features.cached(of_host), on_device=on_device
+    )
+
+
+def _takes_cache(features: FeatureStore) -> bool:
+    """Return True if a cache of rows has an effect."""
+    if features.is_collective:
+        return True
+    try:
+        features.cached(CachePlan({}, {}, {}, 0))
+    except Unsupported:
+        return False
+    return True
+
+
+def _visits_of_others(
+    source: LocalSource, order: SeedOrder, graph: GraphStore, features: FeatureStore, by: CacheBy
+) -> dict[NodeType, Tensor]:
+    """Return how often batches need each node, by node type; 0 for nodes in memory of this rank."""
+    probabilities = None if by is CacheBy.COUNTS else _probabilities(source, order, features)
+    if by is CacheBy.VISITS and probabilities is None:
+        raise ValueError(
+            "cache by visits: requires the edges of all parts, uniform draws and node seeds; use counts"
+        )
+    if probabilities is None:
+        counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
+        requests = StepRequests(order, 0, range(order.num_batches))
+        visits = visit_counts(source.sampler, requests, counts)
+    else:
+        visits = dict(probabilities)
+    for node_type, of_type in visits.items() if features.is_collective else ():
+        rows = features.resident_rows(node_type)
+        of_type[rows.start : rows.stop] = 0
+    return visits
+
+
+def _probabilities(
+    source: LocalSource, order: SeedOrder, features: FeatureStore
+) -> Mapping[NodeType, Tensor] | None:
+    """Return the probability that this rank's share of a batch contains each node; None if unknown.
+
+    If seeds have affinity, only the seeds stored on this rank count. A rank that stores none gets surplus
+    seeds of other ranks, so all seeds count.
+    """
+    if not isinstance(order.seeds, NodeSeeds):
+        return None
+    seeds = order.seeds.nodes
+    if order.affinity is not None:
+        rows = {t: features.local_rows(t) for t in seeds}
+        own = {t: ids[(ids >= rows[t].start) & (ids < rows[t].stop)] for t, ids in seeds.items()}
+        seeds = own if any(ids.numel() for ids in own.values()) else seeds
+    return source.sampler.visits(seeds, -(-order.batch_size // order.world_size))
+
+
+@dataclass(frozen=True)
+class LaneSource:
+    """A batch source whose ranks make each step together, several steps at a time.
+
+    Lane i makes requests i, i + L, ... of a stream. All ranks make the same steps, each with its own seeds.
+    """
+
+    local: LocalSource  # over stores that ask other ranks
+    lanes: Lanes
+    seed_types: tuple[NodeType | EdgeType, ...] = ()
+
+    def prepare(self) -> None:
+        """Build the arrays that draws need. Collective."""
+        sampler = self.local.sampler
+        sampler.graph.prepare(sampler.needs(self.seed_types))
+
+    def make(self, request: BatchRequest) -> Drawn:
+        """Make one batch that is waited for. Collective: all ranks request the same step."""
+        return self.local.make(request)
+
+    def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
+        """Make batches in the lanes; see BatchSource and `Lanes.map`. `prefetch_bytes` has no effect.
+
+        The lanes share the threads equally.
+        """
+        local = self.local.with_threads(max(1, in_flight.threads // self.lanes.count))
+
+        def made(request: BatchRequest) -> Drawn:
+            return self._with_traffic(local.draw(request))
+
+        return self.lanes.map(made, requests, in_flight.prefetch, place_of)
+
+    def _with_traffic(self, drawn: Drawn) -> Drawn:
+        """Add the counts of this lane, which begin with the batch."""
+        peers = self.lanes.peers
+        rows = sum(of_type.rows.numel() for of_type in drawn.cached_rows.values())
+        with peers.turn:
+            for name in ("needed_rows", "remote_rows", "device_cache_rows"):
+                peers.counts[name] += rows
+            return replace(drawn, traffic=dict(peers.counts))
+
+
+def place_of(request: BatchRequest) -> tuple[int, int]:
+    """Return epoch and step of a request, for messages between ranks."""
+    return request.epoch, request.step
+
+
+@dataclass(frozen=True)
+class MachineRanks:
+    """The ranks of this rank's machine; see `khop.loading.device.device_memory.Machine`.
+
+    Ranks of a machine have consecutive numbers. Calls are collective over the ranks of all machines.
+    """
+
+    group: Group
+
+    @property
+    def is_first(self) -> bool:
+        """True on one rank of the machine."""
+        return self.group.local_rank == 0
+
+    def first_says(self, text: str) -> str:
+        """Return the text of the machine's first rank."""
+        with self.group.exchanging("sharing pinned memory"):
+            return self.group.gather_bytes(text.encode())[self._first].decode()
+
+    def all_say(self, value: int) -> bool:
+        """Return True if every rank of the machine has this value."""
+        with self.group.exchanging("sharing pinned memory"):
+            values = self.group.gather(torch.tensor([value])).flatten()
+        return bool((values[self._first : self._first + self.group.local_world_size] == value).all())
+
+    @property
+    def _first(self) -> int:
+        return self.group.rank - self.group.local_rank

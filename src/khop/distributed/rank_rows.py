@@ -2,26 +2,48 @@
 
 A batch takes two collectives over the devices: ids, and rows. All messages have the same size, so no sizes
 are exchanged, and no host reads a tensor before the batch is made.
+
+Placement of a rank's rows of a partitioned graph in memory that kernels of its GPU read.
+
+Columns that devices of ranks exchange: their parts, the format with room for them, and their counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from khop.distributed.exchange.codec import narrowest
+from khop.distributed.exchange.peers import MARK_NUMBERS, Message, Peers, naming, sent_to_all
+from khop.distributed.exchange.row_wire import (
+    FixedWire,
+    RowGroup,
+    Wire,
+    is_rounded,
+    received_rows,
+    rounded,
+    sent_rows,
+    wire_fields,
+)
 from khop.distributed.partitioned_features import PartitionedFeatures
-from khop.exchange.codec import narrowest
-from khop.exchange.fixed_wire import FixedWire
-from khop.exchange.peers import MARK_NUMBERS, Message, Peers
-from khop.exchange.row_wire import Wire, is_rounded, received_rows, rounded, sent_rows
-from khop.features.store import Rows
-from khop.features.table import column_of, scales_of
+from khop.graph.features.store import Rows
+from khop.graph.features.table import column_of, read_rows, scales_of
 from khop.kernels.gather import Column, gather_columns, widened
-from khop.kernels.peer_slots import PeerSlots, peer_slots
+from khop.kernels.memory import padded_pitch
+from khop.kernels.owners import PeerSlots, peer_slots
+from khop.loading.columns import ColumnChoice, Names
+from khop.loading.device.device_memory import OUT_OF_MEMORY, DeviceMemory, PinningRefused
+from khop.loading.device.device_placement import DevicePlacement
+from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.loading.device.placed_stores import PlacedStores
+from khop.loading.source import SECONDS, Drawn
+from khop.sampling.on_device.capacities import SLACK
 from khop.schema import NodeType, Specs
 
 ASKING = Message("asking for rows on devices", "id")
@@ -217,3 +239,195 @@ class Status:
             overflowed |= found[MARK_NUMBERS] != 0
         own = [found[width + 2 * MARK_NUMBERS + 2 :] for found in numbers]
         return cls(overflowed, tuple(map(sum, zip(*own, strict=True))))
+
+
+_WHY = "as requested; this path is unproven: it has never run on GPUs"
+
+
+def placed_rank_rows(
+    features: PartitionedFeatures, request: DevicePlacement, memory: DeviceMemory, work: WorkSizes
+) -> tuple[RankRows, PlacedStores]:
+    """Copy this rank's rows of the requested columns of nodes; also return the plan, without stores.
+
+    ValueError if they do not fit, or if a column is requested that no node type has.
+    """
+    free = memory.free()
+    plan = next(plans(request, _sizes(features), work, free, proven=False))
+    try:
+        columns = _stored(features, plan, memory)
+    except (OUT_OF_MEMORY, PinningRefused) as error:
+        raise ValueError(
+            f"{request.device}: rows of this rank could not be placed: {str(error).splitlines()[0]}. Give "
+            'columns a smaller placement: "pinned", "host", or "mapped"'
+        ) from error
+    none = PlacedStores.none(request, work, memory.device)
+    rows = RankRows(columns, features, memory.device, plan.pinned_columns)
+    return rows, replace(none, plan=plan, line=f"rows of this rank on {plan.line(free, _WHY)}")
+
+
+def _sizes(features: PartitionedFeatures) -> StoreSizes:
+    """Return the bytes of this rank's rows of each column of nodes."""
+    num_bytes: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    for node_type, specs in features.specs.items():
+        for name, spec in specs.items() if isinstance(node_type, str) else ():
+            count, dtype = len(features.local_rows(node_type)), getattr(torch, spec.dtype)
+            pitch = padded_pitch(torch.Size(spec.shape).numel(), dtype)
+            num_bytes[name] = num_bytes.get(name, 0) + count * pitch * dtype.itemsize
+            rows[name] = rows.get(name, 0) + count
+    return StoreSizes(0, num_bytes, rows, sum(len(features.local_rows(t)) for t in features.specs))
+
+
+def _stored(
+    features: PartitionedFeatures, plan: MemoryPlan, memory: DeviceMemory
+) -> dict[NodeType, dict[str, Tensor]]:
+    found: dict[NodeType, dict[str, Tensor]] = {}
+    for node_type, specs in features.specs.items():
+        names = (
+            [name for name in specs if plan.columns[name].is_read_by_gpu]
+            if isinstance(node_type, str)
+            else []
+        )
+        for name in names:
+            assert isinstance(node_type, str)
+            every = Rows(torch.arange(len(features.local_rows(node_type))), (name,))
+            column = read_rows(features.pieces[node_type], specs, node_type, every)[name]
+            of_type = found.setdefault(node_type, {})
+            of_type[name] = memory.stored_rows(column, plan.columns[name])
+    return found
+
+
+_MEASURING = Message("measuring exchanges of rows", "id")
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """Columns of one type that batches need for the same nodes: all of them, or the seeds alone."""
+
+    node_type: NodeType
+    columns: Names
+    of_seeds: bool
+
+    def ids(self, drawn: Drawn) -> Tensor:
+        """Return the ids of a batch: of seeds, or of nodes that are not cached on the device."""
+        if self.of_seeds:
+            return drawn.seed_nodes[self.node_type]
+        nodes, cached = drawn.sample.nodes[self.node_type], drawn.cached_rows.get(self.node_type)
+        return nodes if cached is None else nodes[cached.others]
+
+
+def split_by_rows(choice: ColumnChoice, rows: RankRows) -> ColumnChoice:
+    """Return the part of a choice that ranks have in memory of their devices."""
+    of_nodes, of_seeds = (
+        {t: tuple(name for name in names if name in rows.columns.get(t, {})) for t, names in of.items()}
+        for of in (choice.of_nodes, choice.of_seeds)
+    )
+    return ColumnChoice(
+        {t: names for t, names in of_nodes.items() if names},
+        {},
+        {t: names for t, names in of_seeds.items() if names},
+        choice.as_float32,
+    )
+
+
+def row_parts(choice: ColumnChoice) -> Iterator[RowPart]:
+    """Yield the columns of all nodes, then columns of seeds alone."""
+    for node_type, names in choice.of_nodes.items():
+        yield RowPart(node_type, names, of_seeds=False)
+    for node_type, names in choice.of_seeds.items():
+        alone = tuple(name for name in names if name not in choice.of_nodes.get(node_type, ()))
+        if alone:
+            yield RowPart(node_type, alone, of_seeds=True)
+
+
+def without(choice: ColumnChoice, of_device: ColumnChoice) -> ColumnChoice:
+    """Return the columns of a choice that are not in another."""
+    of_nodes, of_seeds = (
+        {t: tuple(name for name in names if name not in without.get(t, ())) for t, names in of.items()}
+        for of, without in (
+            (choice.of_nodes, of_device.of_nodes),
+            (choice.of_seeds, of_device.of_seeds),
+        )
+    )
+    return replace(
+        choice,
+        of_nodes={t: names for t, names in of_nodes.items() if names},
+        of_seeds={t: names for t, names in of_seeds.items() if names},
+    )
+
+
+def joined_columns(
+    names: Mapping[NodeType, Names], *found: Mapping[NodeType, Mapping[str, Tensor]]
+) -> dict[NodeType, dict[str, Tensor]]:
+    """Join columns of several origins, in the order of their names."""
+    found_by_type: dict[NodeType, dict[str, Tensor]] = {t: {} for t in names}
+    for columns in found:
+        for node_type, of_type in columns.items():
+            found_by_type[node_type] |= of_type
+    return {t: {name: found_by_type[t][name] for name in of_type} for t, of_type in names.items()}
+
+
+def measured_format(
+    rows: RankRows, parts: Sequence[RowPart], batches: Iterable[Drawn], peers: Peers
+) -> FixedWire:
+    """Return the format with room for the most rows that a rank asks another in a few batches. Collective.
+
+    `batches` have samples and seed nodes, and the rows that are cached on the device. ValueError if a rank
+    has other columns.
+    """
+    most = torch.zeros(len(parts), dtype=torch.int64)
+    for drawn in batches:
+        for number, part in enumerate(parts):
+            counts = rows.slots(part.node_type, part.ids(drawn).to(rows.device), 1).counts
+            most[number] = max(int(most[number]), int(counts.max()))
+    digest = crc32(repr((parts, rows.wire)).encode())
+    groups = [
+        RowGroup(
+            part.node_type, part.columns, max(1, math.ceil(SLACK * count)), rows.id_dtype(part.node_type)
+        )
+        for part, count in zip(parts, _most_of_ranks(peers, most, digest), strict=True)
+    ]
+    return FixedWire(tuple(groups), rows.specs, rows.wire, peers.world_size)
+
+
+def _most_of_ranks(peers: Peers, most: Tensor, digest: int) -> list[int]:
+    """Return the largest numbers of all ranks, which have the same digest of their columns."""
+    found = sent_to_all(peers, torch.cat([torch.tensor([digest]), most]), _MEASURING)
+    for rank, of_rank in enumerate(found):
+        with naming(peers, rank, _MEASURING):
+            if not of_rank.numel() or int(of_rank[0]) != digest:
+                raise ValueError("columns of a batch that this rank does not have, or another format")
+    largest: list[int] = torch.stack(found).amax(0)[1:].tolist()
+    return largest
+
+
+def row_counts(
+    rows: RankRows, parts: Sequence[RowPart], drawn: Drawn, requested: Sequence[int]
+) -> dict[str, float]:
+    """Return the counts of rows of a batch, as `PartitionedFeatures` counts them.
+
+    `drawn` is the batch on the host, `requested` the distinct ids that this rank has asked for, by part.
+    """
+    counts = dict.fromkeys(
+        ("needed_rows", "remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"), 0.0
+    )
+    counts["device_cache_rows"] = sum(of_type.rows.numel() for of_type in drawn.cached_rows.values())
+    for part, count in zip(parts, requested, strict=True):
+        ids = drawn.seed_nodes if part.of_seeds else drawn.sample.nodes
+        first, end = rows.spans(part.node_type)[rows.rank]
+        of_type = ids[part.node_type]
+        counts["needed_rows"] += of_type.numel()
+        counts["remote_rows"] += int(((of_type < first) | (of_type >= end)).sum())
+        counts["requested_rows"] += count
+        specs = rows.specs[part.node_type]
+        fields = [field for name in part.columns for field in wire_fields(specs[name], rows.wire)]
+        counts["requested_bytes"] += count * sum(field.row_bytes for field in fields)
+    return counts
+
+
+def message_counts(form: FixedWire, peers: Peers, seconds: float) -> dict[str, float]:
+    """Return the counts of an exchange of fixed sizes, without the bytes that a rank sends to itself."""
+    others = peers.world_size - 1
+    sizes = {"id": form.request_bytes * others, "row": form.answer_bytes * others}
+    found = {f"{kind}_bytes_{way}": size for kind, size in sizes.items() for way in ("sent", "received")}
+    return {**found, "collectives": 2 if others else 0, SECONDS: seconds}

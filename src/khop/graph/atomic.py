@@ -1,4 +1,11 @@
-"""Write a folder atomically: it appears complete or not at all."""
+"""Write a folder atomically: it appears complete or not at all.
+
+Progress of long work, reported to a callback, and sizes for people.
+
+Space on the disk, checked before long work begins.
+
+Tasks on threads, their results in order.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +14,13 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 UNFINISHED = ".unfinished"
 _LOCK = "writer.lock"
@@ -132,3 +143,71 @@ def _remove_abandoned(path: Path) -> None:
             continue  # another process writes the same folder; the last to publish finds `path` and fails
         finally:
             os.close(lock)
+
+
+ProgressCallback = Callable[[str, int, int], None]  # (current item, bytes done, bytes in all)
+
+
+def in_bytes(size: float) -> str:
+    """Format a size for people: 12.3 GB; sizes below 0.1 GB in MB."""
+    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= one:
+            return f"{size / one:.3g} {unit}" if size < 999.5 * one else f"{size / one:,.0f} {unit}"
+    return f"{size:.0f} bytes"
+
+
+@dataclass
+class Meter:
+    """Byte counter that reports to a callback, never more than the total: it may be an estimate."""
+
+    total: int
+    notice: ProgressCallback | None = None
+    done: int = 0
+
+    def at(self, what: str, more: int = 0) -> None:
+        """Add `more` bytes and report `what` as the current item."""
+        self.done += more
+        if self.notice is not None:
+            self.notice(what, min(self.done, self.total), self.total)
+
+
+_SPARE = 1.02  # headers, and what file systems keep beside the data
+
+
+def check_disk(path: Path, needed: int, what: str) -> None:
+    """Raise ValueError if the disk of a folder to write has too little space; `what` names the bytes."""
+    there = path.resolve()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if needed * _SPARE > free:
+        raise ValueError(
+            f"{path}: {what} needs {in_bytes(needed)} of disk; {in_bytes(free)} are free; "
+            "free some space or write to another disk"
+        )
+
+
+T = TypeVar("T")
+
+
+def in_order(tasks: Iterable[Callable[[], T]], threads: int) -> Iterator[T]:
+    """Yield the result of each task in order, with up to `threads` at work and as many results waiting.
+
+    The first failed task raises its error here; tasks that have begun are waited for.
+    """
+    if threads <= 1:
+        for task in tasks:
+            yield task()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[T]] = deque()
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(task))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

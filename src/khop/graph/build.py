@@ -1,39 +1,360 @@
-"""Build a graph folder from edge lists and columns."""
+"""Build a graph folder from edge lists and columns.
+
+Write a graph of this process as a graph folder.
+
+Spilled edges, sorted and written as the arrays of a graph folder.
+
+Write edges into a graph folder by a sort on disk, if a sort in memory would exceed the budget.
+
+Edges come in chunks. Each edge type has a plan and a file of runs: the chunks, grouped by destination. An
+edge type and its reverse are made from the same chunks.
+
+The users' ids of a node type, written with their index, within a budget of memory.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from khop.arguments import mapping_of, path_of, whole_number
 from khop.graph import layout
-from khop.graph.atomic import new_folder, refuse_existing
-from khop.graph.build_runs import chunk_tasks, memory_of, plan_of, write_through_disk
-from khop.graph.checks import checked_reverses
-from khop.graph.disk_space import check_disk
-from khop.graph.documents import write_documents
-from khop.graph.edge_runs import EdgePlan
-from khop.graph.folder_writer import FolderWriter
-from khop.graph.given_ids import kind_of
-from khop.graph.inputs import Given
+from khop.graph.atomic import (
+    Meter,
+    ProgressCallback,
+    check_disk,
+    in_bytes,
+    in_order,
+    new_folder,
+    refuse_existing,
+)
+from khop.graph.edge_runs import (
+    POSITION,
+    SOURCE,
+    EdgeChunk,
+    EdgePlan,
+    EdgeRuns,
+    Grouping,
+    SortedEdges,
+    Times,
+    spill,
+    without_duplicates,
+)
+from khop.graph.folder import Folder, documents_of, write_documents
+from khop.graph.folder_writer import ArrayWriter, FolderWriter
+from khop.graph.inputs import Given, Quantized, SparseColumn, checked_reverses
 from khop.graph.manifest import EdgeEntry, Manifest, write_manifest
+from khop.graph.node_ids import STRING, kind_of, stored_ids
 from khop.graph.npy import CHUNK_BYTES, row_chunks
-from khop.graph.progress import Meter, ProgressCallback, in_bytes
-from khop.graph.row_order import INPUT, RowOrder, sort_notice
+from khop.graph.rule_arrays import INPUT, Columns, RowOrder, sort_notice
+from khop.graph.store import CscGraph
 from khop.graph.tables import EdgeChunks, EdgeStream, EdgeTable, GivenEdges, GivenNodes, NodeTable, id_dtype
-from khop.graph.write_ids import sliced, write_ids
-from khop.kernels.build_csc import build_csc, group_by_destination
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, build_csc, group_by_destination
+from khop.kernels.id_table import IdTable, Keys, Kind, StringKeys, bucket_bits, key_buckets, keys_at
 from khop.kernels.memory import free_memory_bytes
-from khop.schema import EdgeType, NodeType, by_edge_type, edge_type_of
+from khop.schema import ColumnSpec, EdgeType, NodeType, by_edge_type, edge_type_of
+
+EDGE_ID = "edge_id"
+
+
+def write_edges(runs: EdgeRuns, writer: FolderWriter, reverse_of: EdgeType | None = None) -> EdgeEntry:
+    """Sort the edges by destination and write them; return their entry of graph.json.
+
+    The edges of a destination keep the order of the input, or follow the plan's times. Neither the budget of
+    memory nor the number of threads changes a bit. `edge_id` is stored as by `write_graph`, but not if
+    duplicates were removed.
+    """
+    plan = runs.plan
+    with ExitStack() as opened:
+        if plan.duplicates != "keep":
+            runs = without_duplicates(runs, opened)
+        edges = _EdgeArrays(runs, writer)
+        tasks = Grouping.of(runs, opened).tasks(runs.spill)
+        for piece in in_order(tasks, runs.threads):
+            edges.write(piece)
+        has_edge_id = edges.close()
+    order = plan.sort_by or INPUT
+    return EdgeEntry(
+        plan.edge_type, runs.count, tuple(plan.columns), has_edge_id, reverse_of, row_order=order
+    )
+
+
+class _EdgeArrays:
+    """The arrays of one edge type under construction."""
+
+    def __init__(self, runs: EdgeRuns, writer: FolderWriter) -> None:
+        plan, count = runs.plan, runs.count
+        self._plan, self._writer = plan, writer
+        self._indptr = self._open("indptr", "int64", (plan.num_destinations + 1,))
+        self._indptr.write(np.zeros(1, np.int64))
+        self._fields = {SOURCE: self._open("indices", plan.source_dtype, (count,))}
+        for name, (dtype, shape) in plan.columns.items():
+            file = layout.edge_column(plan.edge_type, name)
+            self._fields[name] = writer.open_array(file, dtype, (count, *shape))
+        self._is_input_order = True
+        if plan.columns and plan.duplicates == "keep":
+            dtype = "int32" if count <= 1 << 31 else "int64"
+            self._fields[POSITION] = self._open(EDGE_ID, dtype, (count,))
+        self._rows_end = self._edges = 0
+
+    def _open(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        return self._writer.open_array(layout.edge_array(self._plan.edge_type, name), dtype, shape)
+
+    def write(self, piece: SortedEdges) -> None:
+        """Write the next edges."""
+        if len(piece.degrees):
+            ends = np.cumsum(piece.degrees) + self._rows_end
+            self._indptr.write(ends)
+            self._rows_end = int(ends[-1])
+        if not piece.fields:
+            return
+        for name, array in self._fields.items():
+            array.write(piece.fields[name])
+        self._compare_order(piece.fields.get(POSITION))
+
+    def _compare_order(self, positions: npt.NDArray[Any] | None) -> None:
+        if positions is None:
+            return
+        ascending = np.arange(self._edges, self._edges + len(positions))
+        self._is_input_order = self._is_input_order and np.array_equal(positions, ascending)
+        self._edges += len(positions)
+
+    def close(self) -> bool:
+        """Close the arrays; return True if `edge_id` is one of them."""
+        self._indptr.close()
+        has_positions = POSITION in self._fields
+        for array in self._fields.values():
+            array.close()
+        if has_positions and self._is_input_order:
+            self._writer.remove(layout.edge_array(self._plan.edge_type, EDGE_ID))
+        return has_positions and not self._is_input_order
+
+
+CHUNK_EDGES = 1 << 20
+SORT_BYTES = 2  # per edge, beside its source id: the destination within its block
+ORDER_BYTES = 16  # with columns: the position of each edge and its copy
+
+
+def memory_of(count: int, source_bytes: int, columns: Mapping[str, Given], sort_by: str) -> int:
+    """Return the memory that the edges of a type take when they are sorted in memory."""
+    each = source_bytes + SORT_BYTES
+    if columns:
+        each += ORDER_BYTES
+    if sort_by != INPUT:
+        each += 3 * ORDER_BYTES
+    return count * each
+
+
+def write_through_disk(
+    plans: Sequence[EdgePlan],
+    reverses: Sequence[EdgeType | None],
+    tasks: Iterable[Callable[[], Sequence[EdgeChunk]]],
+    writer: FolderWriter,
+    memory: int,
+    threads: int,
+) -> list[EdgeEntry]:
+    """Write an edge type, and its reverse if there are two plans; return their entries for graph.json.
+
+    `reverses` names the reverse of each type, and `tasks` read the chunks, one for each plan. The files of
+    runs are in the folder until the end.
+    """
+    targets: list[EdgeRuns] = []
+    try:
+        for number, plan in enumerate(plans):
+            path = writer.folder / f"edges-{number}.runs"
+            targets.append(EdgeRuns(path, plan, memory // len(plans), threads))
+        writer.meter.at(f"reading edges of {'__'.join(plans[0].edge_type)}")
+        spill(targets, tasks)
+        entries = []
+        for runs, reverse_of in zip(targets, reverses, strict=True):
+            entries.append(write_edges(runs, writer, reverse_of))
+        return entries
+    finally:
+        for runs in targets:
+            runs.close()
+
+
+def plan_of(
+    edge_type: EdgeType,
+    counts: Mapping[str, int],
+    columns: Mapping[str, Given],
+    sort_by: str,
+    source_times: Tensor | None,
+) -> EdgePlan:
+    """Return the plan of edges with given columns; `sort_by` is "input" for their own order."""
+    specs = {name: (column.dtype, column.values.shape[1:]) for name, column in columns.items()}
+    by = "" if sort_by == INPUT else sort_by
+    times: Times = "column" if source_times is None else "given"
+    return EdgePlan(edge_type, counts[edge_type[0]], counts[edge_type[2]], specs, by, times=times)
+
+
+def chunk_tasks(
+    sources: Given,
+    destinations: Given,
+    columns: Mapping[str, Given],
+    sort_by: str,
+    source_times: Sequence[Tensor | None],
+) -> Iterator[Callable[[], Sequence[EdgeChunk]]]:
+    """Yield tasks that read the next edges of arrays, as one chunk for each plan: as given, then reversed.
+
+    `source_times` has, for each plan, the times of its source nodes, or None.
+    """
+    for first in range(0, len(sources), CHUNK_EDGES):
+        part = slice(first, first + CHUNK_EDGES)
+        yield partial(_chunks, part, (sources, destinations), columns, sort_by, source_times)
+
+
+def _chunks(
+    part: slice,
+    ends: tuple[Given, Given],
+    columns: Mapping[str, Given],
+    sort_by: str,
+    source_times: Sequence[Tensor | None],
+) -> Sequence[EdgeChunk]:
+    sources, destinations = (_ids(given.values[part]) for given in ends)
+    values = {name: column.values[part] for name, column in columns.items()}
+    directions = ((sources, destinations), (destinations, sources))
+    return [
+        EdgeChunk(start, end, values, _later(start, values.get(sort_by), times))
+        for (start, end), times in zip(directions, source_times, strict=False)
+    ]
+
+
+def _later(
+    sources: npt.NDArray[Any], own_times: npt.NDArray[Any] | None, source_times: Tensor | None
+) -> npt.NDArray[np.int64] | None:
+    """Return the later of the times of edges and of their sources."""
+    if source_times is None:
+        return None
+    times: npt.NDArray[np.int64] = source_times.numpy()[sources].astype(np.int64)
+    if own_times is not None:
+        np.maximum(times, own_times, out=times)
+    return times
+
+
+def _ids(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    dtype = np.int32 if values.dtype == np.int32 else np.int64
+    return np.ascontiguousarray(values, dtype)
+
+
+KeyChunks = Callable[[], Iterable[Keys]]  # all keys in order of their rows; called twice
+CHUNK_KEYS = 1 << 18
+_TAG = "tag"
+
+
+def table_chunks(table: IdTable[Any]) -> Iterator[Keys]:
+    """Yield the keys of a table in order."""
+    for first in range(0, len(table), CHUNK_KEYS):
+        yield table.keys(np.arange(first, min(len(table), first + CHUNK_KEYS)))
+
+
+def sliced(keys: Keys) -> Iterator[Keys]:
+    """Yield slices of keys."""
+    for first in range(0, len(keys), CHUNK_KEYS):
+        yield keys[first : first + CHUNK_KEYS]
+
+
+def chosen(keys: Keys, rows: npt.NDArray[np.int64]) -> Iterator[Keys]:
+    """Yield the keys at some rows, in their order."""
+    for first in range(0, len(rows), CHUNK_KEYS):
+        yield keys_at(keys, rows[first : first + CHUNK_KEYS])
+
+
+def write_ids(
+    writer: FolderWriter,
+    node_type: NodeType,
+    kind: Kind,
+    chunks: KeyChunks,
+    scratch: Path,
+    memory: int,
+    threads: int,
+) -> None:
+    """Write the ids of all nodes of a type. They must be distinct; a file in `scratch` comes and goes."""
+    count, num_bytes = _sizes(chunks())
+    bits = bucket_bits(count)
+    if kind == STRING:
+        _write_strings(writer, node_type, chunks(), count, num_bytes)
+    else:
+        writer.array(layout.node_ids(node_type, "keys"), "int64", (count,), _integers(chunks()))
+    plan = EdgePlan((node_type, "id", "bucket"), count, 1 << bits, {_TAG: ("int16", ())})
+    runs = EdgeRuns(scratch / f"ids-{node_type}", plan, memory, threads)
+    try:
+        spill([runs], _bucket_tasks(chunks(), bits))
+        _write_index(writer, node_type, runs)
+    finally:
+        runs.close()
+
+
+def _sizes(chunks: Iterable[Keys]) -> tuple[int, int]:
+    count = num_bytes = 0
+    for keys in chunks:
+        count += len(keys)
+        num_bytes += int(keys.offsets[-1] - keys.offsets[0]) if isinstance(keys, StringKeys) else 0
+    return count, num_bytes
+
+
+def _write_strings(
+    writer: FolderWriter, node_type: NodeType, chunks: Iterable[Keys], count: int, num_bytes: int
+) -> None:
+    offsets = writer.open_array(layout.node_ids(node_type, "offsets"), "int64", (count + 1,))
+    data = writer.open_array(layout.node_ids(node_type, "bytes"), "uint8", (num_bytes,))
+    end = 0
+    offsets.write(np.zeros(1, np.int64))
+    for keys in chunks:
+        assert isinstance(keys, StringKeys)
+        first, last = int(keys.offsets[0]), int(keys.offsets[-1])
+        offsets.write(keys.offsets[1:] - (first - end))
+        data.write(keys.data[first:last])
+        end += last - first
+    offsets.close()
+    data.close()
+
+
+def _integers(chunks: Iterable[Keys]) -> Iterator[npt.NDArray[np.int64]]:
+    for keys in chunks:
+        assert isinstance(keys, np.ndarray)
+        yield keys
+
+
+def _bucket_tasks(chunks: Iterable[Keys], bits: int) -> Iterator[Callable[[], list[EdgeChunk]]]:
+    first = 0
+    for keys in chunks:
+        yield partial(_bucketed, keys, bits, first)
+        first += len(keys)
+
+
+def _bucketed(keys: Keys, bits: int, first: int) -> list[EdgeChunk]:
+    bucket, tag = key_buckets(keys, bits)
+    return [EdgeChunk(np.arange(first, first + len(keys)), bucket, {_TAG: tag})]
+
+
+def _write_index(writer: FolderWriter, node_type: NodeType, runs: EdgeRuns) -> None:
+    plan, end = runs.plan, 0
+    buckets = writer.open_array(layout.node_ids(node_type, "buckets"), "int64", (plan.num_destinations + 1,))
+    rows = writer.open_array(layout.node_ids(node_type, "rows"), plan.source_dtype, (runs.count,))
+    tags = writer.open_array(layout.node_ids(node_type, "tags"), "int16", (runs.count,))
+    buckets.write(np.zeros(1, np.int64))
+    with ExitStack() as opened:
+        for piece in in_order(Grouping.of(runs, opened).tasks(runs.spill), runs.threads):
+            buckets.write(np.cumsum(piece.degrees) + end)
+            end += int(piece.degrees.sum())
+            if piece.fields:
+                rows.write(piece.fields[SOURCE])
+                tags.write(piece.fields[_TAG])
+    for array in (buckets, rows, tags):
+        array.close()
+
 
 Chunks = Iterator[npt.NDArray[Any]]
 _INT64_BYTES = 8
@@ -265,3 +586,73 @@ def _ascends_by_one(positions: npt.NDArray[np.int64]) -> bool:
     return all(
         np.array_equal(chunk, np.arange(start, start + len(chunk))) for start, chunk in row_chunks(positions)
     )
+
+
+Splits = Mapping[str, Mapping[NodeType, Tensor]]
+
+
+def save_graph(
+    path: str | os.PathLike[str],
+    graph: CscGraph,
+    columns: Columns,
+    splits: Splits,
+    notice: ProgressCallback | None,
+    sort_by: str | None = None,
+    origin: Folder | None = None,
+    added: Mapping[EdgeType, EdgeChunks] = MappingProxyType({}),
+) -> Path:
+    """Write a graph, its columns and its splits as a folder, and return the path.
+
+    Rows keep their order unless `sort_by` names a column of times to sort by. `origin` is the folder that the
+    arrays are mapped from, which must be sound (`refuse_damage`). The ids of its nodes and its documents,
+    such as the cut-offs of an import, are kept. `added` are edges of further types.
+    """
+    ids = {} if origin is None else stored_ids(origin)
+    documents = {} if origin is None else documents_of(origin.path, origin.documents)
+    nodes = {
+        node_type: _node_table(graph, node_type, columns, splits, ids.get(node_type))
+        for node_type in graph.schema.node_types
+    }
+    own = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
+    edges: dict[EdgeType, EdgeTable | EdgeChunks] = {**own, **added}
+    return write_graph(path, nodes, edges, sort_by=sort_by, documents=documents, notice=notice)
+
+
+def _node_table(
+    graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits, ids: Keys | None
+) -> NodeTable:
+    specs = graph.schema.columns.get(node_type, {})
+    return NodeTable(
+        graph.num_nodes(node_type),
+        {name: _sparse(column, specs.get(name)) for name, column in columns.get(node_type, {}).items()},
+        {name: of_split[node_type] for name, of_split in splits.items() if node_type in of_split},
+        {name: spec.num_classes for name, spec in specs.items() if spec.num_classes is not None},
+        ids,
+        [name for name, spec in specs.items() if "float" in spec.dtype and not spec.shape],  # maybe labels
+    )
+
+
+def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTable:
+    csc = graph.csc(edge_type)
+    csc.check()
+    destinations = csc.destinations()
+    given = _given(columns.get(edge_type, {}), graph.schema.columns.get(edge_type, {}))
+    sources = csc.indices.long() if csc.indices.dtype != destinations.dtype else csc.indices
+    return EdgeTable(sources, destinations, given, graph.schema.reverse_of.get(edge_type))
+
+
+def _given(columns: Mapping[str, Tensor], specs: Mapping[str, ColumnSpec]) -> dict[str, Tensor | Quantized]:
+    """Return columns as `write_graph` takes them."""
+    return {name: _quantized(column, specs.get(name)) for name, column in columns.items()}
+
+
+def _sparse(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantized | SparseColumn:
+    if spec is None or spec.sparse_width is None:
+        return _quantized(column, spec)
+    return SparseColumn(column, spec.sparse_width)
+
+
+def _quantized(column: Tensor, spec: ColumnSpec | None) -> Tensor | Quantized:
+    if spec is None or spec.scales is None:
+        return column
+    return Quantized(column, torch.tensor(spec.scales, dtype=torch.float32).view(spec.shape))

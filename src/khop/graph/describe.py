@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.errors import REMEDY
+from khop.graph.atomic import Meter, ProgressCallback
 from khop.graph.layout import edge_array, edge_column, node_column, node_split
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, open_manifest
 from khop.graph.npy import ArrayEntry, file_checksum, map_numpy
-from khop.graph.progress import Meter, ProgressCallback
 from khop.graph.snapshots import current_folder
 from khop.schema import ColumnSpec, EdgeType, NodeType
 

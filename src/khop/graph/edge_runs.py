@@ -1,8 +1,14 @@
-"""Edges of any number, sorted by destination through the disk, within a budget of memory."""
+"""Edges of any number, sorted by destination through the disk, within a budget of memory.
+
+Spilled edges, sorted in memory group by group: consecutive destinations whose edges fit in the budget.
+
+Edges with the same source and destination, reduced to one, within a budget of memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,10 +16,13 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from khop.graph.atomic import in_order
 from khop.graph.npy import STORED
-from khop.graph.parallel_tasks import in_order
-from khop.graph.spill import Field, Ranges, Spill
+from khop.graph.spill import Field, Place, Ranges, Rows, Spill
+from khop.kernels.csc import Csc, build_csc, group_by_destination
+from khop.kernels.edge_arrays import MOST_EDGES, sort_rows, take_rows
 from khop.schema import EdgeType
 
 Times = Literal["column", "given"]
@@ -187,3 +196,266 @@ def _times(chunk: EdgeChunk, plan: EdgePlan) -> npt.NDArray[np.int64]:
 
 def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+LEAST_GROUP = 1 << 10
+_SORT_BYTES = 14  # per edge, besides fields and their sorted copies: scratch of the counting sort
+_ORDER_BYTES = 28  # positions of edges, kept during the sort
+_TIME_BYTES = 36
+_ROW_BYTES = 24
+
+
+@dataclass(frozen=True, eq=False)
+class SortedEdges:
+    """Consecutive edges in their final order, and the degrees of the rows that begin with them."""
+
+    degrees: npt.NDArray[np.int64]
+    fields: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # all but destinations
+
+
+_NO_DEGREES = np.empty(0, np.int64)
+Task = Callable[[], SortedEdges]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Sizes of the groups of one edge type, and the files of rows that had to be divided further."""
+
+    plan: EdgePlan
+    most: int  # edges of a group
+    most_rows: int
+    scratch: Path
+    opened: ExitStack
+
+    @classmethod
+    def of(cls, runs: EdgeRuns, opened: ExitStack) -> Grouping:
+        """Choose groups so that as many as are at work fit in the budget."""
+        row_bytes = runs.spill.row_bytes
+        names = {field.name for field in runs.spill.fields}
+        each = 2 * row_bytes + _SORT_BYTES + (_ORDER_BYTES if POSITION in names else 0)
+        each += _TIME_BYTES if runs.plan.time_field else 0
+        at_work = runs.memory // (runs.threads + 2)
+        most = max(LEAST_GROUP, min(MOST_EDGES - 1, at_work // (2 * each)))
+        return cls(runs.plan, most, max(LEAST_GROUP, at_work // (2 * _ROW_BYTES)), runs.path, opened)
+
+    def tasks(self, spill: Spill) -> Iterator[Task]:
+        """Yield the tasks that sort all edges, in order of their destinations."""
+        ranges, counts = spill.ranges, spill.counts()
+        for first, end in ranges.grouped(counts, self.most, self.most_rows):
+            edges = int(counts[first:end].sum())
+            if edges <= self.most:
+                yield partial(_sorted_group, spill, self.plan, first, end)
+            elif ranges.shift > 0:
+                yield from self.tasks(self.divided(spill, first, DESTINATION, ranges.within(first)))
+            else:
+                yield partial(SortedEdges, np.array([edges]))
+                yield from self._tasks_of_row(spill, first)
+
+    def _tasks_of_row(self, spill: Spill, number: int) -> Iterator[Task]:
+        """Yield the tasks of one destination with more edges than fit: in input order, or by time."""
+        times = self.plan.time_field
+        if not times:
+            yield from self._as_they_lie(spill, number)
+            return
+        by_time = spill
+        if spill.key != times:
+            by_time = self.divided(spill, number, times, _extent(spill, number, times, self.most))
+        counts = by_time.counts()
+        for first, end in by_time.ranges.grouped(counts, self.most, MOST_EDGES**2):
+            if int(counts[first:end].sum()) <= self.most:
+                yield partial(_sorted_by_time, by_time, times, first, end)
+            elif by_time.ranges.shift > 0:
+                finer = self.divided(by_time, first, times, by_time.ranges.within(first))
+                yield from self._tasks_of_row(finer, 0)
+            else:
+                yield from self._as_they_lie(by_time, first)
+
+    def _as_they_lie(self, spill: Spill, number: int) -> Iterator[Task]:
+        for place in spill.runs.places(number, self.most):
+            yield partial(_unsorted, spill, place)
+
+    def divided(self, spill: Spill, number: int, key: str, ranges: Ranges) -> Spill:
+        """Deal the rows of one range to finer ranges, or to ranges of another key, in a file of their own."""
+        finer = self.scratch_spill(spill.fields, key, ranges)
+        for rows in spill.pieces(number, self.most):
+            finer.append(rows)
+        return finer
+
+    def scratch_spill(self, fields: Sequence[Field], key: str, ranges: Ranges) -> Spill:
+        """Return an empty file of rows that ends with this work."""
+        spill = Spill(self.scratch.with_name(f"{self.scratch.name}.divided"), fields, key, ranges)
+        spill.path.unlink()  # the open file remains
+        self.opened.callback(spill.close)
+        return spill
+
+
+def _extent(spill: Spill, number: int, name: str, most: int) -> Ranges:
+    """Return the ranges from the least to the greatest value of a field in one range of rows."""
+    extremes = [(int(rows[name].min()), int(rows[name].max())) for rows in spill.pieces(number, most)]
+    return Ranges.of(min(low for low, _ in extremes), max(high for _, high in extremes) + 1)
+
+
+def _sorted_group(spill: Spill, plan: EdgePlan, first: int, end: int) -> SortedEdges:
+    begin, stop = spill.ranges.begin(first), spill.ranges.begin(end)
+    csc, order = _csc(spill, plan, first, end, begin, stop)
+    fields = {SOURCE: csc.indices.numpy()}
+    degrees = np.diff(csc.indptr.numpy())
+    if order is not None:
+        for each in kept_fields(spill):
+            if each.name != SOURCE:
+                fields[each.name] = take_rows(spill.read(each.name, first, end), order)
+    return SortedEdges(degrees, fields)
+
+
+def _csc(
+    spill: Spill, plan: EdgePlan, first: int, end: int, begin: int, stop: int
+) -> tuple[Csc, npt.NDArray[np.uint32] | None]:
+    """Sort the edges of some ranges; also return their order, if any field follows it."""
+    sources = torch.from_numpy(spill.read(SOURCE, first, end))
+    destinations = torch.from_numpy(spill.read(DESTINATION, first, end) - begin).to(sources.dtype)
+    if len(kept_fields(spill)) == 1:
+        return group_by_destination(sources, destinations, plan.num_sources, stop - begin), None
+    csc, order = build_csc(sources, destinations, plan.num_sources, stop - begin)
+    del sources, destinations
+    if plan.time_field:
+        times = torch.from_numpy(spill.read(plan.time_field, first, end)).long()
+        csc, moved = sort_rows(csc, times[order])
+        order = order[moved]
+    return csc, order.numpy().astype(np.uint32)
+
+
+def kept_fields(spill: Spill) -> list[Field]:
+    """Return the fields that sorted edges have; the row of an edge says its destination."""
+    return [field for field in spill.fields if field.name != DESTINATION]
+
+
+def _sorted_by_time(spill: Spill, times: str, first: int, end: int) -> SortedEdges:
+    order = np.argsort(spill.read(times, first, end), kind="stable").astype(np.uint32)
+    fields = {each.name: take_rows(spill.read(each.name, first, end), order) for each in kept_fields(spill)}
+    return SortedEdges(_NO_DEGREES, fields)
+
+
+def _unsorted(spill: Spill, place: Place) -> SortedEdges:
+    return SortedEdges(
+        _NO_DEGREES, {each.name: spill.read_places(each.name, [place]) for each in kept_fields(spill)}
+    )
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+Int64s = npt.NDArray[np.int64]
+
+
+def without_duplicates(runs: EdgeRuns, opened: ExitStack) -> EdgeRuns:
+    """Return the edges with one of each (source, destination, parts), in a file that `opened` closes.
+
+    "first" and "last" follow the time, then the input. "sum" keeps the last, with the sums of all columns
+    but the time and the plan's `parts`. "refuse" raises ValueError for the first pair.
+    """
+    kept = EdgeRuns(runs.path.with_name(f"{runs.path.name}.single"), runs.plan, runs.memory, runs.threads)
+    opened.callback(kept.close)
+    grouping = Grouping.of(runs, opened)
+    for rows in _reduced(grouping, runs.spill, runs.count):
+        kept.spill.append(rows)
+        kept.count += len(rows[SOURCE])
+    return kept
+
+
+def _reduced(grouping: Grouping, spill: Spill, count: int) -> Iterator[Arrays]:
+    ranges, counts = spill.ranges, spill.counts()
+    for first, end in ranges.grouped(counts, grouping.most, grouping.most_rows):
+        if int(counts[first:end].sum()) <= grouping.most:
+            yield reduced(_read(spill, first, end), grouping.plan)
+        elif ranges.shift > 0:
+            finer = grouping.divided(spill, first, DESTINATION, ranges.within(first))
+            yield from _reduced(grouping, finer, count)
+        else:
+            yield from _reduced_row(grouping, spill, first, count)
+
+
+def _reduced_row(grouping: Grouping, spill: Spill, number: int, count: int) -> Iterator[Arrays]:
+    """Yield what remains of one destination with more edges than fit, in order of the input.
+
+    Its edges are reduced by ranges of sources, and then brought back into order by ranges of positions. Only
+    the edges of one pair have to fit in memory.
+    """
+    by_position = grouping.scratch_spill(spill.fields, POSITION, Ranges.of(0, count))
+    by_source = grouping.divided(spill, number, SOURCE, Ranges.of(0, grouping.plan.num_sources))
+    for rows in _groups(grouping, by_source):
+        by_position.append(reduced(rows, grouping.plan))
+    for rows in _groups(grouping, by_position):
+        yield _taken(rows, np.argsort(rows[POSITION]))
+
+
+def _groups(grouping: Grouping, spill: Spill) -> Iterator[Arrays]:
+    """Yield the rows of a file by its key, as many at a time as fit, or those of one value."""
+    counts = spill.counts()
+    for first, end in spill.ranges.grouped(counts, grouping.most, 1 << 62):
+        if int(counts[first:end].sum()) > grouping.most and spill.ranges.shift > 0:
+            yield from _groups(
+                grouping, grouping.divided(spill, first, spill.key, spill.ranges.within(first))
+            )
+        else:
+            yield _read(spill, first, end)
+
+
+def _read(spill: Spill, first: int, end: int) -> Arrays:
+    return {field.name: spill.read(field.name, first, end) for field in spill.fields}
+
+
+def reduced(rows: Rows, plan: EdgePlan) -> Arrays:
+    """Return one edge of each pair and part, in the order of the input."""
+    times = [rows[plan.time_field]] if plan.time_field else []
+    parts = [np.searchsorted(bounds, rows[name], "right") for name, bounds in plan.parts.items() if bounds]
+    keys = (*parts, rows[SOURCE], rows[DESTINATION])
+    order = np.lexsort((rows[POSITION], *times, *keys))
+    begins = np.ones(len(order), bool)
+    begins[1:] = np.logical_or.reduce([key[order[1:]] != key[order[:-1]] for key in keys])
+    firsts = np.flatnonzero(begins)
+    kept = _REDUCE[plan.duplicates](rows, order, firsts, plan)
+    return _taken(kept, np.argsort(kept[POSITION]))
+
+
+def _first(rows: Rows, order: Int64s, firsts: Int64s, plan: EdgePlan) -> Arrays:
+    return _taken(rows, order[firsts])
+
+
+def _last(rows: Rows, order: Int64s, firsts: Int64s, plan: EdgePlan) -> Arrays:
+    return _taken(rows, order[np.append(firsts[1:], len(order))[: len(firsts)] - 1])
+
+
+def _sum(rows: Rows, order: Int64s, firsts: Int64s, plan: EdgePlan) -> Arrays:
+    kept = _last(rows, order, firsts, plan)
+    pair = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
+    for name in plan.columns:
+        if name == plan.time_field or name in plan.parts:
+            continue
+        values = rows[name][order]
+        wide = np.float64 if np.issubdtype(values.dtype, np.floating) else np.int64
+        sums = np.zeros((len(firsts), *values.shape[1:]), wide)
+        np.add.at(sums, pair, values)  # one after the other: the order of a sum of floats is part of it
+        kept[name] = sums.astype(values.dtype)
+    return kept
+
+
+def _refuse(rows: Rows, order: Int64s, firsts: Int64s, plan: EdgePlan) -> Arrays:
+    if len(firsts) == len(order):
+        return dict(rows)
+    twice = np.setdiff1d(np.arange(len(order)), firsts)[0]
+    one, other = sorted(int(rows[POSITION][order[at]]) for at in (twice - 1, twice))
+    source, destination = int(rows[SOURCE][order[twice]]), int(rows[DESTINATION][order[twice]])
+    raise ValueError(
+        f"edge type {plan.edge_type}: edges {one:,} and {other:,} both lead from node {source} to node "
+        f'{destination}; remove one, or set duplicates = "keep", "first", "last" or "sum"'
+    )
+
+
+_REDUCE: dict[str, Callable[[Rows, Int64s, Int64s, EdgePlan], Arrays]] = {
+    "first": _first,
+    "last": _last,
+    "sum": _sum,
+    "refuse": _refuse,
+}
+
+
+def _taken(rows: Rows, order: Int64s) -> Arrays:
+    return {name: values[order] for name, values in rows.items()}

@@ -1,24 +1,43 @@
-"""An open graph folder: types are known at once, arrays are mapped on first use."""
+"""An open graph folder: types are known at once, arrays are mapped on first use.
+
+Columns of a graph folder, mapped for gathering rows by id.
+
+Mapped arrays for reads of single rows.
+
+JSON documents of a graph folder: small files beside the arrays, with their checksums in graph.json.
+
+The record that `khop import` writes into a graph folder: encoders, classes, unit of times and cut-offs.
+
+The record of a standard set in a graph folder: its name, tasks and published result.
+
+Refuse to copy damaged data: arrays are compared with their checksums before they are copied.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from threading import Lock
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from khop.arguments import path_of
 from khop.errors import REMEDY
 from khop.graph import layout
+from khop.graph.atomic import Meter, ProgressCallback, naming
 from khop.graph.manifest import Contents, Manifest, open_manifest
-from khop.graph.npy import ArrayEntry, map_array
+from khop.graph.npy import ArrayEntry, file_checksum, flush, map_array, map_pages, torch_dtype
 from khop.graph.snapshots import current_folder, folder_with
-from khop.kernels.checks import check_ids
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, check_ids
+from khop.kernels.gather import RowFile
+from khop.kernels.memory import expect_sparse_reads, free_memory_bytes
 from khop.schema import EdgeType, NodeType, Schema
 
 ORIGINAL_ID = "original_id"
@@ -219,3 +238,209 @@ def _opened_again(path: Path, contents: Contents, fingerprint: str) -> GraphFold
             f"{fingerprint[:16]} was erased; open it again"
         )
     return folder
+
+
+def map_sparse_array(path: Path, entry: ArrayEntry) -> Tensor:
+    """Map an array for reads of single rows from a file larger than memory; else like `map_array`.
+
+    Sequential reads are slow: the kernel does no read-ahead.
+    """
+    array, pages = map_pages(path, entry)
+    if pages is not None:
+        expect_sparse_reads(array, pages)
+    return array
+
+
+ColumnFiles = Mapping[NodeType | EdgeType, Mapping[str, str]]  # files relative to the folder, by column
+Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+ON_DISK, IN_MEMORY = "disk", "host"  # places of columns; others are mapped
+
+
+def feature_columns(folder: GraphFolder, room_bytes: int | None = None) -> Columns:
+    """Return every column that is present, by type, mapped.
+
+    The columns of `large_columns` are mapped for reads of single rows.
+    """
+    sparse = large_columns(folder, room_bytes)
+    return {
+        type_: {
+            name: map_sparse_array(folder.path / file, folder.arrays[file])
+            if name in sparse.get(type_, {})
+            else folder.array(file)
+            for name, file in of_type.items()
+        }
+        for type_, of_type in column_files(folder).items()
+    }
+
+
+def disk_columns(
+    folder: GraphFolder, places: Mapping[str, str] | None = None, room_bytes: int | None = None
+) -> Mapping[NodeType | EdgeType, Mapping[str, RowFile]]:
+    """Open the files of the columns that `places` keeps on disk by name, and of the large ones it lacks."""
+    places, large = places or {}, large_columns(folder, room_bytes)
+    return {
+        t: {
+            name: _row_file(folder, file)
+            for name, file in of_type.items()
+            if places.get(name, ON_DISK if name in large[t] else "") == ON_DISK
+        }
+        for t, of_type in column_files(folder).items()
+    }
+
+
+def copied_columns(columns: Columns, places: Mapping[str, str]) -> Columns:
+    """Return columns with copies of the node columns that `places` keeps in memory by name."""
+    return {
+        t: {
+            name: column.clone() if isinstance(t, str) and places.get(name) == IN_MEMORY else column
+            for name, column in of_type.items()
+        }
+        for t, of_type in columns.items()
+    }
+
+
+def column_files(folder: GraphFolder) -> ColumnFiles:
+    """Return the file of every column that is present, by type."""
+    return {
+        type_: {name: file for name, file in of_type.items() if file in folder.arrays}
+        for type_, of_type in folder.manifest.column_files().items()
+    }
+
+
+def large_columns(folder: GraphFolder, room_bytes: int | None = None) -> ColumnFiles:
+    """Return the largest columns; the rest of the folder, with all edges, fits in `room_bytes`.
+
+    The default is three quarters of the memory that this process may still take.
+    """
+    room_bytes = free_memory_bytes() // 4 * 3 if room_bytes is None else room_bytes
+    files = column_files(folder)
+    large = _too_large(
+        folder.arrays, [file for of_type in files.values() for file in of_type.values()], room_bytes
+    )
+    return {t: {name: file for name, file in of.items() if file in large} for t, of in files.items()}
+
+
+def _too_large(arrays: Mapping[str, ArrayEntry], columns: Collection[str], room_bytes: int) -> set[str]:
+    """Return the largest columns; without them the rest of the arrays fits in `room_bytes`."""
+    excess = sum(entry.data_bytes for entry in arrays.values()) - room_bytes
+    too_large = set()
+    for file in sorted(columns, key=lambda file: (-arrays[file].data_bytes, file)):
+        if excess <= 0:
+            break
+        too_large.add(file)
+        excess -= arrays[file].data_bytes
+    return too_large
+
+
+def _row_file(folder: GraphFolder, file: str) -> RowFile:
+    entry = folder.arrays[file]
+    header = entry.bytes - entry.data_bytes
+    return RowFile.open(folder.path / file, header, entry.shape[0], entry.shape[1:], torch_dtype(entry.dtype))
+
+
+def write_documents(folder: Path, documents: Mapping[str, bytes]) -> dict[str, str]:
+    """Write documents and flush them to disk; return the sha256 of each by name."""
+    digests = {}
+    for name, content in documents.items():
+        if Path(name).name != name or not name.endswith(".json"):
+            raise ValueError(f"document {name!r}: must be the name of a .json file, without folders")
+        with naming(folder / name), (folder / name).open("wb") as file:
+            file.write(content)
+            flush(file)
+        digests[name] = hashlib.sha256(content).hexdigest()
+    return digests
+
+
+def read_document(folder: Path, name: str, sha256: str) -> Any:  # noqa: ANN401
+    """Return the values of a document; ValueError if it is missing or differs from its checksum."""
+    return json.loads(document_bytes(folder, name, sha256))
+
+
+def document_bytes(folder: Path, name: str, sha256: str) -> bytes:
+    """Return the content of a document; ValueError if it is missing or differs from its checksum."""
+    path = folder / name
+    if not path.is_file():
+        raise ValueError(f"{path}: is missing; {REMEDY}")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{path}: checksum differs from graph.json; {REMEDY}")
+    return content
+
+
+def documents_of(folder: Path, sha256: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the contents of documents by name, to write them again beside a changed graph."""
+    return {name: document_bytes(folder, name, digest) for name, digest in sha256.items()}
+
+
+DOCUMENT = "import.json"
+LATER = "later"  # key of the record of later data: the encoders and the rows of its tables
+
+
+@dataclass(frozen=True)
+class TimeCutOffs:
+    """The first times of validation and of test, in the unit of the graph."""
+
+    val: int
+    test: int
+
+
+def import_record(folder: Folder) -> Mapping[str, Any]:
+    """Return the record of a graph folder, whole or partitioned, or {} if it has none.
+
+    ValueError if it is damaged.
+    """
+    if DOCUMENT not in folder.documents:
+        return {}
+    refuse_replaced(folder)
+    found: Mapping[str, Any] = read_document(folder.path, DOCUMENT, folder.documents[DOCUMENT])
+    return found
+
+
+def recorded_cut_offs(folder: Folder) -> TimeCutOffs | None:
+    """Return the cut-offs that a graph folder, whole or partitioned, records; None if it records none."""
+    found = import_record(folder).get("time_split")
+    return None if found is None else TimeCutOffs(int(found["val"]), int(found["test"]))
+
+
+STANDARD_SET = "set.json"
+
+
+def standard_set(folder: Folder) -> Mapping[str, Any]:
+    """Return the record of a graph folder, or {} if it is no standard set. ValueError if it is damaged."""
+    if STANDARD_SET not in folder.documents:
+        return {}
+    refuse_replaced(folder)
+    found: Mapping[str, Any] = read_document(folder.path, STANDARD_SET, folder.documents[STANDARD_SET])
+    return found
+
+
+_THREADS = 2  # sha256 runs without the GIL
+
+
+def refuse_damage(folder: Folder, notice: ProgressCallback | None = None) -> None:
+    """Raise ValueError that names the first file of a graph with a wrong checksum.
+
+    Reads each primary array once. Arrays that are not on this machine are skipped.
+    """
+    arrays = folder.arrays
+    meter, lock = Meter(sum(entry.bytes for entry in arrays.values()), notice), Lock()
+
+    def read(file: str, size: int) -> None:
+        with lock:
+            meter.at(f"checking {file}", size)
+
+    refuse_replaced(folder)
+
+    def checksum(file: str) -> str:
+        return file_checksum(folder.path / file, partial(read, file))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = zip(sorted(arrays), pool.map(checksum, sorted(arrays)), strict=True)
+        damaged = next((file for file, sha256 in found if sha256 != arrays[file].sha256), None)
+        if damaged is not None:
+            refuse_replaced(folder)
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise ValueError(
+                f"{folder.path / damaged}: checksum differs; {REMEDY}. "
+                f"`khop verify {folder.path}` lists all that is damaged"
+            )

@@ -1,4 +1,7 @@
-"""Arrays written into a graph folder piece by piece, with their entries for graph.json."""
+"""Arrays written into a graph folder piece by piece, with their entries for graph.json.
+
+Arrays of a graph that another graph shares.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.graph.atomic import naming
+from khop.graph.atomic import Meter, naming
+from khop.graph.folder import GraphFolder
 from khop.graph.npy import STORED, ArrayEntry, array_header, flush, unchecked_entry, write_array
-from khop.graph.progress import Meter
+from khop.graph.snapshots import link_files
 
 
 @dataclass(frozen=True)
@@ -102,3 +106,10 @@ class ArrayWriter:
         with naming(self._path):
             while len(block):
                 block = block[os.write(self._file.fileno(), block) :]
+
+
+def share_files(base: GraphFolder, out: FolderWriter, files: Iterable[str]) -> None:
+    """Take arrays of a graph as they are into a folder under construction, with their entries."""
+    names = list(files)
+    link_files(base.path, out.folder, names)
+    out.arrays.update({file: base.arrays[file] for file in names})

@@ -1,18 +1,28 @@
-"""User arrays, torch or NumPy, as NumPy arrays; their checks name the faulty value."""
+"""User arrays, torch or NumPy, as NumPy arrays; their checks name the faulty value.
+
+Checks that span several arrays: the splits of a node type, and edge types and their reverses.
+
+Sparse columns, such as bags of words, as `write_graph` takes them.
+
+Float columns as int8 with scales: a gather reads a quarter of the bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.arguments import instance_of, whole_number
 from khop.graph.npy import STORED, row_chunks
-from khop.schema import check_width
+from khop.kernels.lazy_rows import packed
+from khop.schema import EdgeType, NodeType, check_width
 
 Array = Tensor | npt.NDArray[Any]
 _BFLOAT16_EXPONENT = 0x7F80
@@ -166,3 +176,332 @@ def _shown(value: np.generic, dtype: str) -> str:
     if dtype == "bfloat16":
         return str(torch.tensor(int(value), dtype=torch.uint16).view(torch.bfloat16).item())
     return str(value.item())
+
+
+_PAIRS_AT_ONCE = 1 << 20
+
+
+def split_group(name: str) -> str:
+    """Return the part of a split's name after the first dot.
+
+    "train.3" and "val.3" belong to one group, and so do "train" and "val".
+    """
+    return name.partition(".")[2]
+
+
+def splits_of_masks(
+    masks: Mapping[str, Tensor], node_type: NodeType, splits: dict[str, dict[NodeType, Tensor]]
+) -> None:
+    """Add the marked nodes of masks to `splits`. A split without nodes is left out, with a warning."""
+    for name, mask in masks.items():
+        if bool(mask.any()):
+            splits.setdefault(name, {})[node_type] = mask.nonzero().view(-1)
+        else:
+            said = f"the mask of {name!r} marks no {node_type!r} node: the split is left out"
+            warnings.warn(said, stacklevel=4)
+
+
+def check_splits(splits: Mapping[str, Given], count: int, nodes: str) -> None:
+    """Raise ValueError unless each split has distinct ids of `nodes` and splits of one group are disjoint."""
+    names = list(splits)
+    taken: dict[str, npt.NDArray[np.int16]] = {}  # group -> the number of each node's split, or 0
+    for number, (name, ids) in enumerate(splits.items(), start=1):
+        if len(ids) == 0:
+            raise ValueError(f"{ids.name} is empty; leave the split out or give it nodes")
+        ids.check_ids(count, nodes, "drop the id or raise the count")
+        split_of = taken.setdefault(split_group(name), np.zeros(count, np.int16))
+        before = split_of[ids.values]
+        if before.any():
+            at = int(np.argmax(before != 0))
+            other = names[before[at] - 1]
+            raise ValueError(
+                f"{ids.name}[{at}] is {ids.values[at]}: the node is in split {other!r} too; drop it in one, "
+                f"or put the split in another group by its name, such as '{name}.b'"
+            )
+        split_of[ids.values] = number
+        if np.count_nonzero(split_of == number) != len(ids):
+            at = _first_repeated(ids.values)
+            raise ValueError(
+                f"{ids.name}[{at}] is {ids.values[at]}: that node is in the split already; drop one"
+            )
+
+
+def checked_reverses(
+    claimed: Mapping[EdgeType, EdgeType], edges: Mapping[EdgeType, tuple[Given, Given]]
+) -> dict[EdgeType, EdgeType]:
+    """Return `claimed` with both directions.
+
+    ValueError unless the edges of each type are the edges of its reverse in the opposite direction.
+    """
+    reverses = dict(claimed)
+    for edge_type, reverse in claimed.items():
+        if reverse not in edges:
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: no such edge type; there are {list(edges)}"
+            )
+        if (edge_type[0], edge_type[2]) != (reverse[2], reverse[0]):
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: it must lead from destination to source"
+            )
+        if reverses.setdefault(reverse, edge_type) != edge_type:
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}, whose reverse is {reverses[reverse]}; name one"
+            )
+        if not are_reverses(edges[edge_type], edges[reverse]):
+            counts = [len(edges[one][0]) for one in (edge_type, reverse)]
+            raise ValueError(
+                f"edge type {edge_type}: reverse_of {reverse}: some edge has no reverse there "
+                f"({counts[0]:,} and {counts[1]:,} edges); add it, or leave reverse_of out"
+            )
+    return reverses
+
+
+def are_reverses(edges: tuple[Given, Given], others: tuple[Given, Given]) -> bool:
+    """Return True if `others` are the same edges in the opposite direction, in any order."""
+    (sources, destinations), (others_sources, others_destinations) = edges, others
+    return len(sources) == len(others_sources) and _digest(sources, destinations) == _digest(
+        others_destinations, others_sources
+    )
+
+
+def _first_repeated(ids: npt.NDArray[np.integer]) -> int:
+    first = np.zeros(len(ids), bool)
+    first[np.unique(ids, return_index=True)[1]] = True
+    return int(np.argmin(first))
+
+
+def _digest(first: Given, second: Given) -> int:
+    """Return a digest of the pairs that does not depend on their order.
+
+    Different pairs collide with probability 2^-64. Sorting the pairs instead would need more memory.
+    """
+    total = 0
+    for start in range(0, len(first), _PAIRS_AT_ONCE):
+        pairs = slice(start, start + _PAIRS_AT_ONCE)
+        mixed = first.values[pairs].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed += second.values[pairs].astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(factor)
+        total += int(mixed.sum())
+    return total % (1 << 64)
+
+
+_ENTRY_BYTES, _NUMBER_BYTES = 8, 4  # an index and a value; a float32
+_MOST_WIDTH = (1 << 31) - 1  # indices are int32
+
+
+class CsrMatrix(Protocol):
+    """A sparse matrix of SciPy."""
+
+    def tocsr(self) -> Any:  # noqa: ANN401
+        """Return the matrix with rows of (index, value)."""
+        ...
+
+
+SparseMatrix = Tensor | CsrMatrix  # torch.sparse_csr, or a sparse matrix of SciPy
+
+
+@dataclass(frozen=True, eq=False)
+class SparseColumn:
+    """A column of rows with few entries. `write_graph` takes it, or the matrix itself, in place of an array.
+
+    Rows are stored with room for the longest one. Entries are in ascending order of the index, without
+    zeros.
+    """
+
+    values: Tensor  # int32 (rows, 2, longest): indices, and float32 values as bits; unused room is 0
+    width: int  # numbers of a row
+
+    def __post_init__(self) -> None:
+        instance_of("values", self.values, Tensor, "must be a tensor of int32, as SparseColumn.of gives it")
+        whole_number("width", self.width, 1, _MOST_WIDTH)
+        if self.values.dtype != torch.int32 or self.values.dim() != 3 or self.values.shape[1] != 2:
+            raise ValueError(
+                f"values are {self.values.dtype} {tuple(self.values.shape)}: must be int32 (rows, 2, entries)"
+                ", as SparseColumn.of gives them"
+            )
+
+    @classmethod
+    def of(cls, matrix: SparseMatrix, most: int | None = None) -> SparseColumn:
+        """Make a column of a sparse matrix (rows, width), of SciPy or `torch.sparse_csr`.
+
+        Values are stored as float32; entries at the same place are added up. `most` keeps that number of
+        entries of a row, the largest in magnitude, the first among equal ones. ValueError if a row is so long
+        that a dense column would take less.
+        """
+        return _column(matrix, "the sparse column", most)
+
+
+def sparse_column(matrix: SparseMatrix, name: str) -> SparseColumn:
+    """Make a column of a sparse matrix with its name for errors."""
+    return _column(matrix, name, None)
+
+
+def is_sparse(column: object) -> TypeGuard[SparseMatrix]:
+    """Return True for a sparse matrix of SciPy or torch."""
+    if isinstance(column, Tensor):
+        return column.layout == torch.sparse_csr
+    return hasattr(column, "tocsr") and len(getattr(column, "shape", ())) == 2
+
+
+def check_sparse(given: Given, width: int) -> None:
+    """Raise ValueError unless each entry of a stored column has an index below `width` and a finite value."""
+    if given.dtype != "int32" or given.values.ndim != 3 or given.values.shape[1] != 2:
+        raise ValueError(f"{given.name} is {given.dtype} of shape {given.values.shape}: no sparse column")
+    reason = f"no index of a row of {width:,} numbers, or no finite value"
+    given.refuse(lambda rows: _faults(rows, width), reason)
+
+
+def _faults(rows: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.bool_]:
+    values = np.ascontiguousarray(rows[:, 1]).view(np.float32)
+    return np.stack([(rows[:, 0] < 0) | (rows[:, 0] >= width), ~np.isfinite(values)], axis=1)
+
+
+def _column(matrix: SparseMatrix, name: str, most: int | None) -> SparseColumn:
+    if not is_sparse(matrix):
+        raise ValueError(
+            f"{name} is a {type(matrix).__name__}: give a torch.sparse_csr tensor or a sparse matrix of SciPy"
+            ", of two dimensions"
+        )
+    (count, width), indptr, indices, values = _arrays(matrix)
+    if not 1 <= width <= _MOST_WIDTH:
+        raise ValueError(f"{name} has rows of {width:,} numbers: must be 1 to {_MOST_WIDTH:,}")
+    _check(name, width, indices, values)
+    rows = np.repeat(np.arange(count), np.diff(indptr))
+    rows, indices, values = _summed(rows, indices, values.astype(np.float64))
+    if most is not None:
+        kept = _largest(rows, indices, values, whole_number("most", most, 1))
+        rows, indices, values = rows[kept], indices[kept], values[kept]
+    counts = np.bincount(rows, minlength=count)
+    longest = max(1, int(counts.max(initial=0)))
+    if longest > 1 and longest * _ENTRY_BYTES > width * _NUMBER_BYTES:
+        raise ValueError(
+            f"{name}: row {int(counts.argmax())} has {longest:,} entries of {width:,}, and rows are stored "
+            "with room for the longest: give a dense array, or the largest entries of each row, "
+            "khop.SparseColumn.of(matrix, most=...)"
+        )
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+    return SparseColumn(packed(offsets, torch.from_numpy(indices), torch.from_numpy(values), longest), width)
+
+
+def _arrays(
+    matrix: SparseMatrix,
+) -> tuple[tuple[int, int], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return shape, indptr, indices and values."""
+    if isinstance(matrix, Tensor):
+        given = matrix.detach().cpu()
+        values = given.values()
+        wide = values.to(torch.float64) if values.dtype == torch.bfloat16 else values
+        arrays = (given.crow_indices(), given.col_indices(), wide)
+        indptr, indices, numbers = (array.numpy() for array in arrays)
+        return (int(given.shape[0]), int(given.shape[1])), indptr, indices, numbers
+    csr = matrix.tocsr()
+    return (int(csr.shape[0]), int(csr.shape[1])), csr.indptr, csr.indices, csr.data
+
+
+def _check(name: str, width: int, indices: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+    if values.ndim != 1 or values.dtype.kind not in "iufb":
+        raise ValueError(f"{name} has values of {values.dtype} {values.shape}: must be one number per entry")
+    bad = np.flatnonzero((indices < 0) | (indices >= width))
+    if len(bad):
+        raise ValueError(f"{name}: entry {bad[0]} has index {indices[bad[0]]}: must be 0 to {width - 1}")
+    with np.errstate(over="ignore"):
+        bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
+    if len(bad):
+        raise ValueError(
+            f"{name}: entry {bad[0]} is {values[bad[0]]}: not a finite number; replace it, for example by 0"
+        )
+
+
+def _summed(
+    rows: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the entries in order of row and index, equal places added up, without zeros."""
+    order = np.lexsort((indices, rows))
+    rows, indices, values = rows[order], indices[order], values[order]
+    starts = np.flatnonzero(np.diff(rows, prepend=-1) | np.diff(indices, prepend=-1))
+    if len(starts) < len(rows):
+        rows, indices, values = rows[starts], indices[starts], np.add.reduceat(values, starts)
+    kept = values.astype(np.float32) != 0
+    return rows[kept], indices[kept], values[kept].astype(np.float32)
+
+
+def _largest(
+    rows: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any], most: int
+) -> npt.NDArray[Any]:
+    """Return the positions of each row's `most` largest entries, ascending."""
+    order = np.lexsort((indices, -np.abs(values), rows))
+    counts = np.bincount(rows)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(order[place < most])
+
+
+LARGEST = 127  # of int8, on both sides of 0
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A column that represents `values * scales`. `write_graph` takes it in place of an array."""
+
+    values: Tensor  # int8 (rows, ...)
+    scales: Tensor  # float32, of a row's shape
+
+    def __post_init__(self) -> None:
+        instance_of("values", self.values, Tensor, "must be a tensor of int8, as khop.quantize gives it")
+        instance_of("scales", self.scales, Tensor, "must be a tensor of float32, as khop.quantize gives it")
+        given = (self.values.dtype, self.scales.dtype, tuple(self.scales.shape))
+        wanted = (torch.int8, torch.float32, tuple(self.values.shape[1:]))
+        if given != wanted:
+            raise ValueError(f"(values, scales, shape of scales) are {given}: must be {wanted}")
+
+
+def quantize(column: Array) -> Quantized:
+    """Round each number to int8, with one scale per column.
+
+    The error is at most 1/254 of the column's largest number. The column is float, (rows, ...). ValueError
+    for NaN, infinity, and numbers outside of float32's range. Needs additional memory: a quarter of the
+    column as float32.
+    """
+    given = Given.of(column, "the column to quantize")
+    if "float" not in given.dtype:
+        raise ValueError(f"{given.name} is {given.dtype}: integers are stored as they are")
+    given.check_finite()
+    largest = np.zeros(given.values.shape[1:], np.float32)
+    for start, rows in row_chunks(given.values):
+        if given.dtype == "float64":
+            _check_range(given.name, start, rows)
+        np.maximum(largest, np.abs(_float32(rows, given.dtype)).max(axis=0), out=largest)
+    scales = _scales(largest)
+    values = np.empty(given.values.shape, np.int8)
+    for start, rows in row_chunks(given.values):
+        nearest = np.rint(_float32(rows, given.dtype) / scales)
+        values[start : start + len(rows)] = np.clip(nearest, -LARGEST, LARGEST)
+    return Quantized(torch.from_numpy(values), torch.from_numpy(scales))
+
+
+def _scales(largest: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return scales above 0 by which no number that is read exceeds float32."""
+    scales = np.asarray(largest / np.float32(LARGEST))
+    with np.errstate(over="ignore"):
+        is_above = ~np.isfinite(scales * np.float32(LARGEST))
+    lower = np.where(is_above, np.nextafter(scales, np.float32(0)), scales)
+    return np.where(scales > 0, lower, np.float32(1))
+
+
+def _check_range(name: str, start: int, rows: npt.NDArray[Any]) -> None:
+    """Raise ValueError, naming the first one, if a number of float64 is too large for float32."""
+    wrong = np.argwhere(np.abs(rows) > np.finfo(np.float32).max)
+    if len(wrong):
+        first = tuple(wrong[0].tolist())
+        raise ValueError(
+            f"{name}: {rows[first]} in row {start + first[0]} is outside of float32's range, up to 3.4e38, "
+            "in which quantized columns are read; scale the column, or write it as float64"
+        )
+
+
+def _float32(rows: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """Return a chunk as float32. bfloat16 comes as uint16 bits, the upper half of a float32."""
+    if dtype == "bfloat16":
+        return (rows.astype(np.uint32) << 16).view(np.float32)
+    return rows.astype(np.float32)

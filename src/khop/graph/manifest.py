@@ -14,8 +14,7 @@ from typing import Any
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED, naming
-from khop.graph.expected import ID_ARRAYS, ID_DTYPES, Expected
-from khop.graph.npy import STORED, ArrayEntry, file_problem, flush
+from khop.graph.npy import ID_ARRAYS, ID_DTYPES, STORED, ArrayEntry, Expected, file_problem, flush
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, check_width
 
 FORMAT = "khop-graph"

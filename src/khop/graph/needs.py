@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from khop.draw import DrawnNegatives
-from khop.rules.rule import Need as RuleNeed
+from khop.graph.rule import Need as RuleNeed
 from khop.schema import EdgeType
 
 

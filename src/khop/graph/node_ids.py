@@ -1,23 +1,33 @@
-"""The users' own ids of nodes, as a mapped index in the graph folder."""
+"""The users' own ids of nodes, as a mapped index in the graph folder.
+
+Ids of nodes, looked up by node: the users' own, or those from before nodes were renumbered.
+
+The users' names in a graph: ids of nodes, class names and units of labels.
+
+The users' ids of nodes, as they are given in Python.
+
+Nodes of later data in the graph that they are joined to, by the users' ids.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.folder import Folder, refuse_replaced
+from khop.graph.folder import DOCUMENT, LATER, Folder, import_record, refuse_replaced
 from khop.graph.manifest import Manifest
 from khop.graph.npy import ArrayEntry, map_numpy
-from khop.kernels.id_table import Int64s, Keys, StringKeys
-from khop.kernels.key_index import KeyIndex
+from khop.kernels.id_table import Int64s, KeyIndex, Keys, Kind, StringKeys, id_table, keys_at
 from khop.schema import NodeType
 
 STRING, INTEGER = "string", "int64"
@@ -127,3 +137,167 @@ def _kind(arrays: Mapping[str, ArrayEntry], node_type: NodeType) -> str:
     """Return the kind of the stored ids of a type; "" if none are stored."""
     first = {"bytes": STRING, "keys": INTEGER}
     return next((kind for name, kind in first.items() if layout.node_ids(node_type, name) in arrays), "")
+
+
+class IdsByNode(Protocol):
+    """Implementers have an id for each node of a type, in memory, in files or on servers."""
+
+    @property
+    def kind(self) -> Kind:
+        """Type of the ids: text or integers."""
+        ...
+
+    def at(self, nodes: Tensor) -> Keys:
+        """Return the ids of some nodes, int64 (n), in their order. Takes memory for these alone."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class IdsHere:
+    """Ids in the memory of this process, or mapped from a file."""
+
+    keys: Keys  # by node
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def kind(self) -> Kind:
+        """Type of the ids."""
+        return "string" if isinstance(self.keys, StringKeys) else "int64"
+
+    def at(self, nodes: Tensor) -> Keys:
+        """Return the ids of some nodes."""
+        return keys_at(self.keys, nodes.numpy())
+
+
+LABEL = "label"  # the column of labels that an import writes
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The users' names by node type, for the types that have them."""
+
+    ids: Mapping[NodeType, IdsByNode] = field(default_factory=dict)
+    labels: Mapping[NodeType, Mapping[str, Any]] = field(default_factory=dict)  # as import.json has them
+    original_ids: Mapping[NodeType, IdsByNode] = field(default_factory=dict)  # before nodes were renumbered
+
+    @classmethod
+    def of(cls, folder: Folder | None) -> Names:
+        """Return the names that a graph folder stores, mapped; None: there are no names."""
+        if folder is None:
+            return cls()
+        ids = {t: IdsHere(keys) for t, keys in stored_ids(folder).items()}
+        originals = {t: folder.original_ids(t) for t in folder.schema.node_types}
+        renumbered = {t: IdsHere(of_type.numpy()) for t, of_type in originals.items() if of_type is not None}
+        return cls(ids, label_records(folder), renumbered)
+
+
+def label_records(folder: Folder) -> dict[NodeType, Mapping[str, Any]]:
+    """Return what an import has recorded of the labels, by node type: class names and units."""
+    nodes: Mapping[NodeType, Mapping[str, Any]] = import_record(folder).get("nodes", {})
+    return {t: of_type[LABEL] for t, of_type in nodes.items() if LABEL in of_type}
+
+
+GivenIds = Sequence[str] | npt.NDArray[Any] | Tensor | StringKeys
+_INDEX_BYTES = 12  # per key: its row, its tag, its share of the buckets
+
+
+def given_ids(ids: GivenIds, where: str) -> Keys:
+    """Return ids as keys; ValueError unless they are text or integers of 64 bits."""
+    if isinstance(ids, StringKeys):
+        return ids
+    values = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else _array(ids)
+    if values.ndim != 1:
+        raise ValueError(f"{where}: ids have shape {values.shape}: give one per node")
+    if np.issubdtype(values.dtype, np.integer) and np.can_cast(values.dtype, np.int64):
+        return np.ascontiguousarray(values, np.int64)
+    texts = values.tolist()
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"{where}: ids[{row}] is {text!r}: ids are text or integers of 64 bits")
+    return StringKeys.of(texts)
+
+
+def _array(ids: Any) -> npt.NDArray[Any]:  # noqa: ANN401
+    """Return ids as an array. NumPy's own arrays of text would drop NULs at the end of an id."""
+    is_text = isinstance(ids, list | tuple) and len(ids) > 0 and isinstance(ids[0], str)
+    return np.array(ids, object) if is_text else np.asarray(ids)
+
+
+def kind_of(keys: Keys) -> Kind:
+    """Return the kind of keys, as graph.json names it."""
+    return "string" if isinstance(keys, StringKeys) else "int64"
+
+
+def check_distinct(keys: Keys, count: int, where: str) -> None:
+    """Raise ValueError unless there is one key per node, and no key twice."""
+    if len(keys) != count:
+        raise ValueError(f"{where} has {count:,} nodes and {len(keys):,} ids; give one id per node")
+    table = id_table(kind_of(keys), count)
+    second = table.append(keys)
+    if second >= 0:
+        first = int(table.find(keys[second : second + 1])[0])
+        shown = keys[second : second + 1].strings()[0] if isinstance(keys, StringKeys) else int(keys[second])
+        raise ValueError(
+            f"{where}: ids[{second}] is {shown!r}, and so is ids[{first}]: an id names one node; remove one"
+        )
+
+
+def index_bytes(keys: Keys) -> int:
+    """Return the bytes of the keys and their index on disk, about."""
+    return keys.nbytes + _INDEX_BYTES * len(keys)
+
+
+def check_encoders(base: Folder, later: Folder) -> Mapping[str, Any]:
+    """Return the record of later data; ValueError unless they have the encoders of a graph."""
+    record = import_record(later).get(LATER)
+    if record is None:
+        raise ValueError(
+            f"{later.path}: is no later data; import its tables with the encoders of the run: khop import "
+            "SPEC.toml OUT --encoders RUN"
+        )
+    if base.documents.get(DOCUMENT) != record["encoders"]:
+        raise ValueError(
+            f"{later.path}: has other encoders than {base.path}, the graph of the run; import it again with "
+            "--encoders RUN"
+        )
+    found: Mapping[str, Any] = record
+    return found
+
+
+def joined_nodes(base: Folder, later: Folder) -> dict[NodeType, Tensor]:
+    """Return the node of the joined graph for each later node, int64: of the graph, or after its nodes.
+
+    ValueError for other encoders, and for a row of a later table with the id of a node of the graph.
+    """
+    rows = check_encoders(base, later)["rows"]
+    places = {}
+    for node_type in later.schema.node_types:
+        count = base.num_nodes(node_type)
+        found = _found(base, node_type, later_ids(later, node_type))
+        known = np.flatnonzero(found[: rows.get(node_type, 0)] >= 0)
+        if len(known):
+            own = ids_in(later.path, later.arrays, node_type, len(found)).ids(known[:1])[0]
+            raise ValueError(
+                f"{later.path}: {node_type} {own!r} is a node of {base.path} already; import the new nodes "
+                "alone"
+            )
+        is_new = found < 0
+        places[node_type] = torch.from_numpy(np.where(is_new, count - 1 + np.cumsum(is_new), found))
+    return places
+
+
+def later_ids(later: Folder, node_type: NodeType) -> Keys:
+    """Return the ids of the later nodes of a type; ValueError if they are not stored."""
+    return ids_in(later.path, later.arrays, node_type, later.num_nodes(node_type)).stored
+
+
+def _found(base: Folder, node_type: NodeType, keys: Keys) -> Int64s:
+    """Return the node of the graph with each id, -1 for new ids, and where the graph stores no ids."""
+    refuse_replaced(base)
+    try:
+        own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
+    except ValueError:
+        return np.full(len(keys), -1, np.int64)
+    return own.index.find(own.stored, keys)

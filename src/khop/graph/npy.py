@@ -1,4 +1,9 @@
-"""One array of a graph folder: a plain .npy file, written with its checksum, mapped copy-on-write."""
+"""One array of a graph folder: a plain .npy file, written with its checksum, mapped copy-on-write.
+
+Rows of a stored array, compared with its checksum while they are read.
+
+Shapes and dtypes that the arrays of a graph folder must have.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from khop.errors import REMEDY
 from khop.graph.atomic import naming
+from khop.kernels.id_table import bucket_bits
 
-if TYPE_CHECKING:  # torch takes seconds to import, and `khop info` does not need it
+if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
 
 CHUNK_BYTES = 16 << 20
 STORED = {  # logical dtype -> dtype in the .npy header; NumPy has no bfloat16, its bits are stored as uint16
@@ -206,3 +214,82 @@ def header_of(file: BinaryIO) -> tuple[str, tuple[int, ...]]:
         return str(descr), tuple(shape)
     except (SyntaxError, TypeError, KeyError) as error:
         raise ValueError(f"not a .npy header: {error}") from error
+
+
+Array = npt.NDArray[Any]
+
+
+class CheckedRows:
+    """A mapped array that is read once, from its first row to its last.
+
+    The read that returns the last row raises ValueError if the file differs from its checksum, so that
+    damage is never copied under a new checksum.
+    """
+
+    def __init__(self, path: Path, entry: ArrayEntry) -> None:
+        self._path, self._entry = path, entry
+        self._values = map_numpy(path, entry)
+        self._read = 0
+        with path.open("rb") as file:
+            self._digest = hashlib.sha256(file.read(entry.bytes - entry.data_bytes))
+
+    def __len__(self) -> int:
+        return int(self._entry.shape[0])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self._entry.shape[1:], dtype=np.int64)) * self._values.itemsize
+
+    def read(self, first: int, last: int) -> Array:
+        """Return rows `first` to `last` - 1; `first` is where the last call ended."""
+        assert first == self._read, (first, self._read)
+        rows = self._values[first:last]
+        self._digest.update(rows.reshape(-1).view(np.uint8).data if rows.size else b"")
+        self._read = last
+        if last == len(self) and self._digest.hexdigest() != self._entry.sha256:
+            raise ValueError(f"{self._path}: checksum differs from graph.json; {REMEDY}")
+        return rows
+
+
+ID_DTYPES = ("int32", "int64")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Shape and dtype that an array must have according to the counts."""
+
+    rows: int | None  # None: any number
+    dtypes: tuple[str, ...] = ()  # dtypes of a vector; () for a column, of any dtype and row shape
+
+    def fits(self, entry: ArrayEntry) -> bool:
+        """Return True if the array described in graph.json has this shape and dtype."""
+        rows = self.rows is None or entry.shape[:1] == (self.rows,)
+        return rows and (not self.dtypes or (len(entry.shape) == 1 and entry.dtype in self.dtypes))
+
+    def __str__(self) -> str:
+        rows = "any" if self.rows is None else self.rows
+        return f"{' or '.join(self.dtypes)} of shape ({rows},)" if self.dtypes else f"shape ({rows}, ...)"
+
+
+def _index_arrays(count: int) -> dict[str, Expected]:
+    return {
+        "buckets": Expected((1 << bucket_bits(count)) + 1, ("int64",)),
+        "rows": Expected(count, ID_DTYPES),
+        "tags": Expected(count, ("int16",)),
+    }
+
+
+def _string_arrays(count: int) -> dict[str, Expected]:
+    strings = {"offsets": Expected(count + 1, ("int64",)), "bytes": Expected(None, ("uint8",))}
+    return strings | _index_arrays(count)
+
+
+def _integer_arrays(count: int) -> dict[str, Expected]:
+    return {"keys": Expected(count, ("int64",))} | _index_arrays(count)
+
+
+ID_ARRAYS: dict[str, Callable[[int], dict[str, Expected]]] = {
+    "string": _string_arrays,
+    "int64": _integer_arrays,
+}  # arrays of the nodes' own ids, by the kind of ids and the number of nodes

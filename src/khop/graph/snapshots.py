@@ -1,14 +1,20 @@
-"""Snapshots of a graph folder: the graph as it was imported, and after each append."""
+"""Snapshots of a graph folder: the graph as it was imported, and after each append.
+
+Files of one graph folder that are also files of another: hard links where the file system has them.
+
+`khop.compact`: keep the newest snapshot of a graph alone.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,11 +23,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from khop.arguments import path_of
 from khop.errors import REMEDY
 from khop.graph import layout
 from khop.graph.atomic import flush_entries
-from khop.graph.linked_files import link_graph
+from khop.graph.manifest import read_manifest
 from khop.graph.npy import flush
+
+
+def link_files(source: Path, target: Path, files: Iterable[str]) -> None:
+    """Put files of a folder into another one. They share their bytes on disk, or are copied.
+
+    Files of graph folders are never changed in place, so a shared file stays as it is in both.
+    """
+    for file in files:
+        there = target / file
+        there.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / file, there)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(source / file, there)
+            with there.open("rb") as copied:
+                os.fsync(copied.fileno())
+
+
+def link_graph(source: Path, target: Path) -> None:
+    """Make a folder with the files of a graph: graph.json, arrays and documents; nothing derived."""
+    manifest, _ = read_manifest(source)
+    link_files(source, target, [*manifest.arrays, *manifest.documents, layout.MANIFEST])
+
 
 FORMAT = "khop-snapshots 2"
 _HEX = re.compile("[0-9a-f]{32,64}")
@@ -232,3 +262,44 @@ def _link_base(graph: Path, target: Path) -> None:
     shutil.rmtree(new, ignore_errors=True)
     link_graph(graph, new)
     new.rename(target)
+
+
+_AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
+
+
+def compact(graph: str | os.PathLike[str]) -> Path:
+    """Make the newest snapshot the graph folder itself, erase all others from the disk, and return the path.
+
+    Rows and ids that were deleted are gone from the folder then, and so is the disk space of earlier
+    snapshots. The graph has the same fingerprint and the same batches as before. Takes milliseconds: no array
+    is copied. Appending the same tables again still does nothing. Runs on earlier snapshots cannot be resumed
+    afterwards, and graphs that were opened before have to be opened again.
+    """
+    path = path_of("graph", graph).resolve()
+    hidden = path.with_name(f".{path.name}.compacting")
+    with only_writer(path):
+        shutil.rmtree(hidden, ignore_errors=True)  # of a process that was killed: what it had replaced
+        newest = current_folder(path)
+        if newest == path:
+            return path
+        link_graph(newest, hidden)
+        if appended := snapshot_record(path).appended:
+            SnapshotRecord(appended=appended).write(hidden)
+        for folder, _, _ in os.walk(hidden):
+            flush_entries(Path(folder))
+        _exchange(hidden, path)
+        flush_entries(path.parent)
+        shutil.rmtree(hidden)
+    return path
+
+
+def _exchange(new: Path, path: Path) -> None:
+    """Exchange two folders in one step; in two where the file system has no such step."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(new), os.fsencode(path)
+    if renameat2 is not None and renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE) == 0:
+        return
+    old = path.with_name(f".{path.name}.compacted")
+    path.rename(old)
+    new.rename(path)
+    old.rename(new)

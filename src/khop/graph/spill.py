@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.graph.atomic import naming
-from khop.kernels.deal_edges import deal_edges, take_rows
+from khop.kernels.edge_arrays import deal_edges, take_rows
 
 Rows = Mapping[str, npt.NDArray[Any]]  # arrays of the same length, by field
 MOST_RANGES = 1024

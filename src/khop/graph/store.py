@@ -1,10 +1,17 @@
-"""Protocol between the multi-hop loop and the storage of the edges."""
+"""Protocol between the multi-hop loop and the storage of the edges.
+
+A graph with its edges in this process, in memory or mapped from a folder.
+
+Text summary of a graph, in five lines.
+"""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -12,14 +19,30 @@ from torch import Tensor
 
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
-from khop.graph.needs import Need, negative_needs
-from khop.kernels.csc import Csc, degrees_of
-from khop.rules.rule import Hop
-from khop.schema import EdgeType, NodeType, Schema
+from khop.graph.atomic import Meter, ProgressCallback
+from khop.graph.derived import Derived
+from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.inputs import Given
+from khop.graph.needs import Need, negative_needs, rule_needs
+from khop.graph.negatives import NegativeTables, WholeLinks, number_column
+from khop.graph.rule import Hop
+from khop.graph.rule_arrays import Columns as Columns
+from khop.graph.rule_arrays import (
+    EdgeDraws,
+    RowOrder,
+    RuleArrays,
+    Store,
+    StoredArrays,
+    check_edge_type,
+    sort_notice,
+    stored_csc,
+)
+from khop.kernels.csc import ChosenRows, Csc, build_csc, chosen_edges, degrees_of
+from khop.kernels.memory import expect_random_access
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 if TYPE_CHECKING:
-    from khop.graph.csc_graph import CscGraph
-    from khop.graph.import_record import TimeCutOffs
+    from khop.graph.folder import TimeCutOffs
 
 
 class DrawsHops(Protocol):
@@ -303,3 +326,345 @@ class NumberedGraph(GraphStoreBase):
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node, by the object of `for_hops`."""
         return self.for_hops([hop]).sample_hop(frontier, hop, key)
+
+
+@dataclass(frozen=True, eq=False)
+class CscGraph(NumberedGraph):
+    """A graph store over CSC arrays. Threads may share it; sampling runs without the GIL.
+
+    `originals` holds the original ids of node types that were renumbered. Draws are keyed by original ids, so
+    renumbering changes no draw. `columns` holds the columns that rules may name; the schema lists them. The
+    graph pickles as the path of its folder if it has one.
+    """
+
+    schema: Schema
+    counts: Mapping[NodeType, int]
+    edges: Mapping[EdgeType, Csc]
+    originals: Mapping[NodeType, Tensor] = field(default_factory=dict)  # int64 (nodes)
+    columns: Columns = field(default_factory=dict)  # one row per node, or per edge in CSC order
+    folder: GraphFolder | None = None  # the folder that the arrays are mapped from
+    bounds: Mapping[NodeType, tuple[int, ...]] = field(default_factory=dict)  # of partitions that were joined
+    stored: StoredArrays | None = None  # of a graph on a device: the arrays that draws read
+    candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn as negatives
+    nodes: NumberedNodes = field(init=False, repr=False)
+    draws: EdgeDraws = field(init=False, repr=False)
+    _negatives: NegativeTables = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        folder = self.folder
+        sorted_by = {} if folder is None else {edge.type: edge.row_order for edge in folder.manifest.edges}
+        named = {t: _among(csc, self.counts.get(t[0], -1)) for t, csc in self.edges.items()}
+        object.__setattr__(self, "edges", named)
+        object.__setattr__(self, "nodes", NumberedNodes(self.counts, self.originals, self.bounds))
+        derived = Derived()
+        if folder is not None:
+            derived = Derived(folder.path, folder.fingerprint, folder.manifest.arrays)
+        made = RuleArrays(self.edges, self.columns, self.originals, sorted_by, derived)
+        arrays = made if self.stored is None else self.stored
+        object.__setattr__(self, "draws", EdgeDraws(self.schema, arrays))
+        links = WholeLinks(self.edges, self.counts, derived, self.columns)
+        tables = NegativeTables(self.counts, self.originals, self.columns, links, self.candidates)
+        object.__setattr__(self, "_negatives", tables)
+        for edge_type in self.schema.edge_types:
+            if edge_type not in self.edges:
+                raise ValueError(
+                    f"edge type {edge_type}: has no edges; there are those of {list(self.edges)}"
+                )
+            rows, nodes = self.edges[edge_type].num_rows, self.num_nodes(edge_type[2])
+            if rows != nodes:
+                raise ValueError(f"edge type {edge_type}: {rows:,} rows for {nodes:,} {edge_type[2]!r} nodes")
+
+    def in_one_piece(self, what: str) -> CscGraph:
+        """Return this graph."""
+        return self
+
+    def csc(self, edge_type: EdgeType) -> Csc:
+        """Return the edges of a type by destination."""
+        if edge_type not in self.edges:
+            raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
+        return self.edges[edge_type]
+
+    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
+        """Return the numbers of some edges; see GraphStore."""
+        values = number_column(edge_type, column, self.columns.get(edge_type, {}))
+        return values[edges]
+
+    @property
+    def frontier_device(self) -> torch.device:
+        """The device of frontiers and drawn neighbors: that of the edges."""
+        return next((csc.indptr.device for csc in self.edges.values()), torch.device("cpu"))
+
+    def only(self, edge_types: Collection[EdgeType]) -> CscGraph:
+        """Return the graph, in memory, with only these edge types and the node types at their ends."""
+        for edge_type in edge_types:
+            self.csc(edge_type)
+        schema = self.schema.only(edge_types)
+        known = {*schema.edge_types, *schema.node_types}
+        return CscGraph(
+            schema,
+            {t: self.counts[t] for t in schema.node_types},
+            {t: self.edges[t] for t in schema.edge_types},
+            {t: ids for t, ids in self.originals.items() if t in known},
+            {t: of_type for t, of_type in self.columns.items() if t in known},
+            bounds=self.bounds,
+            candidates=self.candidates,
+        )
+
+    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> CscGraph:
+        """Return the graph, in memory, with only some edges of some types.
+
+        `kept` maps an edge type to one tensor: the int64 positions of the edges to keep. Positions ascend;
+        rows keep their order.
+        """
+        edges = {t: chosen_edges(self.csc(t), positions) for t, (positions,) in kept.items()}
+        columns: Columns = {t: ChosenRows(self.columns.get(t, {}), at) for t, (at,) in kept.items()}
+        return CscGraph(
+            self.schema,
+            self.counts,
+            {**self.edges, **edges},
+            self.originals,
+            {**self.columns, **columns},
+            bounds=self.bounds,
+            candidates=self.candidates,
+        )
+
+    def prepare(self, needs: Collection[Need]) -> None:
+        """Build now the arrays that draws need; see GraphStore."""
+        for need in rule_needs(needs):
+            self.draws.arrays.prepare(need)
+        super().prepare(needs)
+
+    def for_hops(self, hops: Sequence[Hop]) -> EdgeDraws:
+        """Return the draws from the edges."""
+        return self.draws
+
+    def sample_negatives(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> Tensor:
+        """Draw destinations for the sources of links; see GraphStore."""
+        check_edge_type(edge_type, self.schema)
+        return self._negatives.draw(edge_type, negatives, positives, key)
+
+    def __reduce__(self) -> tuple[Callable[..., CscGraph], tuple[object, ...]]:
+        if self.folder is not None and not self.candidates:
+            return open_csc_graph, (self.folder,)
+        arrays = (self.schema, self.counts, self.edges, self.originals, self.columns, self.folder)
+        return CscGraph, (*arrays, self.bounds, None, self.candidates)
+
+
+def open_csc_graph(folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:
+    """Map the graph of a folder. It opens at once; the edges are read in the background."""
+    if not isinstance(folder, GraphFolder):
+        folder = open_folder(folder)
+    if folder.manifest.part is not None:
+        part = folder.manifest.part
+        raise ValueError(
+            f"{folder.path}: is part {part.number} of {part.parts} of a graph; "
+            f"open the folder of all parts, {folder.path.parent}"
+        )
+    edges = {edge_type: folder.csc(edge_type) for edge_type in folder.schema.edge_types}
+    for csc in edges.values():
+        expect_random_access(csc.indptr)
+        expect_random_access(csc.indices)
+    originals = {node_type: folder.original_ids(node_type) for node_type in folder.schema.node_types}
+    return CscGraph(
+        schema=folder.schema,
+        counts={node_type: folder.num_nodes(node_type) for node_type in folder.schema.node_types},
+        edges=edges,
+        originals={node_type: ids for node_type, ids in originals.items() if ids is not None},
+        columns=folder.columns(),
+        folder=folder,
+    )
+
+
+def drawing_from(graph: CscGraph, candidates: Mapping[NodeType, Tensor]) -> CscGraph:
+    """Return the same graph; negatives are drawn from the marked nodes of some types: bool (nodes)."""
+    return replace(graph, candidates={**graph.candidates, **candidates})
+
+
+def stored_graph(graph: CscGraph, store: Store) -> CscGraph:
+    """Return the graph for draws on a device: `store` copies edges, original ids and arrays of rules.
+
+    Arrays of rules are copied when they are first needed. Columns stay on the host. ValueError names a
+    damaged row: kernels of a device do not check edges.
+    """
+    edges = {edge_type: stored_csc(csc, store) for edge_type, csc in graph.edges.items()}
+    originals = {node_type: store(ids) for node_type, ids in graph.originals.items()}
+    arrays = StoredArrays(graph.draws.arrays, edges, originals, store)
+    return CscGraph(
+        graph.schema,
+        graph.counts,
+        edges,
+        originals,
+        graph.columns,
+        bounds=graph.bounds,
+        stored=arrays,
+        candidates=graph.candidates,
+    )
+
+
+def csc_graph_from_edges(
+    counts: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, tuple[Tensor, Tensor]],
+    threads: int = 1,
+    *,
+    columns: Columns = MappingProxyType({}),
+    sort_by: str | None = None,
+    notice: ProgressCallback | None = None,
+) -> CscGraph:
+    """Build a graph in memory from `(sources, destinations)` per edge type.
+
+    Rows keep the order of the edges. `columns` are the columns that rules may name: one row per node, or per
+    edge in the order of `edges`. `sort_by` names a column of times. If an edge type or its source type has
+    this column, the rows of the edge type are sorted by it. `notice` is called for each edge type that had to
+    be sorted.
+    """
+    schema = Schema(tuple(counts), tuple(edges))
+    row_order = RowOrder.of(sort_by, _given_columns(columns, counts, edges))
+    meter = Meter(sum(end.nbytes for ends in edges.values() for end in ends), notice)
+    built: dict[EdgeType, Csc] = {}
+    ordered = {type_: dict(of_type) for type_, of_type in columns.items()}
+    for edge_type, ends in edges.items():
+        csc, order = build_csc(*ends, counts[edge_type[0]], counts[edge_type[2]], threads=threads)
+        built[edge_type], order, moved = row_order.sorted(edge_type, csc, order, threads)
+        if moved:
+            meter.at(sort_notice(edge_type, row_order.column), sum(end.nbytes for end in ends))
+        for name, column in columns.get(edge_type, {}).items():
+            ordered[edge_type][name] = column[order]
+    return CscGraph(replace(schema, columns=column_specs(ordered)), counts, built, columns=ordered)
+
+
+def _given_columns(
+    columns: Columns, counts: Mapping[NodeType, int], edges: Mapping[EdgeType, tuple[Tensor, Tensor]]
+) -> list[tuple[NodeType | EdgeType, dict[str, Given]]]:
+    """Check that the columns' types exist and that columns have one row per node or edge; return them."""
+    checked: list[tuple[NodeType | EdgeType, dict[str, Given]]] = []
+    rows: dict[NodeType | EdgeType, int] = dict(counts.items())
+    rows |= {edge_type: ends[0].numel() for edge_type, ends in edges.items()}
+    for type_, of_type in columns.items():
+        if type_ not in rows:
+            raise ValueError(f"columns of {type_!r}: no such type; there are {list(rows)}")
+        kind, things = ("node type", "nodes") if isinstance(type_, str) else ("edge type", "edges")
+        where = f"{kind} {type_!r}"
+        given = {name: Given.of(column, f"{where}: column {name!r}") for name, column in of_type.items()}
+        for column in given.values():
+            column.check_rows(rows[type_], f"{where} has {rows[type_]:,} {things}")
+        checked.append((type_, given))
+    return checked
+
+
+def _among(csc: Csc, num_sources: int) -> Csc:
+    """Return the same edges with the number of sources set."""
+    return csc if csc.num_sources == num_sources else replace(csc, num_sources=num_sources)
+
+
+def column_specs(columns: Columns) -> dict[NodeType | EdgeType, dict[str, ColumnSpec]]:
+    """Return the column specs of columns in memory."""
+    return {
+        type_: {
+            name: ColumnSpec(str(column.dtype).removeprefix("torch."), tuple(column.shape[1:]))
+            for name, column in of_type.items()
+        }
+        for type_, of_type in columns.items()
+    }
+
+
+WIDTH = 100  # of a line; the rest is left out and replaced by "..."
+
+
+class Counted(Protocol):
+    """Ids of nodes: a tensor, or a list elsewhere."""
+
+    def numel(self) -> int:
+        """Return the number of ids."""
+        ...
+
+
+class Described(Protocol):
+    """A graph with its columns and splits: `khop.Graph`."""
+
+    @property
+    def topology(self) -> GraphStore:
+        """Graph store with the edges."""
+        ...
+
+    @property
+    def folder(self) -> Folder | None:
+        """Folder of the graph; None for a graph in memory."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """Node types, edge types and their columns."""
+        ...
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """Names of the splits; each belongs to at least one node type."""
+        ...
+
+    def split(self, name: str) -> Mapping[NodeType, Counted]:
+        """Return the ids of a split."""
+        ...
+
+
+def graph_text(graph: Described) -> str:
+    """Return five lines: location, nodes, edges, columns and splits. No column or split is read."""
+    schema = graph.schema
+    servers = graph.topology.servers
+    place = "in memory" if servers is None else f"on servers {', '.join(servers.addresses)}"
+    if graph.folder is not None:
+        place = f"of {graph.folder.path}"
+    nodes = [f"{node_type} {graph.topology.num_nodes(node_type):,}" for node_type in schema.node_types]
+    edges = [_edges(graph, edge_type) for edge_type in schema.edge_types]
+    columns = [f"{_type(t)}: {_columns(of_type)}" for t, of_type in schema.columns.items() if of_type]
+    sizes = [
+        f"{split} " + " + ".join(f"{ids.numel():,} {node_type}" for node_type, ids in by_type.items())
+        for split in graph.split_names
+        for by_type in [graph.split(split)]
+    ]
+    return "\n".join(
+        [
+            f"khop.Graph {place}",
+            _line("nodes  ", nodes, ", "),
+            _line("edges  ", edges, ", "),
+            _line("columns", columns, "; "),
+            _line("splits ", sizes, ", "),
+        ]
+    )
+
+
+def _line(what: str, parts: list[str], separator: str) -> str:
+    """Return as many parts as fit, or at least the beginning of the first."""
+    text = f"  {what}  {separator.join(parts) or 'none'}"
+    if len(text) <= WIDTH:
+        return text
+    kept = text[: WIDTH - 4].rpartition(separator)[0]
+    has_one = len(kept) > len(f"  {what}  ")
+    return f"{kept}{separator}..." if has_one else f"{text[: WIDTH - 4]} ..."
+
+
+def _edges(graph: Described, edge_type: EdgeType) -> str:
+    """Return an edge type, with its count if this process knows it."""
+    if graph.folder is not None:
+        return f"{_type(edge_type)} {graph.folder.num_edges(edge_type):,}"
+    try:
+        return f"{_type(edge_type)} {graph.topology.num_edges(edge_type):,}"
+    except Unsupported:
+        return _type(edge_type)
+
+
+def _type(type_: NodeType | EdgeType) -> str:
+    return type_ if isinstance(type_, str) else " ".join(type_)
+
+
+def _columns(specs: Mapping[str, ColumnSpec]) -> str:
+    return ", ".join(f"{name} {_dtype(spec)}" for name, spec in specs.items())
+
+
+def _dtype(spec: ColumnSpec) -> str:
+    shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
+    if spec.sparse_width is not None:
+        return f"sparse float32[{spec.sparse_width}]"
+    classes = f" ({spec.num_classes} classes)" if spec.num_classes else ""
+    return f"{spec.dtype}{shape}{classes}"

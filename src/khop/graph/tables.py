@@ -13,15 +13,20 @@ from torch import Tensor
 
 from khop.arguments import instance_of, mapping_of, whole_number
 from khop.graph import layout
-from khop.graph.checks import check_splits
 from khop.graph.folder import ORIGINAL_ID
-from khop.graph.given_ids import GivenIds, check_distinct, given_ids, index_bytes, kind_of
-from khop.graph.inputs import Array, Given
+from khop.graph.inputs import (
+    Array,
+    Given,
+    Quantized,
+    SparseColumn,
+    SparseMatrix,
+    check_splits,
+    is_sparse,
+    sparse_column,
+)
 from khop.graph.manifest import EdgeEntry, NodeEntry
-from khop.graph.quantize import Quantized
-from khop.graph.sparse_column import SparseColumn, SparseMatrix, is_sparse, sparse_column
-from khop.kernels.build_csc import index_dtype
-from khop.kernels.checks import INDEX_DTYPES
+from khop.graph.node_ids import GivenIds, check_distinct, given_ids, index_bytes, kind_of
+from khop.kernels.csc import INDEX_DTYPES, index_dtype
 from khop.kernels.id_table import Keys
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 

@@ -12,23 +12,18 @@ import numpy as np
 
 from khop.errors import REMEDY
 from khop.graph import layout
-from khop.graph.checks import check_splits
+from khop.graph.atomic import Meter, ProgressCallback
 from khop.graph.derived import derived_files, derived_problems
-from khop.graph.documents import read_document
-from khop.graph.expected import ID_ARRAYS
-from khop.graph.folder import ORIGINAL_ID
-from khop.graph.inputs import Given
+from khop.graph.folder import ORIGINAL_ID, read_document
+from khop.graph.inputs import Given, check_sparse, check_splits
 from khop.graph.manifest import EdgeEntry, Manifest, NodeEntry, read_manifest
 from khop.graph.node_ids import first_lost, ids_of
-from khop.graph.npy import file_checksum, map_array, row_chunks
-from khop.graph.progress import Meter, ProgressCallback
-from khop.graph.row_order import INPUT
+from khop.graph.npy import ID_ARRAYS, file_checksum, map_array, row_chunks
+from khop.graph.rule_arrays import INPUT
 from khop.graph.snapshots import Snapshot, snapshot_folder, snapshot_record
-from khop.graph.sparse_column import check_sparse
-from khop.kernels.checks import check_offsets
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, check_offsets
+from khop.kernels.edge_arrays import first_unsorted
 from khop.kernels.edge_times import EdgeTimes, whole_numbers
-from khop.kernels.sort_rows import first_unsorted
 from khop.schema import EdgeType, NodeType
 
 WRITE_AGAIN = "write the graph again"

@@ -1,26 +1,118 @@
-"""Chunks of nodes: their batches are made ahead of the model, their rows go into a layer store."""
+"""Chunks of nodes: their batches are made ahead of the model, their rows go into a layer store.
+
+Assignment of a stage's chunks to ranks and threads, which make them ahead of the model.
+
+Chunks for ranks that exchange rows: the ranks run in lockstep, because batches need remote rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from khop.batch import Batch, Change, Columns, Sample, num_bytes
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.processes.group import ALONE, Group, shared_counter
 from khop.draw import DrawKey
-from khop.features.store import FeatureStore
-from khop.inference.dynamic_chunks import Sharing
-from khop.inference.stages import LayerStore, Stage
+from khop.graph.features.store import FeatureStore
+from khop.graph.store import GraphStore
+from khop.inference.stages import CHUNK_EDGES, VALUES, LayerStore, Memory, Stage
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource, gather_columns
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight, ordered_map
 from khop.loading.source import BatchRequest
-from khop.sampling.sampler import Sampler, Seeds
-from khop.schema import NodeType
-from khop.servers.source import source_of
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import Seeds
+from khop.schema import ColumnSpec, NodeType, Type
+from khop.servers.graph import source_of
+
+Made = TypeVar("Made")
+SizeOf = Callable[[Made], int]  # in bytes
+
+
+@dataclass(frozen=True)
+class Taken(Generic[Made]):
+    """A chunk assigned to this rank."""
+
+    chunk: int
+    made: Made  # of its rows
+    done: int  # chunks taken so far by all ranks together
+
+
+class Sharing(Protocol):
+    """Strategy for sharing a stage's chunks among ranks. The choice never changes a row."""
+
+    @property
+    def group(self) -> Group:
+        """The ranks."""
+        ...
+
+    @property
+    def threads_each(self) -> int:
+        """Number of threads that make one chunk together."""
+        ...
+
+    def layer_store(self) -> LayerStore:
+        """Make a store that holds one layer's rows in memory, for the next layer to read."""
+        ...
+
+    def taken(
+        self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
+    ) -> Generator[Taken[Made], None, None]:
+        """Yield the missing chunks assigned to this rank, each with the result of `make` for its rows.
+
+        Threads make chunks ahead. Collective: all ranks pass the same stage and the same missing chunks.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class DynamicChunks:
+    """Sharing through a counter for all threads of all ranks: faster ranks compute more chunks."""
+
+    group: Group = ALONE
+    in_flight: InFlight = FEW_IN_FLIGHT
+
+    @property
+    def threads_each(self) -> int:
+        """One: each thread makes its chunks alone."""
+        return 1
+
+    def layer_store(self) -> LayerStore:
+        """Make a store of all rows, one copy per machine: any rank may need any row."""
+        return Memory(self.group)
+
+    def taken(
+        self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
+    ) -> Generator[Taken[Made], None, None]:
+        """Implement `Sharing`."""
+        turn_of, is_over = shared_counter(self.group), threading.Event()
+
+        def made(_: int) -> Taken[Made] | None:
+            turn = len(missing) if is_over.is_set() else turn_of()
+            if turn >= len(missing):
+                is_over.set()
+                return None
+            chunk = missing[turn]
+            return Taken(chunk, make(stage.span(chunk)), turn + 1)
+
+        def bytes_of(each: Taken[Made] | None) -> int:
+            return 0 if each is None else size_of(each.made)
+
+        ahead = ordered_map(made, range(len(missing)), self.in_flight, bytes_of)
+        with closing(ahead):
+            for each in ahead:
+                if each is not None:  # results are in order of requests, so a chunk may follow a None
+                    yield each
+
 
 Progress = Callable[[int, int], None]  # (done, total)
 RowsOf = Callable[[Batch], Tensor]  # (seeds, ...): rows of a chunk's nodes
@@ -170,3 +262,161 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@dataclass(frozen=True)
+class CollectiveChunks:
+    """Sharing where each rank computes the chunks of its own partitions, one per round.
+
+    All ranks make the same number of rounds. A rank without chunks left makes an empty one, because the other
+    ranks still request rows from it.
+    """
+
+    lanes: Lanes
+    in_flight: InFlight
+
+    @property
+    def group(self) -> Group:
+        """The ranks that hold the graph."""
+        return self.lanes.group
+
+    @property
+    def threads_each(self) -> int:
+        """Threads per chunk: the lanes share the threads equally."""
+        return max(1, self.in_flight.threads // self.lanes.count)
+
+    def layer_store(self) -> LayerStore:
+        """Make a store in which each rank keeps the rows it computed and the others request them."""
+        return PartitionedLayerStore(self.lanes)
+
+    def taken(
+        self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
+    ) -> Generator[Taken[Made], None, None]:
+        """Implement `Sharing`. Prefetch ignores bytes: sizes differ, and ranks must stay in lockstep."""
+        of_ranks = [
+            missing[bisect_left(missing, share.start) : bisect_left(missing, share.stop)]
+            for share in shares(stage, self.group.world_size)
+        ]
+        mine = of_ranks[self.group.rank]
+        rounds = range(max(map(len, of_ranks)))
+
+        def made(turn: int) -> Made:
+            return make(stage.span(mine[turn]) if turn < len(mine) else slice(0, 0))
+
+        with closing(self.lanes.map(made, rounds, self.in_flight.prefetch, _round)) as ahead:
+            for turn, each in enumerate(ahead):
+                if turn < len(mine):
+                    yield Taken(mine[turn], each, sum(min(turn + 1, len(chunks)) for chunks in of_ranks))
+
+
+@dataclass(frozen=True)
+class PartitionedLayerStore:
+    """Layer store in memory in which each rank keeps the rows that it computed."""
+
+    lanes: Lanes
+
+    def open(self, stage: Stage) -> LayerPartition:
+        """Allocate memory for the rows of this rank."""
+        group = self.lanes.group
+        bounds = rank_bounds(stage, group.world_size)
+        return LayerPartition(stage, bounds[group.rank], bounds[group.rank + 1])
+
+    def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """Return a store over the rows of all ranks."""
+        return rows_of_ranks(layer, rows, self.lanes)
+
+    def release(self, layer: int) -> None:
+        """Do nothing: Python frees rows after their last use."""
+
+
+class LayerPartition:
+    """A contiguous range of a stage's rows."""
+
+    def __init__(self, stage: Stage, first: int, last: int) -> None:
+        self.missing = range(stage.num_chunks)
+        self._stage = stage
+        self._first = first
+        self._rows = stage.like.new_empty((last - first, *stage.like.shape[1:]))
+
+    def put(self, chunk: int, rows: Tensor) -> None:
+        """Copy the rows into place."""
+        span = self._stage.span(chunk)
+        self._rows[span.start - self._first : span.stop - self._first] = rows
+
+    def finished(self) -> Tensor:
+        """Return the rows of this rank; rows of other ranks are fetched when they are read."""
+        return self._rows
+
+    def close(self) -> None:
+        """Do nothing: Python frees all resources."""
+
+
+def _round(turn: int) -> tuple[int, int]:
+    """Return the place of a round among exchanges: rounds belong to no epoch."""
+    return 0, turn
+
+
+def shares(stage: Stage, ranks: int) -> list[range]:
+    """Chunks of each rank: the chunks of its partitions, or an even share of one partition's chunks."""
+    pieces = stage.pieces or (0, stage.count)
+    firsts = [bisect_left(stage.starts, row) for row in pieces]
+    holders = PartitionOwners(len(pieces) - 1, world_size=ranks)
+
+    def share(rank: int) -> range:
+        parts = holders.parts_of(rank)
+        first, count = firsts[parts.start], firsts[parts.stop] - firsts[parts.start]
+        beside = holders.ranks_of(parts.start)  # several only if each of them holds one part
+        place = rank - beside.start
+        return range(first + count * place // len(beside), first + count * (place + 1) // len(beside))
+
+    return [share(rank) for rank in range(ranks)]
+
+
+def rank_bounds(stage: Stage, ranks: int) -> tuple[int, ...]:
+    """(ranks + 1): first row of each rank, then the end of the last rank's rows."""
+    return (*(stage.starts[chunks.start] for chunks in shares(stage, ranks)), stage.count)
+
+
+@dataclass(frozen=True)
+class InferenceWork:
+    """The size of chunks, and the progress, prefetching and ranks of a computation of many rows."""
+
+    chunk_size: int = 1024  # nodes or links computed at a time
+    progress: Progress = unwatched
+    in_flight: InFlight = FEW_IN_FLIGHT
+    group: Group = ALONE
+    lanes: Lanes | None = None  # the graph's, if ranks hold parts of it
+    chunk_edges: int = CHUNK_EDGES  # edges of a chunk's nodes, in exact evaluation
+
+    def sharing(self, graph: GraphStore, features: FeatureStore) -> Sharing:
+        """Choose how ranks share the chunks."""
+        return sharing_of(graph, features, self.lanes, self.group, self.in_flight)
+
+
+def sharing_of(
+    graph: GraphStore, features: FeatureStore, lanes: Lanes | None, group: Group, in_flight: InFlight
+) -> Sharing:
+    """Choose how ranks share chunks: in lockstep if they exchange rows in lanes, else dynamically.
+
+    ValueError if the stores ask other ranks and no lanes are given.
+    """
+    if lanes is not None:
+        return CollectiveChunks(lanes, in_flight)
+    if graph.is_collective or features.is_collective:
+        raise ValueError(
+            "lanes None: the graph is partitioned across ranks, which compute its rows together; give "
+            "lanes=graph.lanes, of the khop.Graph"
+        )
+    return DynamicChunks(group, in_flight)
+
+
+def rows_of_ranks(layer: Sequence[Stage], own: Mapping[NodeType, Tensor], lanes: Lanes) -> FeatureStore:
+    """Return a store over the rows of a layer on all ranks; `own` has this rank's. A gather is collective."""
+    rank, ranks = lanes.group.rank, lanes.group.world_size
+    bounds: dict[Type, tuple[int, ...]] = {stage.node_type: rank_bounds(stage, ranks) for stage in layer}
+    specs: dict[Type, dict[str, ColumnSpec]] = {
+        stage.node_type: {VALUES: ColumnSpec(stage.entry.dtype, tuple(stage.like.shape[1:]))}
+        for stage in layer
+    }
+    held: dict[Type, dict[str, Sequence[Tensor]]] = {t: {VALUES: (own[t],)} for t in own}
+    return PartitionedFeatures(held, specs, bounds, PartitionOwners(ranks, rank, ranks), lanes)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from khop.features.store import FeatureStore, Rows
+from khop.graph.features.store import FeatureStore, Rows
 from khop.training.tasks import NodeObjective
 
 _LABELS_AT_ONCE = 1 << 20

@@ -1,8 +1,13 @@
-"""Full ranking: all candidates of each query are scored, and ranked by exact metrics."""
+"""Full ranking: all candidates of each query are scored, and ranked by exact metrics.
+
+Filtered ranking of triples: both ends of each triple are ranked among all nodes.
+
+The best candidates of each query by their scores, without the scores of all pairs in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -10,10 +15,11 @@ import torch
 from torch import Tensor
 
 from khop.arguments import instance_of, list_of, shown, whole_number
-from khop.inference.layer_stores import Memory
-from khop.inference.stages import Stage
-from khop.runtime.group import this_group
-from khop.training.ranking import Places, check_k, check_scores, discounts
+from khop.distributed.processes.group import this_group
+from khop.inference.stages import Memory, Stage
+from khop.models.decoders import RelationDecoder
+from khop.models.link_predictor import RowsOfType
+from khop.training.metrics import Places, check_k, check_scores, discounts
 
 ScoresOf = Callable[[Tensor], Tensor]  # int64 (n) queries -> (n, candidates)
 
@@ -180,3 +186,154 @@ def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tens
         best = discounts(k).cumsum(0)[found.clamp(max=k) - 1]
         sums.append(torch.stack([(reached / found).sum(), (gains / best).sum()]))
     return torch.stack(sums, dim=1)
+
+
+@dataclass(frozen=True)
+class TripleRanking:
+    """Ranking of the destinations of triples, of their sources, and the mean over both ends."""
+
+    destinations: FullRanking
+    sources: FullRanking
+
+    @property
+    def mrr(self) -> float:
+        """Mean reciprocal rank over both ends."""
+        return (self.destinations.mrr + self.sources.mrr) / 2
+
+    @property
+    def hits(self) -> dict[int, float]:
+        """Fraction of ends among the first k, by k."""
+        return {k: (hits + self.sources.hits[k]) / 2 for k, hits in self.destinations.hits.items()}
+
+
+def triple_ranking(
+    decoder: object,
+    sources: Tensor,
+    destinations: Tensor,
+    triples: Tensor,
+    known: Tensor | None = None,
+    at: Sequence[int] = (1, 3, 10),
+) -> TripleRanking:
+    """Rank both ends of triples among all nodes of their types, by a decoder of relations.
+
+    `sources` and `destinations` are the rows of all nodes at both ends, (nodes, width). `triples` are int64
+    (3, n): source, relation, destination. `known` are further triples, (3, m), which do not count against a
+    triple of the same relation and other end: give training, validation and test triples for the filtered
+    setting (Bordes et al. 2013); None: the raw one. Collective, as `khop.full_ranking`.
+    """
+    if not isinstance(decoder, RelationDecoder | RowsOfType):
+        raise ValueError(f"decoder {shown(decoder)}: give a decoder of relations, as khop.models.TransE")
+    for name, given in (("triples", triples), ("known", known)):
+        if given is not None and (given.dim() != 2 or given.shape[0] != 3 or given.dtype != torch.int64):
+            raise ValueError(
+                f"{name} {given.dtype} {tuple(given.shape)}: give int64 (3, n): source, relation, destination"
+            )
+    count, move = decoder.relations, sources.device
+    every = triples if known is None else torch.cat([triples, known], dim=1)
+    if every.numel() and not 0 <= int(every[1].min()) <= int(every[1].max()) < count:
+        raise ValueError(
+            f"triples: relations from {int(every[1].min())} to {int(every[1].max())}, the decoder has {count}"
+        )
+
+    def asked(given: Tensor, end: int) -> Tensor:
+        """Return queries, a node and a relation as one number, over the candidates: (2, n)."""
+        return torch.stack([given[end] * count + given[1], given[2 - end]])
+
+    def of_destinations(queries: Tensor) -> Tensor:
+        nodes, relations = (queries // count).to(move), (queries % count).to(move)
+        return decoder.grid(sources[nodes], destinations, relations)
+
+    def of_sources(queries: Tensor) -> Tensor:
+        nodes, relations = (queries // count).to(move), (queries % count).to(move)
+        return decoder.source_grid(sources, destinations[nodes], relations)
+
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    rankings = [
+        full_ranking(
+            scores_of,
+            asked(triples, end),
+            nothing,
+            candidates.shape[0],
+            at,
+            known=None if known is None else asked(known, end),
+        )
+        for scores_of, end, candidates in ((of_destinations, 0, destinations), (of_sources, 2, sources))
+    ]
+    return TripleRanking(*rankings)
+
+
+BlockScores = Callable[[slice], Tensor]  # candidates -> (queries, candidates in the slice)
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best candidates of queries, best first; equal scores by ascending candidate."""
+
+    candidates: Tensor  # int64 (queries, k); -1 where there are fewer than k
+    scores: Tensor  # (queries, k); -inf there
+
+    @classmethod
+    def of(
+        cls,
+        scores_of: BlockScores,
+        num_candidates: int,
+        k: int,
+        left_out: tuple[Tensor, Tensor],
+        allowed: Tensor | None = None,
+        block_size: int = 1 << 16,
+    ) -> Best:
+        """Rank all candidates for some queries, `block_size` candidates at a time.
+
+        `left_out` are pairs that must not appear, int64 (n): positions of queries, and candidates. `allowed`
+        marks the candidates to rank, bool (candidates); None: all. ValueError for scores that are not finite.
+        """
+        best: Best | None = None
+        for span in _spans(num_candidates, block_size):
+            scores = scores_of(span).detach().cpu()
+            check_scores(scores, "recommend")
+            scores = scores.clone()
+            if allowed is not None:
+                scores[:, ~allowed[span]] = -torch.inf
+            query, candidate = left_out
+            here = (candidate >= span.start) & (candidate < span.stop)
+            scores[query[here], candidate[here] - span.start] = -torch.inf
+            found = cls(*_top(scores, k, span.start))
+            best = found if best is None else best._with(found, k)
+        assert best is not None, "at least one candidate"
+        return best._filled(k)
+
+    def _with(self, later: Best, k: int) -> Best:
+        """Return the best of both; `later` has higher candidates, so that ties keep their order."""
+        scores = torch.cat([self.scores, later.scores], dim=1)
+        order = scores.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        both = torch.cat([self.candidates, later.candidates], dim=1)
+        return Best(both.gather(1, order), scores.gather(1, order))
+
+    def _filled(self, k: int) -> Best:
+        """Return k columns, with -1 for candidates that may not appear."""
+        candidates = self.candidates.masked_fill(self.scores == -torch.inf, -1)
+        lacking = (0, k - candidates.shape[1])
+        return Best(
+            torch.nn.functional.pad(candidates, lacking, value=-1),
+            torch.nn.functional.pad(self.scores, lacking, value=-torch.inf),
+        )
+
+
+def _spans(count: int, size: int) -> Iterator[slice]:
+    for first in range(0, count, size):
+        yield slice(first, min(count, first + size))
+
+
+def _top(scores: Tensor, k: int, first: int) -> tuple[Tensor, Tensor]:
+    """Return the best candidates of a block and their scores, (queries, at most k) each."""
+    k = min(k, scores.shape[1])
+    values, at = scores.topk(k, dim=1)
+    # topk takes any of the candidates that tie for the last place; the first ones are wanted.
+    last = values[:, -1:]
+    is_cut = (scores == last).sum(1) > (values == last).sum(1)
+    if is_cut.any():
+        at[is_cut] = scores[is_cut].sort(dim=1, descending=True, stable=True).indices[:, :k]
+    at = at.sort(dim=1).values
+    order = scores.gather(1, at).sort(dim=1, descending=True, stable=True).indices
+    at = at.gather(1, order)
+    return at + first, scores.gather(1, at)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from khop.features.store import FeatureStore, Rows
-from khop.graph.csc_graph import CscGraph, column_specs, csc_graph_from_edges
+from khop.graph.features.store import FeatureStore, Rows
+from khop.graph.store import CscGraph, column_specs, csc_graph_from_edges
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 _UNKNOWN = {torch.int64: -1, torch.uint8: 255}  # labels of nodes that later data give none

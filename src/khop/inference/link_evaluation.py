@@ -1,39 +1,59 @@
-"""Evaluation on held-out links: rows of all nodes are computed first, then pairs are scored in chunks."""
+"""Evaluation on held-out links: rows of all nodes are computed first, then pairs are scored in chunks.
+
+Scores of held-out links over sampled neighborhoods: for any encoder, and for links with times.
+
+Scores of given pairs of nodes, over all neighbors.
+
+Popularity of link destinations, a baseline: the score of a pair is its destination's number of edges.
+
+Outputs of a model for labeled links: over all neighbors, or over sampled neighborhoods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from khop.arguments import graph_of, instance_of, seed_number
+from khop.batch import Batch, Change
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.processes.group import ALONE, Group
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, check_drawn
-from khop.exchange.lanes import Lanes
-from khop.features.store import FeatureStore, Rows
+from khop.graph.features.store import FeatureStore, Rows
+from khop.graph.rule import Rule
 from khop.graph.store import GraphStore
-from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkLimits
-from khop.inference.chunks import Progress, evaluating, unwatched
-from khop.inference.collective_chunks import InferenceWork
-from khop.inference.dynamic_chunks import DynamicChunks, Sharing
-from khop.inference.exact_draws import ALL_NEIGHBORS, ExactDraws
-from khop.inference.layer_stores import Memory
-from khop.inference.node_outputs import Layers
-from khop.inference.stages import VALUES, Stage
+from khop.inference.chunks import (
+    ONE_CHUNK,
+    Chunk,
+    DynamicChunks,
+    InferenceWork,
+    Meter,
+    Progress,
+    Sharing,
+    drawn,
+    evaluating,
+    unwatched,
+)
+from khop.inference.evaluation import EdgeOutputs, split_scores
+from khop.inference.node_outputs import ALL_NEIGHBORS, ExactDraws, Layers
+from khop.inference.stages import CHUNK_EDGES, VALUES, ChunkLimits, Memory, Stage, row_table
+from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
-from khop.models.link_predictor import LinkPredictor
-from khop.models.relation_rows import scored
-from khop.rules.rule import Rule
-from khop.rules.uniform import Uniform
-from khop.runtime.group import ALONE, Group
-from khop.sampling.fanouts import Fanout
-from khop.sampling.link_seeds import LinkList, Links, check_links
+from khop.models.link_predictor import EdgePredictor, LinkPredictor, scored
+from khop.models.node_embedding import gathered
+from khop.sampling.links.link_seeds import LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.sampler import Fanout, Sampler
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
-from khop.training.link_prediction import PAIR_METRICS, LinkMetric, check_link_metric, link_metric
-from khop.training.move import mover
+from khop.training.edge_tasks import PAIR_METRICS, EdgeObjective, LinkMetric, check_link_metric, link_metric
+from khop.training.steps import mover
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
 PADDING = -1  # in the given negatives of links that have fewer than others
@@ -308,3 +328,263 @@ def rows_of_pairs(
 
 def _num_bytes(pairs: tuple[Tensor, ...]) -> int:
     return sum(rows.nbytes for rows in pairs)
+
+
+def sampled_link_scores(
+    model: LinkPredictor,
+    sampler: Sampler,
+    features: FeatureStore,
+    links: LinkList,
+    columns: ColumnChoice,
+    work: InferenceWork,
+    seed: int = 0,
+) -> Scores:
+    """Score links and their negatives over sampled neighborhoods: (n) and (n, k) per edge type.
+
+    `sampler` uses the negatives given with the links, as triplets. One key draws for all chunks. With the
+    layered expansion a score is therefore independent of its link's chunk, and two evaluations with the same
+    seed differ only by the model. The ranks of a group share the work.
+    """
+    check_has_negatives(links)
+    key = DrawKey.of(seed, Purpose.EVALUATION)
+    sharing = work.sharing(sampler.graph, features)
+    meter = Meter(work.progress, sum(links.counts.values()), sharing)
+    found: Scores = {}
+    first = 0
+    with evaluating(model), gathered(model):
+        for edge_type, count in links.counts.items():
+            chunks = LinkChunks(sampler, features, columns, key, mover(model), links, edge_type, first)
+
+            def scores_of(batch: Batch, of: EdgeType = edge_type) -> Tensor:
+                scores = model(batch)[of]
+                assert scores.negatives is not None
+                return torch.cat([scores.pairs.unsqueeze(1), scores.negatives], dim=1)
+
+            one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
+            stage = Stage(0, edge_type[2], count, work.chunk_size, scores_of(one).cpu()[:0])
+            scores = meter.rows(stage, Memory(sharing.group), chunks, scores_of)
+            found[edge_type] = (scores[:, 0], scores[:, 1:])
+            first += count
+    return found
+
+
+@dataclass(frozen=True)
+class LinkChunks:
+    """Maker of batches for links of one edge type."""
+
+    sampler: Sampler
+    features: FeatureStore
+    columns: ColumnChoice
+    key: DrawKey
+    move: Change
+    links: LinkList
+    edge_type: EdgeType
+    first: int  # position of the type's first link among the links of all types
+
+    def with_threads(self, threads: int) -> LinkChunks:
+        """Return a source that draws the same batches with several threads each."""
+        return replace(self, sampler=self.sampler.with_threads(threads)) if threads > 1 else self
+
+    def made(
+        self, node_type: NodeType, nodes: Tensor, times: Tensor | None = None, chunk: Chunk = ONE_CHUNK
+    ) -> Batch:
+        """Make the batch of the links with these numbers."""
+        found = self.links.rows(self.edge_type, nodes)
+        asked = replace(found, positions=self.first + nodes, labels=None)
+        seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: asked}, self.key))
+        sample, columns, seed_columns = drawn(
+            self.sampler, self.features, self.columns, seeds, self.key, chunk
+        )
+        planted = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+        return Batch(sample, planted, columns, seed_columns, 0, 0, nodes.numel())
+
+
+def pair_scores(
+    model: LinkPredictor,
+    graph: GraphStore,
+    features: FeatureStore,
+    edge_type: EdgeType,
+    pairs: tuple[Tensor, Tensor],
+    work: InferenceWork,
+    draws: ExactDraws,
+) -> Tensor:
+    """Return (n): the scores of pairs, which are the sources and the destinations, int64 (n) each.
+
+    The rows of these nodes alone are computed, layer by layer by the rule of training.
+    ValueError if the encoder does not expose its layers.
+    """
+    ends = edge_type[0], edge_type[2]
+    wanted: dict[NodeType, Tensor] = {}
+    for node_type, nodes in zip(ends, pairs, strict=True):
+        wanted[node_type] = torch.cat([wanted.get(node_type, nodes[:0]), nodes]).unique()
+    limits = ChunkLimits(work.chunk_size, work.chunk_edges)
+    layers = Layers.of(model.encoder, graph, features, wanted, limits, draws=draws)
+    sharing = layers.sharing(work.lanes, work.group, work.in_flight)
+    rows = layers.computed(sharing, sharing.layer_store(), work.progress, last=Memory(sharing.group))
+    move = mover(model)
+    found = [
+        move(rows[t][torch.searchsorted(wanted[t], nodes)]) for t, nodes in zip(ends, pairs, strict=True)
+    ]
+    with torch.no_grad(), evaluating(model):
+        return model.decoder(edge_type)(found[0], found[1]).cpu()
+
+
+class _OfDestination(nn.Module):
+    """The decoder: one of the numbers in the row of the destination, in its own dtype."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, source: Tensor, destination: Tensor) -> Tensor:
+        """Return (...): a score per pair, from (..., numbers)."""
+        shape = torch.broadcast_shapes(source.shape, destination.shape)
+        return destination.expand(shape)[..., self.number]
+
+
+def popularity_scores(
+    degrees: Mapping[EdgeType, Tensor], counts: Mapping[NodeType, int], links: LinkList, sharing: Sharing
+) -> Scores:
+    """Score links and their negatives by `degrees`, int64 (destinations) by type: int64 (n) and (n, k).
+
+    `counts` has the number of nodes of each type. Whole numbers, so that equal destinations tie. The ranks of
+    a group share the work.
+    """
+    ends = dict.fromkeys(end for edge_type in degrees for end in (edge_type[0], edge_type[2]))
+    rows = {node_type: torch.zeros(counts[node_type], len(degrees), dtype=torch.int64) for node_type in ends}
+    for number, (edge_type, of_type) in enumerate(degrees.items()):
+        rows[edge_type[2]][:, number] = of_type
+    decoders = {edge_type: _OfDestination(number) for number, edge_type in enumerate(degrees)}
+    return link_scores(LinkPredictor(nn.Identity(), decoders), row_table(rows), links, sharing)
+
+
+_LINKS_AT_ONCE = 1 << 18
+
+
+def exact_edge_outputs(
+    model: EdgePredictor,
+    graph: GraphStore,
+    features: FeatureStore,
+    links: LinkList,
+    work: InferenceWork,
+    draws: ExactDraws,
+) -> dict[EdgeType, Tensor]:
+    """Compute exact outputs, layer by layer by the rule of training: (links, outputs) per edge type.
+
+    The encoder first computes a row for every node. The ranks of a group share the work.
+    """
+    rows, sharing = end_rows(model.encoder, graph, features, links, work, draws)
+    move, found = mover(model), dict[EdgeType, Tensor]()
+    with evaluating(model):
+        for edge_type, count in links.counts.items():
+            head = model.head(edge_type)
+            edges = all_links(links, edge_type)[0]
+
+            def pairs(
+                numbers: slice, edges: Tensor = edges, of: EdgeType = edge_type
+            ) -> tuple[Tensor, Tensor]:
+                return rows_of_pairs(rows, of, edges[0, numbers], edges[1, numbers].unsqueeze(1))
+
+            def outputs(ends: tuple[Tensor, ...], head: nn.Module = head) -> Tensor:
+                made: Tensor = head(*(move(end).squeeze(1) for end in ends))
+                return made
+
+            none = pairs(slice(0, 0))
+            at_once = max(1, CHUNK_NUMBERS // (2 * none[0].shape[2]))
+            stage = Stage(0, edge_type[2], count, at_once, outputs(none).cpu())
+            found[edge_type] = decoded_rows(stage, pairs, outputs, sharing)
+    return found
+
+
+def sampled_edge_outputs(
+    model: EdgePredictor,
+    sampler: Sampler,
+    features: FeatureStore,
+    links: LinkList,
+    columns: ColumnChoice,
+    work: InferenceWork,
+    seed: int = 0,
+) -> dict[EdgeType, Tensor]:
+    """Compute outputs over sampled neighborhoods: (links, outputs) per edge type.
+
+    `sampler` draws no negatives. One key draws for all chunks, so with the layered expansion an output does
+    not depend on its link's chunk. The ranks of a group share the work.
+    """
+    key, found, first = DrawKey.of(seed, Purpose.EVALUATION), dict[EdgeType, Tensor](), 0
+    sharing = work.sharing(sampler.graph, features)
+    meter = Meter(work.progress, sum(links.counts.values()), sharing)
+    with evaluating(model), gathered(model):
+        for edge_type, count in links.counts.items():
+            chunks = LinkChunks(sampler, features, columns, key, mover(model), links, edge_type, first)
+
+            def outputs_of(batch: Batch, of: EdgeType = edge_type) -> Tensor:
+                rows: Tensor = model(batch)[of]
+                return rows
+
+            one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
+            stage = Stage(0, edge_type[2], count, work.chunk_size, outputs_of(one).cpu()[:0])
+            found[edge_type] = meter.rows(stage, Memory(sharing.group), chunks, outputs_of)
+            first += count
+    return found
+
+
+def edge_scores(
+    task: EdgeObjective, splits: Mapping[str, EdgeOutputs], beside: Sequence[str] = ()
+) -> dict[str, float]:
+    """Compute the task's metric for each split. Metrics in `beside` are added, as "val/f1-macro"."""
+    found: dict[str, float] = {}
+    for split, of_split in splits.items():
+        given = of_split.outputs, of_split.labels, of_split.edges
+        found |= split_scores(split, task.metric, beside, partial(task.score, *given))
+    return found
+
+
+def labeled_outputs(links: LinkList, edge_type: EdgeType, outputs: Tensor) -> EdgeOutputs:
+    """Join outputs with the ends and labels of all links of a type. Collective where ranks hold the links."""
+    return EdgeOutputs(*all_links(links, edge_type), outputs)
+
+
+def all_links(links: LinkList, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
+    """Return int64 (2, links), the ends of all links of a type, and (links, ...), their labels.
+
+    Collective where ranks hold the links; servers send some at a time.
+    """
+    pieces = _pieces(links, edge_type)
+    labels = [piece.labels for piece in pieces if piece.labels is not None]
+    assert len(labels) == len(pieces), "the split has labels"
+    return torch.cat([piece.edges for piece in pieces], 1), torch.cat(labels)
+
+
+def ends_of_links(links: LinkList, edge_type: EdgeType) -> Tensor:
+    """Return int64 (2, links), the ends of all links of a type. Collective where ranks hold the links."""
+    return torch.cat([piece.edges for piece in _pieces(links, edge_type)], 1)
+
+
+def triples_of_links(links: LinkList, edge_type: EdgeType) -> Tensor:
+    """Return int64 (3, links): source, relation and destination of all links of a type. Collective likewise.
+
+    Links without relations have relation 0.
+    """
+    found = []
+    for piece in _pieces(links, edge_type):
+        relations = torch.zeros_like(piece.edges[0]) if piece.relations is None else piece.relations
+        found.append(torch.stack([piece.edges[0], relations, piece.edges[1]]))
+    return torch.cat(found, 1)
+
+
+def _pieces(links: LinkList, edge_type: EdgeType) -> list[SeedLinks]:
+    return [
+        links.rows(edge_type, numbers)
+        for numbers in torch.arange(links.counts[edge_type]).split(_LINKS_AT_ONCE)
+    ]
+
+
+def check_labeled(links: LinkList, edge_type: EdgeType) -> None:
+    """Raise ValueError unless there are links of the edge type, and they have labels."""
+    if "labels" not in links.facts:
+        raise ValueError(
+            "links without labels cannot be evaluated: give khop.Links(..., labels=...), or split the edges "
+            "with khop.split_links(label=...)"
+        )
+    if not links.counts.get(edge_type):
+        raise ValueError(f"links of {edge_type}: there are none to evaluate, only of {list(links.counts)}")

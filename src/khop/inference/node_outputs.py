@@ -1,42 +1,209 @@
-"""Outputs of a trained model: exact, layer by layer over all neighbors, or sampled for any model."""
+"""Outputs of a trained model: exact, layer by layer over all neighbors, or sampled for any model.
+
+Rows of a layer by node type, beside the columns of edges.
+
+Draws of exact inference: edges per layer, by the rule and the fanouts of training.
+
+Inputs of an evaluation with `model(batch)`: a sampler, and the columns that the model reads.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from khop.arguments import seed_number, whole_number
 from khop.batch import Batch
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.processes.group import ALONE, Group
 from khop.draw import DrawKey, Purpose
-from khop.exchange.lanes import Lanes
-from khop.features.store import FeatureStore
+from khop.graph.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows
+from khop.graph.features.store import Wanted as WantedRows
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.rule import Rule
 from khop.graph.store import GraphStore
-from khop.inference.beside_rows import BesideRows
-from khop.inference.chunk_bounds import CHUNK_EDGES, ChunkBounds, ChunkLimits
-from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, evaluating, unwatched
-from khop.inference.collective_chunks import sharing_of
-from khop.inference.dynamic_chunks import Sharing
-from khop.inference.exact_draws import ALL_NEIGHBORS, ExactDraws, FanoutByType
-from khop.inference.forward_inputs import columns_read
-from khop.inference.layer_stores import Memory
-from khop.inference.part_order import PartOrder, pieces_of
-from khop.inference.stages import VALUES, LayerStore, Stage, row_table
-from khop.loading.columns import ColumnChoice
+from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, Sharing, evaluating, sharing_of, unwatched
+from khop.inference.stages import (
+    CHUNK_EDGES,
+    VALUES,
+    ChunkBounds,
+    ChunkLimits,
+    LayerStore,
+    Memory,
+    PartOrder,
+    Stage,
+    pieces_of,
+    row_table,
+)
+from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
-from khop.models.layered import Layered, destination_types, followed_edge_types
 from khop.models.node_embedding import gathered
-from khop.rules.rule import Rule
-from khop.rules.uniform import Uniform
-from khop.runtime.group import ALONE, Group
-from khop.sampling.fanouts import Fanout
+from khop.models.stack import Layered, destination_types, followed_edge_types
 from khop.sampling.given_seeds import SeedIds, node_ids
-from khop.sampling.neighbor import NeighborSampler, check_timeless
-from khop.sampling.sampler import Sampler
-from khop.schema import NodeType
-from khop.training.move import mover
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.sampler import Fanout, NeighborSampler, Sampler, check_timeless, fanouts_by_type
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs, Type
+from khop.training.steps import mover
+
+
+@dataclass(frozen=True, eq=False)
+class BesideRows(FeatureStoreBase):
+    """A feature store with node rows of one store and edge columns of another."""
+
+    rows: FeatureStore
+    edges: FeatureStore
+
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by type."""
+        found: dict[Type, Mapping[str, ColumnSpec]] = dict(self.rows.specs)
+        found |= {t: of_type for t, of_type in self.edges.specs.items() if isinstance(t, tuple)}
+        return found
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a gather of one of the stores asks other ranks."""
+        return self.rows.is_collective or self.edges.is_collective
+
+    def local_rows(self, type_: Type) -> range:
+        """Return the rows that a gather reads in this process."""
+        return (self.edges if isinstance(type_, tuple) else self.rows).local_rows(type_)
+
+    def gather(self, wanted: WantedRows) -> Gathered:
+        """Gather from each store once, in the same order on all ranks."""
+        of_nodes: Mapping[Type, Rows] = {t: rows for t, rows in wanted.items() if isinstance(t, str)}
+        of_edges: Mapping[Type, Rows] = {t: rows for t, rows in wanted.items() if isinstance(t, tuple)}
+        return {**self.rows.gather(of_nodes), **self.edges.gather(of_edges)}
+
+    def with_threads(self, threads: int) -> FeatureStore:
+        """Return a store that gathers with up to `threads` threads."""
+        return BesideRows(self.rows.with_threads(threads), self.edges.with_threads(threads))
+
+
+FanoutByType = dict[EdgeType, int]
+
+
+def takes_fanouts(rule: Rule, schema: Schema, edge_types: Sequence[EdgeType]) -> bool:
+    """Return True if exact inference along some of the edge types depends on the fanouts of training."""
+    return any(rule.exact_fanout(schema, edge_type, 1) != -1 for edge_type in edge_types)
+
+
+def unknown_fanouts(rule: Rule) -> ValueError:
+    """Return the error for such a rule without these fanouts."""
+    return ValueError(
+        f"{rule}: exact inference takes the edges that training takes, and the fanouts of training are not "
+        "known: give fanouts=[...], one per layer"
+    )
+
+
+@dataclass(frozen=True)
+class ExactDraws:
+    """The rule of training, and its fanouts for rules that take the same edges in exact inference."""
+
+    rule: Rule = Uniform()
+    fanouts: Sequence[Fanout] | None = None  # of training: one per layer, that of the seeds first
+
+    def of_layers(
+        self, schema: Schema, followed: Sequence[EdgeType], num_layers: int
+    ) -> tuple[FanoutByType, ...]:
+        """Return the fanouts of each layer's draws by edge type, input layer first; 0 for types not followed.
+
+        They are -1 unless the rule takes the edges of training: `RuleBase.exact_fanout`. ValueError if it
+        does, and the fanouts of training are missing or not one per layer.
+        """
+        hops: Sequence[FanoutByType] = [dict.fromkeys(schema.edge_types, 1)] * num_layers
+        if takes_fanouts(self.rule, schema, followed):
+            hops = self._hops(schema, num_layers)
+        return tuple(
+            {t: self.rule.exact_fanout(schema, t, hop[t]) if t in followed else 0 for t in schema.edge_types}
+            for hop in reversed(hops)
+        )
+
+    def _hops(self, schema: Schema, num_layers: int) -> Sequence[FanoutByType]:
+        """Return the fanouts of training by edge type, hop at the seeds first."""
+        if self.fanouts is None:
+            raise unknown_fanouts(self.rule)
+        hops = fanouts_by_type(schema, self.fanouts)
+        if len(hops) != num_layers:
+            raise ValueError(
+                f"fanouts of training, {list(self.fanouts)}: the model has {num_layers} layers; give one "
+                "fanout per layer"
+            )
+        return hops
+
+
+ALL_NEIGHBORS = ExactDraws()
+
+
+def columns_read(
+    model: nn.Module,
+    schema: Schema,
+    columns: Sequence[str] | NamesByType | None,
+    of_loader: ColumnChoice | None,
+) -> ColumnChoice:
+    """Choose the columns of a batch: `columns`, else the model's `input_columns`, else the loader's.
+
+    If none of them is given, all node columns except labels are used.
+    """
+    if columns is None:
+        columns = getattr(model, "input_columns", None)
+    if columns is not None:
+        return ColumnChoice.of(schema, columns, (), ())
+    if of_loader is not None:
+        return replace(of_loader, of_seeds={})
+    return ColumnChoice.of(
+        schema,
+        {
+            node_type: [
+                name
+                for name, spec in schema.columns.get(node_type, {}).items()
+                if spec.num_classes is None and name != ORIGINAL_ID
+            ]
+            for node_type in schema.node_types
+        },
+        (),
+        (),
+    )
+
+
+def evaluation_sampler(
+    graph: GraphStore, fanouts: Sequence[Fanout], columns: ColumnChoice, like: Sampler | None
+) -> Sampler:
+    """Make a sampler with these fanouts, and with the other settings of the loader's sampler."""
+    edge_ids = bool(columns.of_edges)
+    made = None if like is None else like.for_evaluation(graph, fanouts, edge_ids=edge_ids)
+    return NeighborSampler(graph, fanouts, edge_ids=edge_ids) if made is None else made
+
+
+def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> Sequence[Fanout]:
+    """Return fanouts for exact evaluation with `model(batch)`: all neighbors, one hop per model layer.
+
+    An edge type is left out at a hop if the loader's sampler does not follow it there. ValueError if the
+    number of hops is unknown. With `warn`, a warning states the cost of this method.
+    """
+    name = type(model).__name__
+    hops = (like.num_layers if like else None) or getattr(model, "num_layers", None)
+    if not isinstance(hops, int):
+        raise ValueError(
+            f"{name} does not expose its layers, so the number of hops is unknown: give the loader "
+            "that it is trained with, loader=..., or layers with forward(x, adjacency) in a "
+            "khop.models.Sequential; or sample, with fanouts=[...]"
+        )
+    if warn:
+        warnings.warn(
+            f"{name} does not expose its layers: exact evaluation runs forward(batch) on batches of all "
+            f"neighbors, {hops} hops deep, and computes a node anew for every batch that needs it; to "
+            "compute each layer once per node, give layers with forward(x, adjacency) in a "
+            "khop.models.Sequential",
+            stacklevel=4,
+        )
+    exact = None if like is None else like.exact_fanouts
+    return [-1] * hops if exact is None else exact
+
 
 Wanted = Mapping[NodeType, Tensor | None]  # int64 ids of a type; None: all of them, in order
 

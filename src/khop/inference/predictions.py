@@ -1,23 +1,106 @@
-"""Predictions for the splits of a run, as columns with the users' ids, class names and units."""
+"""Predictions for the splits of a run, as columns with the users' ids, class names and units.
+
+Output files for other programs: .npy with ids in a second file, or Parquet with ids and names.
+
+Parquet files for other programs: written atomically, with the users' own ids.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.graph.names import LABEL, Names
-from khop.inference.edge_outputs import ends_of_links
+from khop.distributed.processes.group import Group
+from khop.graph.atomic import refuse_dangling
+from khop.graph.node_ids import LABEL, IdsByNode, Names
+from khop.graph.npy import write_array
 from khop.inference.evaluation import EdgeOutputs, SplitOutputs
-from khop.inference.link_evaluation import Scores
-from khop.inference.parquet_file import id_columns, parquet
-from khop.sampling.link_seeds import LinkList, Links
+from khop.inference.link_evaluation import Scores, ends_of_links
+from khop.kernels.id_table import StringKeys
+from khop.sampling.links.link_seeds import LinkList, Links
 from khop.schema import EdgeType, NodeType
+from khop.training.metrics import Places
 from khop.training.multi_label_metrics import UNKNOWN, entries_of
-from khop.training.ranking import Places
+
+
+def parquet() -> ModuleType:
+    """Import pyarrow, an optional dependency; ValueError says how to install it."""
+    try:
+        import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise ValueError("Parquet files need pyarrow: pip install pyarrow, or write .npy") from None
+    return import_module("pyarrow")
+
+
+def check_new(*files: Path) -> None:
+    """Raise ValueError if a file exists, or could not be written, so that errors appear before the work."""
+    for file in files:
+        refuse_dangling(file)
+        if not file.parent.is_dir():
+            raise ValueError(f"{file}: there is no folder {file.parent}")
+        if file.exists():
+            raise ValueError(f"{file}: exists already; remove it or choose another name")
+
+
+def check_parquet(path: Path, option: str) -> None:
+    """Raise ValueError unless `path` is a new Parquet file; `option` names it in the error."""
+    if path.suffix != ".parquet":
+        raise ValueError(f"{option} {path}: give a name that ends in .parquet")
+    parquet()
+    check_new(path)
+
+
+def own_type(ids: IdsByNode) -> Any:  # noqa: ANN401
+    """Return the pyarrow type of the users' ids."""
+    return parquet().string() if ids.kind == "string" else parquet().int64()
+
+
+def own_values(ids: IdsByNode, nodes: Tensor) -> list[str] | npt.NDArray[np.int64]:
+    """Return the users' ids of some nodes."""
+    keys = ids.at(nodes)
+    return keys.strings() if isinstance(keys, StringKeys) else keys
+
+
+def id_columns(ids: IdsByNode | None, nodes: Tensor, own: str, node: str) -> dict[str, Any]:
+    """Return pyarrow columns of some nodes: the users' ids as `own`, if they are stored, and the nodes."""
+    pyarrow = parquet()
+    column = {} if ids is None else {own: pyarrow.array(own_values(ids, nodes), own_type(ids))}
+    return {**column, node: pyarrow.array(nodes.numpy())}
+
+
+def write_parquet(path: Path, pieces: Iterator[Mapping[str, Any]]) -> int:
+    """Write pieces of columns, one row group each, and return the number of rows.
+
+    The file appears when it is complete.
+    """
+    pyarrow = parquet()
+    beside = path.with_name(f".{path.name}.new")
+    rows, writer = 0, None
+    try:
+        for piece in pieces:
+            table = pyarrow.table(dict(piece))
+            writer = writer or pyarrow.parquet.ParquetWriter(beside, table.schema)
+            writer.write_table(table)
+            rows += table.num_rows
+        assert writer is not None, "at least one piece"
+        writer.close()
+        beside.replace(path)
+    finally:
+        if writer is not None:
+            writer.close()
+        beside.unlink(missing_ok=True)
+    return rows
+
 
 LabelKind = Literal["by dtype", "numbers", "sets"]  # "by dtype": classes, sets of classes or numbers
 _ROWS = 1 << 16  # of a row group
@@ -214,3 +297,106 @@ def _lists(chosen: Tensor, record: Mapping[str, Any], unknown: list[bool] | None
 def _rows(values: Tensor) -> Any:  # noqa: ANN401
     flat = parquet().array(values.reshape(-1).numpy())
     return parquet().FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+_ENDINGS = (".npy", ".parquet")
+_GROUP_BYTES = 32 << 20  # size of a row group
+
+
+@dataclass(frozen=True)
+class RowOutput:
+    """One file with the rows of a node type."""
+
+    path: Path
+    node_type: NodeType
+    column: str  # name of the rows' column in Parquet
+    count: int
+    nodes: Tensor | None  # int64 (count); None: all nodes, in order
+    original_ids: IdsByNode | None  # for Parquet; None if the graph has none
+    own_ids: IdsByNode | None = None  # the user's ids, for Parquet; None if the graph stores none
+
+    @property
+    def ids_path(self) -> Path:
+        """Path of the ids of a .npy file's rows."""
+        return self.path.with_name(f"{self.path.stem}.ids.npy")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files that exist after writing."""
+        return (self.path,) if self.path.suffix == ".parquet" else (self.path, self.ids_path)
+
+    def of_rank(self, rank: int, first: int, count: int) -> RowOutput:
+        """Return the output of `count` rows from `first` on, which a rank has computed."""
+        path = self.path.with_name(f"{self.path.stem}.rank-{rank}{self.path.suffix}")
+        rows = slice(first, first + count)
+        nodes = torch.arange(rows.start, rows.stop) if self.nodes is None else self.nodes[rows]
+        return replace(self, path=path, count=count, nodes=nodes)
+
+    def check(self) -> None:
+        """Raise ValueError if the file could not be written, so that errors appear before the computation."""
+        if self.path.suffix not in _ENDINGS:
+            raise ValueError(f"{self.path}: give a name that ends in {' or '.join(_ENDINGS)}")
+        if self.path.suffix == ".parquet":
+            parquet()
+        check_new(*self.files)
+
+    def write(self, rows: Tensor, file: Path, group: Group) -> None:
+        """Write rows that are mapped from the .npy file `file`, atomically. Collective."""
+        if self.path.suffix == ".parquet":
+            self._write_parquet(rows, file.with_suffix(".parquet"), group)
+        elif group.rank == 0:
+            ids = file.with_suffix(".ids")
+            write_array(ids, "int64", (self.count,), self._ids(1 << 20), lambda size: None)
+            ids.rename(self.ids_path)
+            file.rename(self.path)
+        group.barrier()
+
+    def _write_parquet(self, rows: Tensor, file: Path, group: Group) -> None:
+        size = max(1, _GROUP_BYTES // max(1, rows[:1].nbytes))
+        pieces = _pieces(self.count, size)
+        if group.rank > 0:
+            for _ in pieces:
+                group.barrier()  # writing takes longer than the time-out of a rank that waits silently
+            return
+        pyarrow = parquet()
+        schema = pyarrow.schema(self._fields(pyarrow, rows))
+        with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+            for piece in pieces:
+                writer.write_table(pyarrow.table(self._arrays(pyarrow, schema, rows, piece), schema=schema))
+                group.barrier()
+        file.rename(self.path)
+
+    def _fields(self, pyarrow: ModuleType, rows: Tensor) -> list[object]:
+        number = pyarrow.from_numpy_dtype(rows[:0].numpy().dtype)
+        names = ["node"] if self.original_ids is None else ["node", "original_id"]
+        own = [] if self.own_ids is None else [pyarrow.field("id", own_type(self.own_ids), nullable=False)]
+        return [
+            *own,
+            *(pyarrow.field(name, pyarrow.int64(), nullable=False) for name in names),
+            pyarrow.field(self.column, pyarrow.list_(number, math.prod(rows.shape[1:]))),
+        ]
+
+    def _arrays(
+        self,
+        pyarrow: ModuleType,
+        schema: Any,  # noqa: ANN401
+        rows: Tensor,
+        piece: slice,
+    ) -> list[object]:
+        ids = self._ids_of(piece)
+        flat = pyarrow.array(rows[piece].reshape(-1).numpy())
+        of_rows = pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(self.column).type)
+        original = [] if self.original_ids is None else [pyarrow.array(self.original_ids.at(ids))]
+        own = [] if self.own_ids is None else [pyarrow.array(own_values(self.own_ids, ids))]
+        return [*own, pyarrow.array(ids.numpy()), *original, of_rows]
+
+    def _ids(self, size: int) -> Iterator[npt.NDArray[np.int64]]:
+        for piece in _pieces(self.count, size):
+            yield self._ids_of(piece).numpy()
+
+    def _ids_of(self, piece: slice) -> Tensor:
+        return torch.arange(piece.start, piece.stop) if self.nodes is None else self.nodes[piece]
+
+
+def _pieces(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -1,11 +1,19 @@
-"""Work of a layer-wise pass over all nodes: stages, which are split into chunks."""
+"""Work of a layer-wise pass over all nodes: stages, which are split into chunks.
+
+Order of nodes grouped by partition, so that the rank with a partition can compute its chunks.
+
+Bounds of chunks of nodes: at most so many nodes, and at most so many edges to them.
+
+Rows of a stage in memory: one copy per process, or one copy for all ranks of a machine.
+"""
 
 from __future__ import annotations
 
 import math
+import mmap
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
@@ -14,10 +22,13 @@ import torch
 from torch import Tensor
 
 from khop.arguments import whole_number
-from khop.features.store import FeatureStore
-from khop.features.table import FeatureTable
+from khop.distributed.processes.group import Group
+from khop.errors import Unsupported
+from khop.graph.features.store import FeatureStore
+from khop.graph.features.table import FeatureTable
 from khop.graph.npy import ArrayEntry, unchecked_entry
-from khop.schema import NodeType
+from khop.graph.store import GraphStore
+from khop.schema import EdgeType, NodeType
 
 VALUES = "values"  # column of a layer's output as the next layer's input
 
@@ -134,3 +145,216 @@ class LayerStore(Protocol):
     def release(self, layer: int) -> None:
         """Free the rows of a layer; all ranks have read them."""
         ...
+
+
+@dataclass(frozen=True)
+class PartOrder:
+    """A permutation of rows, and its inverse."""
+
+    order: Tensor | None = None  # int64 (rows); None: the given order
+
+    @classmethod
+    def of(cls, nodes: Tensor | None, bounds: tuple[int, ...]) -> PartOrder:
+        """Order nodes by the partitions in `bounds`; None means all nodes, already in that order."""
+        if nodes is None or len(bounds) == 2 or _is_ascending(nodes):
+            return cls()
+        return cls(nodes.argsort(stable=True))
+
+    def there(self, rows: Tensor) -> Tensor:
+        """Reorder rows from the order of the nodes to the grouped order."""
+        return rows if self.order is None else rows[self.order]
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Reorder rows from the grouped order back to the order of the nodes."""
+        return rows if self.order is None else rows[self.order.argsort()]
+
+
+def pieces_of(nodes: Tensor | None, bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """Return where each partition's nodes begin, and the end; () if the nodes are not in ascending order."""
+    if nodes is None:
+        return bounds
+    if len(bounds) == 2 or not _is_ascending(nodes):
+        return ()
+    return tuple(torch.searchsorted(nodes, torch.tensor(bounds)).tolist())
+
+
+def _is_ascending(nodes: Tensor) -> bool:
+    return bool((nodes[1:] >= nodes[:-1]).all())
+
+
+CHUNK_EDGES = 1 << 20  # a batch of 128 floats per node then has at most 0.5 GB
+ROWS_AT_ONCE = 1 << 14  # rows whose numbers of edges are in memory
+
+EdgesOf = Callable[[slice], Tensor]  # numbers of edges of some rows, int64
+
+
+@dataclass(frozen=True)
+class ChunkLimits:
+    """The most nodes of a chunk, and the most edges to its nodes. A node with more is a chunk by itself."""
+
+    nodes: int
+    edges: int = CHUNK_EDGES
+
+    def __post_init__(self) -> None:
+        whole_number("chunk_size", self.nodes, 1)
+        whole_number("chunk_edges", self.edges, 1)
+
+
+def chunk_starts(pieces: Sequence[int], limits: ChunkLimits, edges_of: EdgesOf) -> tuple[int, ...]:
+    """Return the first row of every chunk, and the end; no chunk crosses a bound of `pieces`.
+
+    Only the numbers of edges decide: the chunks are equal wherever the edges are stored.
+    """
+    starts = [start for first, last in pairwise(pieces) for start in _starts(first, last, limits, edges_of)]
+    return (*starts, pieces[-1])
+
+
+def _starts(first: int, last: int, limits: ChunkLimits, edges_of: EdgesOf) -> Iterator[int]:
+    at = first
+    while at < last:
+        begin, end = at, min(last, at + max(ROWS_AT_ONCE, limits.nodes))
+        sums = torch.cat([torch.zeros(1, dtype=torch.int64), edges_of(slice(begin, end)).cumsum(0)])
+        while at < end and (end == last or at + limits.nodes <= end):
+            yield at
+            most = sums[at - begin] + limits.edges
+            fits = begin + int(torch.searchsorted(sums, most, right=True)) - 1
+            at = min(max(fits, at + 1), at + limits.nodes, end)
+
+
+@dataclass(frozen=True)
+class ChunkBounds:
+    """The division of layers of a model into chunks.
+
+    Edges are bounded if the graph tells the in-degrees of nodes without other ranks.
+    """
+
+    graph: GraphStore
+    edge_types: Sequence[EdgeType]  # along which the layers read neighbors
+    limits: ChunkLimits
+    _whole: dict[NodeType, tuple[int, ...] | None] = field(default_factory=dict)  # the same in all layers
+
+    def stage(self, layer: int, node_type: NodeType, like: Tensor, nodes: Tensor | None) -> Stage:
+        """Return the stage of one layer's rows of a type: those of `nodes`, int64, or of all nodes."""
+        bounds = self.graph.partition_bounds(node_type)
+        count = bounds[-1] if nodes is None else nodes.numel()
+        pieces = pieces_of(nodes, bounds)
+        stage = Stage(layer, node_type, count, self.limits.nodes, like, nodes, pieces=pieces)
+        if nodes is not None:
+            return replace(stage, bounded=self._starts(stage))
+        if node_type not in self._whole:
+            self._whole[node_type] = self._starts(stage)
+        return replace(stage, bounded=self._whole[node_type])
+
+    def _starts(self, stage: Stage) -> tuple[int, ...] | None:
+        into = [edge_type for edge_type in self.edge_types if edge_type[2] == stage.node_type]
+
+        def edges_of(rows: slice) -> Tensor:
+            nodes = stage.nodes_of(rows)
+            found = torch.zeros_like(nodes)
+            for edge_type in into:
+                found += self.graph.in_degrees(edge_type, nodes)
+            return found
+
+        if self.graph.is_collective:
+            return None
+        try:
+            return chunk_starts(stage.pieces or (0, stage.count), self.limits, edges_of)
+        except Unsupported:
+            return None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Layer store in memory, with one copy per machine if all ranks are on one machine."""
+
+    group: Group
+
+    def open(self, stage: Stage) -> Rows:
+        """Use shared memory if several ranks can share it, else one tensor per rank."""
+        group = self.group
+        if group.world_size > 1 and group.is_of_one_machine and stage.count * stage.row_bytes:
+            shared = SharedRows.opened(stage, group)
+            if shared is not None:
+                return shared
+        return OwnRows(stage, group)
+
+    def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
+        """Return a store over the rows, all of which are local."""
+        return row_table(rows)
+
+    def release(self, layer: int) -> None:
+        """Do nothing: Python frees rows after their last use."""
+
+
+class OwnRows:
+    """Rows of which every rank holds a copy; chunks are exchanged when all are computed."""
+
+    def __init__(self, stage: Stage, group: Group) -> None:
+        self.missing = range(stage.num_chunks)
+        self._stage = stage
+        self._group = group
+        self._out = stage.like.new_empty((stage.count, *stage.like.shape[1:]))
+        self._is_own = torch.zeros(stage.num_chunks, dtype=torch.uint8)
+
+    def put(self, chunk: int, rows: Tensor) -> None:
+        """Copy the rows into place."""
+        self._out[self._stage.span(chunk)] = rows
+        self._is_own[chunk] = 1
+
+    def finished(self) -> Tensor:
+        """Broadcast every chunk from the rank that computed it; return all rows."""
+        if self._group.world_size > 1 and self._stage.count:
+            owners = self._group.gather(self._is_own).argmax(0).tolist()
+            self._group.share_rows([self._out[self._stage.span(chunk)] for chunk in self.missing], owners)
+        return self._out
+
+    def close(self) -> None:
+        """Do nothing: Python frees all resources."""
+
+
+class SharedRows:
+    """Rows in one block of memory that all ranks of a machine have mapped.
+
+    The memory has no name, so nothing can be left behind: the last process that has it frees it.
+    """
+
+    def __init__(self, stage: Stage, group: Group, descriptor: int) -> None:
+        self.missing = range(stage.num_chunks)
+        self._stage = stage
+        self._group = group
+        self._descriptor = descriptor
+
+    @classmethod
+    def opened(cls, stage: Stage, group: Group) -> SharedRows | None:
+        """Create the memory on rank 0 and open it on the others; None if a rank cannot (other container)."""
+        descriptor, path = -1, None
+        if group.rank == 0:
+            descriptor = os.memfd_create("khop-rows")
+            os.ftruncate(descriptor, stage.count * stage.row_bytes)
+            path = f"/proc/{os.getpid()}/fd/{descriptor}".encode()
+        path = group.share_bytes(path)
+        if group.rank > 0:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:  # the other ranks see this below, and use no shared memory either
+                descriptor = -1
+        if bool((group.gather(torch.tensor([descriptor])) >= 0).all()):
+            return cls(stage, group, descriptor)
+        if descriptor >= 0:
+            os.close(descriptor)
+        return None
+
+    def put(self, chunk: int, rows: Tensor) -> None:
+        """Copy the rows into place."""
+        write_rows(self._descriptor, rows, self._stage.span(chunk).start * self._stage.row_bytes)
+
+    def finished(self) -> Tensor:
+        """Return all rows, memory-mapped."""
+        self._group.barrier()
+        stage = self._stage
+        pages = mmap.mmap(self._descriptor, stage.count * stage.row_bytes)
+        return torch.frombuffer(pages, dtype=stage.like.dtype).view(stage.count, *stage.like.shape[1:])
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping stays while the rows are in use."""
+        os.close(self._descriptor)

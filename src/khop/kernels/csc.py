@@ -1,8 +1,17 @@
-"""The edges of one type as two arrays: the operand of the sampling kernels."""
+"""The edges of one type as two arrays: the operand of the sampling kernels.
+
+Checks of ids and offsets before a kernel reads memory by them.
+
+Conversion of an unsorted edge list to CSC by destination.
+
+Chosen edges of a graph, and chosen rows of its columns.
+
+Passes over edges by destination in pieces of bounded size, however many edges a row has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +21,86 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.errors import REMEDY
-from khop.kernels.checks import first_outside
+from khop.kernels.memory import pooled
 from khop.kernels.philox import WIDE_DEGREE
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def check_ids(ids: Tensor, limit: int, what: str, threads: int = 1) -> None:
+    """Raise ValueError that names the first id outside [0, limit) and its position, if there is one."""
+    if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
+        raise ValueError(f"{what} ids are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (n)")
+    position = first_outside(ids, limit, threads)
+    if position >= 0:
+        raise outside_error(what, ids, position, limit)
+
+
+def check_int64(name: str, values: Tensor, count: int, device: torch.device) -> None:
+    """Raise ValueError unless `values` are int64 (count), on the device."""
+    if values.dtype != torch.int64 or values.shape != (count,) or values.device != device:
+        raise not_int64(name, values, count, device)
+
+
+def not_int64(name: str, values: Tensor, count: int, device: torch.device) -> ValueError:
+    """Return the error for values that are not int64 (count), or not on the device."""
+    given = f"{name} is {values.dtype} {tuple(values.shape)} on {values.device}"
+    return ValueError(f"{given}: must be int64 ({count}) on {device}")
+
+
+def first_outside(ids: Tensor, limit: int, threads: int = 1) -> int:
+    """Return the first position of an id (int32 or int64) outside [0, limit), or -1."""
+    if ids.device.type == "cpu":
+        return _core.first_outside(ids.contiguous(), limit, threads)
+    return first_outside_reference(ids, limit)
+
+
+def outside_error(what: str, ids: Tensor, position: int, limit: int) -> ValueError:
+    """Return the error for an id at `position` outside [0, limit)."""
+    return ValueError(f"{what} id {int(ids[position])} at position {position}: must be in [0, {limit})")
+
+
+def check_segments(indptr: Tensor, indices: Tensor, num_sources: int, threads: int = 1) -> None:
+    """Raise ValueError unless `indptr` splits all of `indices` into rows and every index is a source row."""
+    if indptr.device != indices.device:
+        raise ValueError(f"indptr is on {indptr.device}, indices on {indices.device}: move one of them")
+    check_offsets(indptr, indices.numel())
+    check_ids(indices, num_sources, "source", threads)
+
+
+def check_offsets(indptr: Tensor, edges: int) -> None:
+    """Raise ValueError unless `indptr` begins with 0, never falls and ends with `edges`."""
+    if indptr.dim() != 1 or indptr.numel() == 0 or indptr.dtype != torch.int64:
+        raise ValueError(f"indptr is {indptr.dtype} {tuple(indptr.shape)}: must be int64 (rows + 1)")
+    if indptr.device.type == "cpu":
+        position = _core.first_wrong_offset(indptr.contiguous(), edges)
+    else:
+        position = first_wrong_offset_reference(indptr, edges)
+    if position >= 0:
+        raise ValueError(
+            f"indptr has {int(indptr[position])} at position {position}: "
+            f"it must begin with 0, never fall and end with the number of edges, {edges}"
+        )
+
+
+def first_outside_reference(ids: Tensor, limit: int) -> int:
+    """Return the first position of an id outside [0, limit), or -1."""
+    return _first_true((ids < 0) | (ids >= limit))
+
+
+def first_wrong_offset_reference(indptr: Tensor, edges: int) -> int:
+    """Return the first position of `indptr` that is inconsistent with `edges` edges, or -1."""
+    wrong = torch.zeros_like(indptr, dtype=torch.bool)
+    wrong[1:] = indptr.diff() < 0
+    wrong[0] |= indptr[0] != 0
+    wrong[-1] |= indptr[-1] != edges
+    return _first_true(wrong)
+
+
+def _first_true(flags: Tensor) -> int:
+    positions = flags.nonzero()
+    return int(positions[0, 0]) if positions.numel() else -1
+
 
 _DERIVED_REMEDY = (
     "the graph, or what was derived from it, is damaged: check it by `khop verify`; "
@@ -141,3 +228,152 @@ def damaged(home: str, array: str, problem: str) -> ValueError:
 
 def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def build_csc(
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int, *, threads: int = 1
+) -> tuple[Csc, Tensor]:
+    """Group edges by destination, in input order within a row; return the CSC and each edge's input position.
+
+    The second value is an int64 permutation, CSC position -> input position. `indices` are int32 if
+    `num_sources` is at most 2^31. The inputs, int32 or int64, are only read. Besides the result it takes 1
+    byte per edge (2 up to a million edges) and, per thread, the memory of the fullest of up to 2048 blocks of
+    destinations, without the edges of its largest row if that has most of them.
+    """
+    _check(sources, destinations, num_sources, num_destinations)
+    if sources.device.type != "cpu":
+        return build_csc_reference(sources, destinations, num_sources, num_destinations)
+    order = pooled((sources.numel(),), torch.int64)
+    return _native(sources, destinations, num_sources, num_destinations, order, threads), order
+
+
+def group_by_destination(
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int, *, threads: int = 1
+) -> Csc:
+    """Group edges by destination as `build_csc` does, without input positions: 8 bytes per edge less."""
+    _check(sources, destinations, num_sources, num_destinations)
+    if sources.device.type != "cpu":
+        return build_csc_reference(sources, destinations, num_sources, num_destinations)[0]
+    return _native(sources, destinations, num_sources, num_destinations, None, threads)
+
+
+def _native(
+    sources: Tensor,
+    destinations: Tensor,
+    num_sources: int,
+    num_destinations: int,
+    order: Tensor | None,
+    threads: int,
+) -> Csc:
+    dtype = index_dtype(num_sources)
+    if sources.dtype == torch.int32 and dtype == torch.int64:
+        sources, destinations = sources.long(), destinations.long()
+    indptr = pooled((num_destinations + 1,), torch.int64)
+    indices = pooled((sources.numel(),), dtype)
+    outside = _core.build_csc(
+        sources.contiguous(), destinations.contiguous(), num_sources, indptr, indices, order, threads
+    )
+    for ids, position, limit, what in (
+        (sources, outside[0], num_sources, "source"),
+        (destinations, outside[1], num_destinations, "destination"),
+    ):
+        if position >= 0:
+            raise outside_error(what, ids, position, limit)
+    return Csc(indptr, indices)
+
+
+def build_csc_reference(
+    sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int
+) -> tuple[Csc, Tensor]:
+    """The same as `build_csc` in plain torch, on any device."""
+    check_ids(destinations, num_destinations, "destination")
+    check_ids(sources, num_sources, "source")
+    order = torch.argsort(destinations, stable=True)
+    counts = torch.bincount(destinations, minlength=num_destinations)
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return Csc(indptr, sources[order].to(index_dtype(num_sources))), order
+
+
+def index_dtype(count: int) -> torch.dtype:
+    """Return int32 if it can hold every id below `count`, else int64."""
+    return torch.int32 if count <= 2**31 else torch.int64
+
+
+def _check(sources: Tensor, destinations: Tensor, num_sources: int, num_destinations: int) -> None:
+    for what, count in (("num_sources", num_sources), ("num_destinations", num_destinations)):
+        if count < 0:
+            raise ValueError(f"{what} {count}: must not be negative")
+    for what, ids in (("sources", sources), ("destinations", destinations)):
+        if ids.dim() != 1 or ids.dtype not in INDEX_DTYPES:
+            raise ValueError(f"{what} are {ids.dtype} {tuple(ids.shape)}: must be int32 or int64 (edges)")
+    if sources.numel() != destinations.numel():
+        raise ValueError(
+            f"{sources.numel()} sources, {destinations.numel()} destinations: one of each an edge"
+        )
+    if sources.dtype != destinations.dtype or sources.device != destinations.device:
+        raise ValueError(
+            f"sources are {sources.dtype} on {sources.device}, destinations {destinations.dtype} "
+            f"on {destinations.device}: must be alike"
+        )
+
+
+def chosen_edges(csc: Csc, positions: Tensor) -> Csc:
+    """Return only the edges at int64 positions, which must ascend; rows keep their order."""
+    csc.check_rows()
+    indptr = torch.searchsorted(positions, csc.indptr)
+    return Csc(indptr, csc.indices[positions], csc.num_sources)
+
+
+class ChosenRows(Mapping[str, Tensor]):
+    """Columns by name with only the rows at int64 positions, each gathered once. Threads may share it."""
+
+    def __init__(self, columns: Mapping[str, Tensor], positions: Tensor) -> None:
+        self._columns = columns
+        self._positions = positions
+        self._taken: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._taken:
+            self._taken[name] = self._columns[name][self._positions]
+        return self._taken[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns  # without gathering its rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+_MOST = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSpan:
+    """Consecutive edges of consecutive rows. The first and the last row may have others too."""
+
+    first: int  # position of the first edge
+    end: int
+    first_row: int
+    counts: Tensor  # int64 (rows): edges of each row in the span
+
+    def per_edge(self, values: Tensor) -> Tensor:
+        """Return for each edge the value of its row; `values` has one per row of the span."""
+        return torch.repeat_interleave(values, self.counts, output_size=self.end - self.first)
+
+    @property
+    def rows(self) -> slice:
+        """The rows of the span."""
+        return slice(self.first_row, self.first_row + self.counts.numel())
+
+
+def edge_spans(indptr: Tensor, most: int = _MOST) -> Iterator[EdgeSpan]:
+    """Yield all edges, at most `most` at a time; `indptr` is that of a CSC, int64 (rows + 1), and sound."""
+    for first in range(0, int(indptr[-1]), most):
+        end = min(first + most, int(indptr[-1]))
+        ends = torch.tensor([first, end - 1])
+        first_row, last_row = (torch.searchsorted(indptr, ends, right=True) - 1).tolist()
+        counts = indptr[first_row : last_row + 2].clamp(first, end).diff()
+        yield EdgeSpan(first, end, first_row, counts)

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import Rising
-from khop.kernels.source_numbers import SourceNumbers
+from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
+from khop.kernels.philox import SourceNumbers
 from khop.kernels.time_ranges import time_ranges
 
 

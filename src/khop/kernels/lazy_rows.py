@@ -1,5 +1,15 @@
 """Tensors whose rows are computed where an operation needs them, and operations that need none.
 
+Rows of a table by id that are gathered where an operation needs them: sums over edges read the table.
+
+A first layer that aggregates them in this way neither writes nor reads a copy of the rows.
+
+Rows of a sparse column, such as a bag of words: pairs of (index, value), and their product with a weight.
+
+A stored row has room for the entries of the longest row: int32 (2, longest), the indices, then the float32
+values as bits. Unused room is 0, an entry of value 0. So rows have one size, and pass through partitions,
+caches, disks, devices and wires as all columns do.
+
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
 
@@ -7,11 +17,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
+
+from khop.kernels.choice import Engine, engine
+from khop.kernels.csc import Csc, index_dtype
+from khop.kernels.gather import Column, gather_columns
+from khop.kernels.segment import DTYPES, check_segment, prefix_and_mean, segment_mean, segment_sum
+from khop.kernels.segment_weighted import segment_mixture, segment_weighted_sum
 
 Operation = Callable[..., Any]
 
@@ -75,3 +93,254 @@ _OF_SHAPE = {
     Tensor.numel,
     Tensor.is_floating_point,
 }
+
+
+_TABLE_DIMS = 2  # (rows, width)
+
+
+class RowsById(LazyRows):
+    """Rows (ids, width) of a table, equal to `gather(table, ids)`.
+
+    `segment_sum`, `segment_mean`, `prefix_and_mean`, `segment_weighted_sum` and `segment_mixture` read the
+    table, with the bits of gathered rows. A slice of the first rows gathers these alone. Every other
+    operation gathers all rows, once. With `live`, int on the device, rows behind it are 0; every operation
+    then gathers again, because ids of a static shape change in place.
+    """
+
+    table: Tensor  # (N, width)
+    ids: Tensor  # int64 (n)
+    live: Tensor | None  # int32 or int64 (1)
+    _gathered: Tensor | None
+
+    @staticmethod
+    def __new__(cls: type[RowsById], table: Tensor, ids: Tensor, live: Tensor | None = None) -> RowsById:
+        """Make rows of a table on the device of the ids."""
+        size = (ids.numel(), table.shape[1])
+        rows: RowsById = Tensor._make_wrapper_subclass(cls, size, dtype=table.dtype, device=ids.device)
+        rows.table, rows.ids, rows.live, rows._gathered = table, ids, live, None
+        return rows
+
+    def dense(self) -> Tensor:
+        """Gather the rows."""
+        if self._gathered is not None:
+            return self._gathered
+        column, threads = Column(self.table), torch.get_num_threads()
+        gathered = gather_columns([column], self.ids, threads=threads, live=self.live)[0]
+        if self.live is None:
+            self._gathered = gathered
+        return gathered
+
+
+def is_readable(column: Column, device: torch.device) -> bool:
+    """Return True if sums over edges can read a column for a batch on a device, as it is stored."""
+    table = column.pieces[0]
+    is_one = len(column.pieces) == 1 and table.dim() == _TABLE_DIMS
+    is_near = table.device == device and not column.is_pinned
+    as_stored = table.dtype in DTYPES and not column.as_float32 and column.copies is None
+    return is_one and is_near and as_stored and index_dtype(table.shape[0]) == torch.int32
+
+
+def _of_table(operation: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return `segment_sum` or `segment_mean` of rows as an operation that reads their table."""
+
+    def aggregated(rows: RowsById, indptr: Tensor, indices: Tensor) -> Any:  # noqa: ANN401
+        check_segment(rows, indptr, indices)
+        by = engine(rows.device)
+        if by is Engine.NATIVE:
+            return operation(rows.table, indptr, _composed(rows, indices))
+        if by is Engine.TRITON:
+            by_triton = getattr(import_module("khop.kernels.triton.segment"), operation.__name__)
+            return by_triton(rows.table, Csc(indptr, indices.int()), rows.ids)
+        return NotImplemented
+
+    return aggregated
+
+
+def _prefix_and_mean(rows: RowsById, indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    return rows[: indptr.numel() - 1], segment_mean(rows, indptr, indices)
+
+
+def _weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Any:  # noqa: ANN401
+    by = engine(x.device)
+    if not isinstance(x, RowsById) or weights.requires_grad:
+        return NotImplemented
+    if by is Engine.NATIVE:
+        return segment_weighted_sum(x.table, weights, indptr, _composed(x, indices))
+    if by is Engine.TRITON:
+        from khop.kernels.triton.segment_weighted import segment_weighted_sum as by_triton
+
+        return by_triton(x.table, weights, Csc(indptr, indices.int()), x.ids)
+    return NotImplemented
+
+
+def _mixture(rows: RowsById, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    return segment_mixture(rows.table, weights, indptr, _composed(rows, indices))
+
+
+def _composed(rows: RowsById, indices: Tensor) -> Tensor:
+    """Return the table's row of each edge, int32."""
+    return rows.ids.index_select(0, indices).int()
+
+
+def _sliced(rows: RowsById, key: object) -> Any:  # noqa: ANN401
+    if rows._gathered is None and isinstance(key, slice) and key.start in (None, 0) and key.step in (None, 1):
+        return RowsById(rows.table, rows.ids[key], rows.live).dense()
+    return NotImplemented
+
+
+def _reshaped(rows: RowsById, *shape: Any) -> Any:  # noqa: ANN401
+    wanted = shape if isinstance(shape[0], int) else tuple(shape[0])
+    return rows if wanted in ((-1, rows.shape[1]), tuple(rows.shape)) else NotImplemented
+
+
+def _to(rows: RowsById, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    as_asked = torch.empty(0, dtype=rows.dtype, device=rows.device).to(*args, **kwargs)
+    is_same = (as_asked.dtype, as_asked.device) == (rows.dtype, rows.device)
+    return rows if is_same else NotImplemented
+
+
+def _of_ids(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the memory that the rows hold: their ids."""
+    return lambda rows, *args: function(rows.ids, *args)
+
+
+RowsById._own = {
+    segment_sum: _of_table(segment_sum),
+    segment_mean: _of_table(segment_mean),
+    prefix_and_mean: _prefix_and_mean,
+    segment_weighted_sum: _weighted_sum,
+    segment_mixture: _mixture,
+    Tensor.__getitem__: _sliced,
+    Tensor.reshape: _reshaped,
+    Tensor.to: _to,
+    **{
+        function: _of_ids(function)
+        for function in (Tensor.nbytes.__get__, Tensor.untyped_storage, Tensor.record_stream)  # type: ignore[attr-defined]
+    },
+}
+
+
+_ROW_DIMS = 3  # of a packed column: rows, indices and values, entries
+
+
+def packed(indptr: Tensor, indices: Tensor, values: Tensor, longest: int) -> Tensor:
+    """Return rows of CSR arrays as int32 (rows, 2, longest); each row has at most `longest` entries."""
+    counts = indptr.diff()
+    rows = torch.repeat_interleave(counts)
+    places = torch.arange(rows.numel()) - indptr[:-1].repeat_interleave(counts)
+    column = torch.zeros(counts.numel(), 2, longest, dtype=torch.int32)
+    column[rows, 0, places] = indices.to(torch.int32)
+    column[rows, 1, places] = values.to(torch.float32).view(torch.int32)
+    return column
+
+
+class SparseRows(LazyRows):
+    """Rows (n, width) of a sparse column, of which only the entries are stored.
+
+    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies the entries alone, forward and in the
+    gradient of the weight, with the same bits on any number of threads. A slice of rows and another dtype
+    are sparse too. Every other operation computes with dense rows. The rows themselves have no gradient.
+    """
+
+    indptr: Tensor  # int64 (n + 1)
+    places: Tensor  # int32 (entries): the place of each in its row
+    numbers: Tensor  # (entries)
+    _per_row: int | None  # entries of each row, unused ones included; None: unused ones are left out
+
+    @staticmethod
+    def __new__(
+        cls: type[SparseRows],
+        indptr: Tensor,
+        places: Tensor,
+        numbers: Tensor,
+        width: int,
+        per_row: int | None = None,
+    ) -> SparseRows:
+        """Make rows of CSR arrays."""
+        size = (indptr.numel() - 1, width)
+        rows: SparseRows = Tensor._make_wrapper_subclass(
+            cls, size, dtype=numbers.dtype, device=numbers.device
+        )
+        rows.indptr, rows.places, rows.numbers, rows._per_row = indptr, places, numbers, per_row
+        return rows
+
+    @classmethod
+    def of(cls, column: Tensor, width: int) -> SparseRows:
+        """Read rows of a sparse column, as a batch has them: int32 (n, 2, longest).
+
+        `width` is `graph.schema.column(type, name).width`.
+        """
+        if not hasattr(width, "__index__") or width < 1:  # a Python or NumPy integer
+            raise ValueError(f"width {width!r}: must be the number of numbers of a row, at least 1")
+        if column.dtype != torch.int32 or column.dim() != _ROW_DIMS or column.shape[1] != 2:
+            raise ValueError(
+                f"rows are {column.dtype} {tuple(column.shape)}: must be int32 (rows, 2, entries), as a "
+                "batch has them of a sparse column"
+            )
+        if engine(column.device) is not Engine.NATIVE:  # counting entries would wait for the device
+            return with_unused_entries(column, width)
+        places, bits = column[:, 0], column[:, 1]
+        used = bits != 0
+        indptr = F.pad(used.sum(1).cumsum(0), (1, 0))
+        return cls(indptr, places[used], bits[used].view(torch.float32), width)
+
+    def dense(self) -> Tensor:
+        """Return the rows as an ordinary tensor (n, width)."""
+        rows = torch.repeat_interleave(self.indptr.diff(), output_size=self.numbers.numel())
+        width = self.shape[1]
+        out = torch.zeros(
+            self.indptr.numel() - 1, width, dtype=self.numbers.dtype, device=self.numbers.device
+        )
+        return out.index_put_((rows, self.places.long()), self.numbers, accumulate=True)
+
+    def product(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return `dense() @ weight.T + bias`: weight (out, width), bias (out)."""
+        if weight.dim() != 2 or weight.shape[1] != self.shape[1]:
+            raise ValueError(f"weight {tuple(weight.shape)}: must be (outputs, {self.shape[1]})")
+        kind = weight.device.type
+        lowered = torch.is_autocast_enabled(kind) and weight.dtype == torch.float32
+        table = (weight.to(torch.get_autocast_dtype(kind)) if lowered else weight).t().contiguous()
+        out = segment_weighted_sum(table, self.numbers.to(table.dtype), self.indptr, self.places)
+        return out if bias is None else out + bias.to(out.dtype)
+
+    def prefix(self, count: int) -> SparseRows:
+        """Return the first `count` rows."""
+        indptr = self.indptr[: count + 1]
+        ends = count * self._per_row if self._per_row is not None else int(indptr[-1])
+        return SparseRows(indptr, self.places[:ends], self.numbers[:ends], self.shape[1], self._per_row)
+
+    def converted(self, dtype: torch.dtype) -> SparseRows:
+        """Return the rows with values of another dtype."""
+        values = self.numbers.to(dtype)
+        return SparseRows(self.indptr, self.places, values, self.shape[1], self._per_row)
+
+
+def with_unused_entries(column: Tensor, width: int) -> SparseRows:
+    """Read rows of a sparse column with all room for entries: shapes do not depend on the numbers."""
+    count, _, longest = column.shape
+    places, bits = column[:, 0], column[:, 1]
+    indptr = torch.arange(count + 1, device=column.device) * longest
+    # Unused entries name all places in turn: a gradient would otherwise add them all to one row.
+    spread = torch.arange(count * longest, dtype=torch.int32, device=column.device) % width
+    named = torch.where(bits == 0, spread.view(count, longest), places)
+    numbers = bits.contiguous().view(torch.float32)
+    return SparseRows(indptr, named.flatten(), numbers.flatten(), width, longest)
+
+
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:  # noqa: ANN401
+    return rows.product(weight, bias) if isinstance(rows, SparseRows) else NotImplemented
+
+
+def _sliced_rows(rows: SparseRows, key: object) -> Any:  # noqa: ANN401
+    if isinstance(key, slice) and key.start in (None, 0) and key.step in (None, 1):
+        return rows.prefix(len(range(rows.shape[0])[key]))
+    return NotImplemented
+
+
+def _rows_to(rows: SparseRows, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    if len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs:
+        return rows if args[0] == rows.dtype else rows.converted(args[0])
+    return NotImplemented
+
+
+SparseRows._own = {F.linear: _linear, Tensor.__getitem__: _sliced_rows, Tensor.to: _rows_to}

@@ -1,4 +1,9 @@
-"""Rows split by the owners of their ids: requests to the owners, and their answers in the order asked."""
+"""Rows split by the owners of their ids: requests to the owners, and their answers in the order asked.
+
+Places in messages of fixed size for rows that other ranks store.
+
+Lookup of row positions by id, for a small subset of a large range of ids.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import Frontier, Neighbors, Positives
+from khop.kernels.csc import check_ids
 from khop.kernels.memory import pooled
 
 Drawn = tuple[Tensor, Tensor, Tensor | None]  # offsets, int64 (rows + 1); nodes, int32 or int64; edges, int64
@@ -166,3 +172,85 @@ def remote_rows_reference(
     places = torch.where(is_here, ids - first, slots + end - first)
     places[is_asked] = number + end - first + kept
     return places, asked
+
+
+@dataclass(frozen=True, eq=False)
+class PeerSlots:
+    """Ids sorted into slots by owner, and the place of each row. All tensors are on the device of the ids."""
+
+    asked: Tensor  # int64 (owners, capacity): distinct ids ascending, counted from the owner's first; then 0
+    counts: Tensor  # int64 (owners): distinct ids of each owner, with a slot or without; 0 for this rank
+    is_own: Tensor  # bool (ids): the row is stored here
+    places: Tensor  # int64 (ids): of own rows the position here, of others the slot owner * capacity + number
+
+
+def peer_slots(ids: Tensor, bounds: Tensor, firsts: Tensor, own: int, capacity: int) -> PeerSlots:
+    """Assign the distinct ids of each owner but this rank to its `capacity` slots, in ascending order.
+
+    `ids` are int64 (n). `bounds` are int64 (owners + 1), on the device: owner q is asked for the ids from
+    bounds[q] up to bounds[q + 1]. `firsts` are int64 (owners), the first id that each owner stores. An id
+    that has no slot left gets the last one: then some count exceeds the capacity. Nothing waits for the
+    device.
+    """
+    sorted_ids, order = ids.sort()
+    is_first = torch.ones_like(sorted_ids)
+    is_first[1:] = sorted_ids[1:] != sorted_ids[:-1]
+    numbers = is_first.cumsum(0)  # from 1, over the distinct ids of all owners
+    before = torch.cat([numbers.new_zeros(1), numbers])[torch.searchsorted(sorted_ids, bounds)]
+    owners = torch.searchsorted(bounds[1:-1].contiguous(), sorted_ids, right=True)
+    within = numbers - 1 - before[owners]
+    is_own = owners == own
+    room = firsts.numel() * capacity
+    slots = torch.where(is_own | (within >= capacity), room, owners * capacity + within)
+    asked = torch.zeros(room + 1, dtype=torch.int64, device=ids.device)
+    asked.scatter_(0, slots, sorted_ids - firsts[owners])
+    counts = before.diff()
+    counts[own] = 0
+    places = torch.where(is_own, sorted_ids - firsts[own], slots.clamp(max=room - 1))
+    return PeerSlots(
+        asked[:room].view(-1, capacity),
+        counts,
+        torch.empty_like(is_own).scatter_(0, order, is_own),
+        torch.empty_like(places).scatter_(0, order, places),
+    )
+
+
+_BLOCK = 128  # ids per first slot; offsets within a block are below it
+_NONE = 255
+
+
+@dataclass(frozen=True, eq=False)
+class IdSlots:
+    """Slots 0, 1, 2, ... of ascending ids in [0, count). Threads may share it.
+
+    A lookup reads one byte and one number per id, in any order. The table takes one byte for every id, used
+    or not, and eight for every 128 of them.
+    """
+
+    places: Tensor  # uint8 (count): the slot of an id within its block
+    first_slots: Tensor  # int64 (blocks)
+
+    @classmethod
+    def of(cls, ids: Tensor, count: int) -> IdSlots:
+        """Build the slots of `ids`, int64, ascending, each once; ValueError for ids outside [0, count)."""
+        check_ids(ids, count, "kept")
+        if bool((ids.diff() <= 0).any()):
+            raise ValueError("kept ids must ascend, each once; pass ids.unique()")
+        blocks = ids // _BLOCK
+        per_block = torch.bincount(blocks, minlength=-(-count // _BLOCK))
+        first_slots = per_block.cumsum(0) - per_block
+        places = torch.full((count,), _NONE, dtype=torch.uint8)
+        places[ids] = (torch.arange(ids.numel()) - first_slots[blocks]).to(torch.uint8)
+        return cls(places, first_slots)
+
+    @staticmethod
+    def bytes_for(count: int) -> int:
+        """Return the bytes of memory for slots of any ids in [0, count)."""
+        return count + 8 * -(-count // _BLOCK)
+
+    def find(self, ids: Tensor) -> Tensor:
+        """Return int64 (n): the slot of each id of [0, count), or -1."""
+        check_ids(ids, self.places.numel(), "wanted")
+        places = self.places[ids]
+        slots = self.first_slots[ids.div(_BLOCK, rounding_mode="floor")] + places
+        return slots.masked_fill_(places == _NONE, -1)

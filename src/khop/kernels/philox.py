@@ -1,14 +1,29 @@
 """Philox4x32-10, the counter-based generator of every draw, and the reduction of its words to a range.
 
 docs/randomness.md specifies the bits. Words are unsigned 32-bit numbers stored in int64.
+
+Mixing of words, such that each bit of the result depends on every bit of the word.
+
+A keyed permutation of [0, count) without memory, for shuffling epochs: an operation of the core as it is.
+
+`permutation_slice(key, count, start, stop)` returns entries [start, stop) of the permutation under a 64-bit
+key, int64: a pure function. Time and memory depend on the slice alone, so every rank computes its own share.
+
+Random numbers of source nodes, which all rows of a batch share.
+
+A fast digest of a tensor's bytes, to detect damage.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import khop._core as _core
+from khop._core import permutation_slice as permutation_slice
+from khop.draw import DrawKey, mix64
 
 WORD = 0xFFFFFFFF
 WIDE_DEGREE = 1 << 20  # rows of at least this degree use 64-bit draws
@@ -76,3 +91,50 @@ def signed(pattern: int) -> int:
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
     return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # SplitMix64 (Steele, Lea, Flood 2014)
+
+
+def mixed(words: Tensor) -> Tensor:
+    """Return int64, shaped as `words`: a permutation of all words, the final step of SplitMix64."""
+    for shift, factor in _ROUNDS:
+        words = (words ^ (words >> shift & (1 << 64 - shift) - 1)) * signed(factor)
+    return words ^ (words >> 31 & (1 << 33) - 1)
+
+
+@dataclass(frozen=True)
+class SourceNumbers:
+    """Random numbers of source nodes as sort keys of their edges, specified in docs/randomness.md.
+
+    With a period above 1, a node keeps its number for `period` steps: it has that of its generation, and
+    some nodes are in the next generation already.
+    """
+
+    base: int  # of the generation of most nodes
+    later_base: int  # of the next generation
+    period: int
+    later_from: int  # offset within the period from which nodes are in the next generation
+
+    @classmethod
+    def of(cls, key: DrawKey, stream: int, period: int = 1) -> SourceNumbers:
+        """Return the numbers of a stream in the step of a key."""
+        generation = key.step // period
+        base, later = (mix64(key.at_step(at).value ^ mix64(stream)) for at in (generation, generation + 1))
+        return cls(base, later, period, period - key.step % period)
+
+    def keys(self, ids: Tensor) -> Tensor:
+        """Return the 64-bit numbers of nodes, as int64 patterns, for int64 original ids."""
+        base = torch.full_like(ids, signed(self.base))
+        if self.period > 1:
+            offsets = reduce_words(mix64_reference(ids) >> 32 & WORD, torch.full_like(ids, self.period))
+            base = torch.where(offsets >= self.later_from, signed(self.later_base), base)
+        return mix64_reference(base ^ ids)
+
+
+def digest(tensor: Tensor, *, threads: int = 1) -> str:
+    """Return 16 hexadecimal digits for a contiguous tensor in main memory, with any number of threads.
+
+    The digest is the XXH64 of the XXH64 of each MiB: see docs/graph-folder.md. Several GB/s per thread.
+    """
+    return f"{_core.digest(tensor.detach().view(-1).view(torch.uint8), threads):016x}"

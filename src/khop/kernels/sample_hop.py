@@ -11,9 +11,8 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import Neighbors
-from khop.kernels.checks import not_int64
 from khop.kernels.choice import Engine, engine
-from khop.kernels.csc import naming_damage
+from khop.kernels.csc import naming_damage, not_int64
 from khop.kernels.draw_request import DrawRequest, Kernel
 
 

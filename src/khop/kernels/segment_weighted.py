@@ -2,11 +2,16 @@
 
 No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
 bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
+
+Sums of source rows times several coefficients of each edge: layers with matrices mixed from bases.
+
+No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
+bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,9 +21,8 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 import khop._core as _core
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
-from khop.kernels.edge_rows import edge_rows, edges_of_sources
 from khop.kernels.memory import pooled
-from khop.kernels.segment import accumulator, check_segment, has_kernels
+from khop.kernels.segment import accumulator, check_segment, edge_rows, edges_of_sources, has_kernels
 
 
 def segment_weighted_sum(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
@@ -119,3 +123,116 @@ def edge_dots(x: Tensor, gradient: Tensor, heads: int, edges: Csc) -> Tensor:
 
 # torch has no types for these.
 _apply: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _SegmentWeightedSum.apply
+
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def segment_mixture(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """Sum `weights[e, b] * x[indices[e]]` over the edges e of each row into (rows, bases * width).
+
+    The columns of a row are those of basis 0, then those of basis 1, and so on; 0 where there is no edge. x
+    is (sources, width), weights are (edges, bases); bfloat16 and float16 are summed in float32.
+    Differentiable once, with respect to x and weights.
+    """
+    check_segment(x, indptr, indices)
+    if weights.dim() != 2 or weights.shape[0] != indices.numel() or not weights.shape[1]:
+        raise ValueError(f"weights are {tuple(weights.shape)}: must be ({indices.numel()}, bases)")
+    weights = weights.to(accumulator(x.dtype))
+    if has_torch_function_unary(x):
+        result: Tensor = handle_torch_function(segment_mixture, (x,), x, weights, indptr, indices)
+        return result
+    if engine(x.device) is Engine.TRITON:  # each number is summed in the order of the edges there too
+        columns = weights.unbind(1)
+        return torch.cat([segment_weighted_sum(x, one, indptr, indices) for one in columns], dim=1)
+    if x.dtype != weights.dtype:  # bfloat16 and float16
+        return segment_mixture(x.to(weights.dtype), weights, indptr, indices).to(x.dtype)
+    is_native = engine(x.device) is Engine.NATIVE and x.dtype in _DTYPES and x.shape[1] > 0
+    if not (is_native and has_kernels(x, indptr)):
+        return segment_mixture_reference(x, weights, indptr, indices)
+    return _segment_mixture_apply(x, weights, indptr.contiguous(), indices.int().contiguous())
+
+
+def segment_mixture_reference(x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
+    """The same as `segment_mixture` in plain torch, on any device."""
+    rows = torch.repeat_interleave(indptr.diff(), output_size=indices.numel())
+    messages = weights.unsqueeze(2) * x[indices].unsqueeze(1)
+    sums = messages.new_zeros(indptr.numel() - 1, *messages.shape[1:])
+    return sums.index_add(0, rows, messages).flatten(1)
+
+
+def merge_edges(
+    edges: Sequence[Csc], firsts: Sequence[int], num_rows: int, num_sources: int
+) -> tuple[Csc, Tensor]:
+    """Join the edges of several types by destination, and return the number of each edge's type, int32.
+
+    Sources of type i are rows `firsts[i]`, `firsts[i]` + 1, ... of all `num_sources`. Edges of a row are in
+    the order of types, then as they were. int32 indices, on the CPU.
+    """
+    count = sum(each.num_edges for each in edges)
+    joined = Csc(
+        torch.empty(num_rows + 1, dtype=torch.int64), torch.empty(count, dtype=torch.int32), num_sources
+    )
+    relations = torch.empty(count, dtype=torch.int32)
+    indptrs = [each.indptr.contiguous() for each in edges]
+    indices = [each.indices.int().contiguous() for each in edges]
+    threads = torch.get_num_threads()
+    _core.merge_edges(
+        indptrs, indices, list(firsts), num_sources, joined.indptr, joined.indices, relations, threads
+    )
+    return joined, relations
+
+
+def merge_edges_reference(
+    edges: Sequence[Csc], firsts: Sequence[int], num_rows: int, num_sources: int
+) -> tuple[Csc, Tensor]:
+    """The same as `merge_edges` in plain torch."""
+    numbers = torch.arange(num_rows)
+    rows = torch.cat([numbers.repeat_interleave(each.indptr.diff()) for each in edges])
+    sources = torch.cat([each.indices.long() + first for each, first in zip(edges, firsts, strict=True)])
+    lengths = torch.tensor([each.num_edges for each in edges])
+    relations = torch.arange(len(edges), dtype=torch.int32).repeat_interleave(lengths)
+    order = rows.argsort(stable=True)
+    indptr = torch.searchsorted(rows[order].contiguous(), torch.arange(num_rows + 1))
+    return Csc(indptr, sources[order].int(), num_sources), relations[order]
+
+
+class _SegmentMixtureContext(FunctionCtx):
+    needs_input_grad: tuple[bool, ...]
+    saved_tensors: tuple[Tensor, ...]
+
+
+class _SegmentMixture(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: _SegmentMixtureContext, x: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor
+    ) -> Tensor:
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(x, weights, indptr, indices)
+        out = pooled((indptr.numel() - 1, weights.shape[1] * x.shape[1]), x.dtype)
+        operands = (x.detach().contiguous(), weights.detach().contiguous(), indptr, indices)
+        _core.segment_mixture(*operands, out, torch.get_num_threads())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: _SegmentMixtureContext, gradient: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weights, indptr, indices = (each.detach().contiguous() for each in ctx.saved_tensors)
+        gradient, threads = gradient.contiguous(), torch.get_num_threads()
+        of_x, of_weights = None, None
+        if ctx.needs_input_grad[0]:
+            turned, order = turned_edges(Csc(indptr, indices), x.shape[0])
+            of_x = pooled(tuple(x.shape), x.dtype)
+            edges = (turned.indptr, turned.indices, order.int())
+            _core.segment_mixture_sources(gradient, weights, *edges, of_x, threads)
+        if ctx.needs_input_grad[1]:
+            of_weights = pooled(tuple(weights.shape), weights.dtype)
+            _core.segment_mixture_weights(x, gradient, indptr, indices, of_weights, threads)
+        return of_x, of_weights, None, None
+
+
+_segment_mixture_apply: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = (
+    _SegmentMixture.apply
+)  # torch has no types for it

@@ -7,12 +7,9 @@ from torch import Tensor
 
 import khop._core as _core
 from khop.draw import DrawKey
-from khop.kernels.checks import check_int64
 from khop.kernels.choice import Engine, engine
-from khop.kernels.csc import Csc, naming_damage
-from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import Rising
+from khop.kernels.csc import Csc, check_int64, naming_damage
+from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
 
 _INT64 = torch.iinfo(torch.int64)
 

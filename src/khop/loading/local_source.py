@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Block, Columns, Sample, Span, Subgraph, num_bytes
-from khop.features.row_cache import RowCache
-from khop.features.store import FeatureStore, Rows
+from khop.graph.features.row_cache import RowCache
+from khop.graph.features.store import FeatureStore, Rows
 from khop.kernels.memory import pinned_results
-from khop.loading.cache_counts import counts_of_host
 from khop.loading.columns import ColumnChoice
-from khop.loading.device_cache import rows_in_cache
-from khop.loading.device_columns import DeviceColumns
+from khop.loading.device.device_caching import DeviceColumns, counts_of_host, rows_in_cache
+from khop.loading.device.transfer import Transfer
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.loading.source import BatchRequest, CachedRows, Drawn
-from khop.loading.transfer import Transfer
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
 

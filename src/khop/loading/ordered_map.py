@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from khop.arguments import whole_number
 from khop.errors import Outcome, PeerLost
-from khop.kernels.turns import PLACE
+from khop.kernels.gather import PLACE
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from khop.models.decoders import MLP as MLP
+    from khop.models.decoders import ComplEx as ComplEx
+    from khop.models.decoders import DistMult as DistMult
     from khop.models.decoders import Dot as Dot
-    from khop.models.edge_predictor import EdgeHead as EdgeHead
-    from khop.models.edge_predictor import EdgePredictor as EdgePredictor
+    from khop.models.decoders import RotatE as RotatE
+    from khop.models.decoders import TransE as TransE
+    from khop.models.encoder import ModelSizes as ModelSizes
     from khop.models.gat import GAT as GAT
     from khop.models.gcn import GCN as GCN
     from khop.models.gin import GIN as GIN
     from khop.models.hgt import HGT as HGT
-    from khop.models.layered import Layered as Layered
     from khop.models.light_gcn import LightGCN as LightGCN
+    from khop.models.link_predictor import EdgeHead as EdgeHead
+    from khop.models.link_predictor import EdgePredictor as EdgePredictor
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.link_predictor import SharedDecoder as SharedDecoder
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
     from khop.models.node_embedding import gathered as gathered
-    from khop.models.related_edges import RelationColumn as RelationColumn
-    from khop.models.relation_decoders import ComplEx as ComplEx
-    from khop.models.relation_decoders import DistMult as DistMult
-    from khop.models.relation_decoders import RotatE as RotatE
-    from khop.models.relation_decoders import TransE as TransE
     from khop.models.rgcn import RGCN as RGCN
+    from khop.models.rgcn import RelationColumn as RelationColumn
     from khop.models.sage import SAGE as SAGE
-    from khop.models.sequential import Sequential as Sequential
-    from khop.models.sizes import ModelSizes as ModelSizes
+    from khop.models.stack import Layered as Layered
+    from khop.models.stack import Sequential as Sequential
 
 _PUBLIC = {
     "GAT": "khop.models.gat",
@@ -41,23 +41,23 @@ _PUBLIC = {
     "HGT": "khop.models.hgt",
     "LightGCN": "khop.models.light_gcn",
     "RGCN": "khop.models.rgcn",
-    "ComplEx": "khop.models.relation_decoders",
-    "DistMult": "khop.models.relation_decoders",
+    "ComplEx": "khop.models.decoders",
+    "DistMult": "khop.models.decoders",
     "Dot": "khop.models.decoders",
     "MLP": "khop.models.decoders",
-    "RelationColumn": "khop.models.related_edges",
-    "RotatE": "khop.models.relation_decoders",
+    "RelationColumn": "khop.models.rgcn",
+    "RotatE": "khop.models.decoders",
     "SharedDecoder": "khop.models.link_predictor",
-    "TransE": "khop.models.relation_decoders",
-    "EdgeHead": "khop.models.edge_predictor",
-    "EdgePredictor": "khop.models.edge_predictor",
+    "TransE": "khop.models.decoders",
+    "EdgeHead": "khop.models.link_predictor",
+    "EdgePredictor": "khop.models.link_predictor",
     "SAGE": "khop.models.sage",
-    "Sequential": "khop.models.sequential",
+    "Sequential": "khop.models.stack",
     "NodeEmbedding": "khop.models.node_embedding",
     "gathered": "khop.models.node_embedding",
-    "Layered": "khop.models.layered",
+    "Layered": "khop.models.stack",
     "LinkPredictor": "khop.models.link_predictor",
-    "ModelSizes": "khop.models.sizes",
+    "ModelSizes": "khop.models.encoder",
 }
 
 __all__ = [*_PUBLIC]

@@ -1,16 +1,278 @@
-"""Decoders: scores of links from the rows of their ends."""
+"""Decoders: scores of links from the rows of their ends.
+
+Decoders of knowledge graphs: scores of links by relation, from one table with a row per relation.
+
+Rows by which a search finds the destinations of the highest scores of a decoder.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from khop.arguments import check_word
-from khop.models.candidate_search import CandidateSearch
-from khop.models.relation_decoders import ComplEx, DistMult, RelationDecoder, RotatE, TransE
+from khop.arguments import LARGEST_WIDTH, check_word, real_number, whole_number
+from khop.draw import CandidateScore
+from khop.kernels.segment import accumulator
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateSearch:
+    """A query per source and a row per destination; `score` of both orders destinations as a decoder does."""
+
+    queries: Tensor  # (sources, width)
+    candidates: Tensor  # (destinations, width)
+    score: CandidateScore = "dot"
+    grid: int = 64  # values may be rounded to multiples of 1 / grid
+
+
+@runtime_checkable
+class SearchedDecoder(Protocol):
+    """A decoder with scores that are inner products or distances of rows."""
+
+    def search(self, sources: Tensor, destinations: Tensor) -> CandidateSearch:
+        """Return a query per source and a row per destination."""
+        ...
+
+
+class RelationDecoder(nn.Module):
+    """Scores pairs of rows by relation; `relation` is the table, (relations, numbers per relation).
+
+    A subclass turns a source's row into a query for destinations, and a destination's row into one for
+    sources, and compares queries with rows.
+    """
+
+    score: CandidateScore = "dot"  # orders destinations as `compared` does
+    search_grid: int = 64  # a search rounds rows to multiples of 1 / search_grid
+
+    def __init__(self, width: int, relations: int = 1, numbers: int | None = None) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.width = whole_number(f"decoder {name}: width", width, 1, LARGEST_WIDTH)
+        whole_number(f"decoder {name}: relations", relations, 1)
+        self.relation = nn.Parameter(torch.empty(relations, width if numbers is None else numbers))
+        self.relations = relations
+        self.reset()
+
+    def reset(self) -> None:
+        """Give the table new random numbers, from torch's generator."""
+        nn.init.xavier_uniform_(self.relation)
+
+    def forward(self, source: Tensor, destination: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return (...): a score per pair; leading dimensions are broadcast.
+
+        `relation` is int64 (...), below `relations`; it may be left out if there is only one.
+        """
+        query = self.query(self.prepared(source), _of(self, relation))
+        return self.compared(query, self.prepared(destination))
+
+    def grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return (sources, destinations): the score of each source with each destination.
+
+        `relation` is int64 (sources).
+        """
+        query = self.query(self.prepared(sources), _of(self, relation))
+        return self.all_compared(query, self.prepared(destinations))
+
+    def source_grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return (destinations, sources): the score of each destination with each source.
+
+        `relation` is int64 (destinations).
+        """
+        query = self.source_query(self.prepared(destinations), _of(self, relation))
+        return self.all_compared(query, self.prepared(sources))
+
+    def search(
+        self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None
+    ) -> CandidateSearch:
+        """Return the queries of the sources and the prepared rows of the destinations.
+
+        `relation` is int64 (sources).
+        """
+        queries = self.query(self.prepared(sources), _of(self, relation))
+        return CandidateSearch(queries, self.prepared(destinations), self.score, self.search_grid)
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        """Return the rows of nodes as they are compared: by default unchanged."""
+        return rows
+
+    @abstractmethod
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return (..., width): the query for destinations, from rows of sources and of the table."""
+
+    @abstractmethod
+    def source_query(self, destination: Tensor, relation: Tensor) -> Tensor:
+        """Return (..., width): the query for sources, from rows of destinations and of the table."""
+
+    def compared(self, query: Tensor, rows: Tensor) -> Tensor:
+        """Return (...): the score of each query with its row, by default the inner product."""
+        return (query * rows).sum(-1)
+
+    def all_compared(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Return (queries, rows): the score of each query with each row."""
+        return queries @ rows.T
+
+
+class DistMult(RelationDecoder):
+    """Inner product with a learned weight per relation and dimension (Yang et al. 2015).
+
+    Symmetric: a link and its reverse have the same score.
+    """
+
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return the source's row times the relation's."""
+        return source * relation
+
+    def source_query(self, destination: Tensor, relation: Tensor) -> Tensor:
+        """Return the destination's row times the relation's."""
+        return destination * relation
+
+
+class ComplEx(RelationDecoder):
+    """Real part of the product of complex rows, source times relation times conjugate destination.
+
+    Trouillon et al. 2016. A row of `width` numbers has the real parts first, then the imaginary parts.
+    """
+
+    def __init__(self, width: int, relations: int = 1) -> None:
+        super().__init__(_even("ComplEx", width), relations)
+
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return the complex product of source and relation."""
+        return _product(source, relation)
+
+    def source_query(self, destination: Tensor, relation: Tensor) -> Tensor:
+        """Return the complex product of the destination and the conjugate relation."""
+        return _product(destination, _conjugate(relation))
+
+
+class TransE(RelationDecoder):
+    """Negative distance between source plus relation and destination (Bordes et al. 2013).
+
+    `norm` is 1 or 2. Rows of nodes are divided by their norm before, as in the paper.
+    """
+
+    search_grid = 1 << 14  # the values of rows of norm 1 are small
+
+    def __init__(self, width: int, relations: int = 1, norm: int = 1) -> None:
+        if norm not in (1, 2):
+            raise ValueError(f"decoder TransE: norm {norm!r} must be 1 or 2")
+        self.norm = norm
+        self.score = "l1" if norm == 1 else "l2"
+        super().__init__(width, relations)
+
+    def reset(self) -> None:
+        """Give the table new random rows of norm 1."""
+        bound = 6 / math.sqrt(self.width)
+        nn.init.uniform_(self.relation, -bound, bound)
+        with torch.no_grad():
+            self.relation.copy_(F.normalize(self.relation, p=self.norm, dim=1))
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        """Return rows of norm 1."""
+        return F.normalize(rows, p=self.norm, dim=-1)
+
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return the source's row plus the relation's."""
+        return source + relation
+
+    def source_query(self, destination: Tensor, relation: Tensor) -> Tensor:
+        """Return the destination's row minus the relation's."""
+        return destination - relation
+
+    def compared(self, query: Tensor, rows: Tensor) -> Tensor:
+        """Return (...): the negative distances."""
+        distances: Tensor = torch.linalg.vector_norm(query - rows, self.norm, dim=-1)
+        return -distances
+
+    def all_compared(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Return (queries, rows): the negative distances."""
+        return -_distances(queries, rows, self.norm)
+
+
+class RotatE(RelationDecoder):
+    """`margin` minus the distance between the source, rotated by the relation, and the destination.
+
+    Sun et al. 2019. A row of `width` numbers has the real parts first, then the imaginary parts; a relation
+    has an angle for each of the `width` / 2 complex numbers.
+    """
+
+    score = "l2"
+
+    def __init__(self, width: int, relations: int = 1, margin: float = 6.0) -> None:
+        super().__init__(_even("RotatE", width), relations, width // 2)
+        if not math.isfinite(real_number("decoder RotatE: margin", margin)):
+            raise ValueError(f"decoder RotatE: margin {margin} must be finite")
+        self.margin = margin
+
+    def reset(self) -> None:
+        """Give the table new random angles."""
+        nn.init.uniform_(self.relation, 0, 2 * math.pi)
+
+    def query(self, source: Tensor, relation: Tensor) -> Tensor:
+        """Return the source, rotated."""
+        return _product(source, torch.cat([relation.cos(), relation.sin()], dim=-1))
+
+    def source_query(self, destination: Tensor, relation: Tensor) -> Tensor:
+        """Return the destination, rotated back."""
+        return _product(destination, torch.cat([relation.cos(), -relation.sin()], dim=-1))
+
+    def compared(self, query: Tensor, rows: Tensor) -> Tensor:
+        """Return (...): the margin minus the distances."""
+        distances: Tensor = torch.linalg.vector_norm(query - rows, dim=-1)
+        return self.margin - distances
+
+    def all_compared(self, queries: Tensor, rows: Tensor) -> Tensor:
+        """Return (queries, rows): the margin minus the distances."""
+        return self.margin - _distances(queries, rows, 2)
+
+
+def _of(decoder: RelationDecoder, relation: Tensor | None) -> Tensor:
+    if relation is None and decoder.relations > 1:
+        raise ValueError(
+            f"decoder {type(decoder).__name__} has {decoder.relations} relations: give the relation of each "
+            "pair, as khop.Links(relations=...) does"
+        )
+    if relation is None:
+        return decoder.relation[0]
+    # index_select: its backward adds in a fixed order if a relation occurs twice.
+    rows = decoder.relation.index_select(0, relation.flatten())
+    return rows.view(*relation.shape, rows.shape[1])
+
+
+def _even(name: str, width: int) -> int:
+    if whole_number(f"decoder {name}: width", width, 1, LARGEST_WIDTH) % 2:
+        raise ValueError(f"decoder {name}: width {width} must be even: half real, half imaginary parts")
+    return width
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Return the products of complex numbers; real parts come first."""
+    (real, imaginary), (other, other_imaginary) = a.chunk(2, -1), b.chunk(2, -1)
+    products = (
+        real * other - imaginary * other_imaginary,
+        real * other_imaginary + imaginary * other,
+    )
+    return torch.cat(products, dim=-1)
+
+
+def _conjugate(a: Tensor) -> Tensor:
+    real, imaginary = a.chunk(2, -1)
+    return torch.cat([real, -imaginary], dim=-1)
+
+
+def _distances(queries: Tensor, rows: Tensor, norm: int) -> Tensor:
+    exactly = "donot_use_mm_for_euclid_dist"
+    wide = accumulator(queries.dtype)  # torch has no distances of half floats on the CPU
+    distances = torch.cdist(queries.to(wide), rows.to(wide), p=float(norm), compute_mode=exactly)
+    return distances.to(queries.dtype)
+
 
 DecoderKind = Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"]
 _GRID_BYTES = 1 << 26  # memory limit of a grid's hidden values

@@ -1,9 +1,18 @@
-"""Encoder: maps a batch's columns to the input of a model's first layer, per node type."""
+"""Encoder: maps a batch's columns to the input of a model's first layer, per node type.
+
+Sizes of a model, derived from its graph and its purpose.
+
+The row `unknown`: an embedding of nodes that have none, trained in place of other nodes' embeddings.
+
+Embeddings of a model while it computes a part of its graph with new numbers of nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +20,200 @@ from torch import Tensor, nn
 
 from khop.arguments import check_word
 from khop.batch import Batch
-from khop.kernels.sparse_column import SparseRows
-from khop.models.names import parameter_name
-from khop.models.node_embedding import NodeEmbedding
-from khop.models.sizes import ModelSizes
-from khop.models.unknown_row import UnknownRow
-from khop.schema import NodeType
+from khop.draw import DrawKey, Purpose
+from khop.kernels.activations import current_dropout_key
+from khop.kernels.lazy_rows import SparseRows
+from khop.kernels.philox import mix64_reference, signed
+from khop.models.layer import parameter_name
+from khop.models.node_embedding import EmbeddingUpdate, NodeEmbedding
+from khop.schema import EdgeType, NodeType, Schema
+
+Targets = NodeType | tuple[NodeType, ...]
+# Node types with embeddings: those without the input column; all, beside the column.
+EmbeddedTypes = Literal["missing", "others", "all"]
+
+
+class HasTypes(Protocol):
+    """An object with known types, columns and counts: a graph, a graph store, a folder."""
+
+    @property
+    def schema(self) -> Schema:
+        """Types of the graph."""
+        ...
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type."""
+        ...
+
+    def original_ids(self, node_type: NodeType) -> Tensor | None:
+        """Return the ids before renumbering, int64 (nodes); None if never renumbered."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """Types, widths and counts that determine the shapes of a model's parameters."""
+
+    inputs: Mapping[NodeType, int]  # width of the input column; types without the column are left out
+    edge_types: tuple[EdgeType, ...]
+    targets: Targets  # one node type: outputs are its rows; several: outputs are a mapping
+    outputs: int  # width of an output row: number of classes, or the decoder's input width
+    column: str = "x"
+    embedding: int | None = None  # width of embeddings of types without the column; 0 = none, None = an error
+    embedded: Mapping[NodeType, int] = field(default_factory=dict)  # number of nodes of types with embeddings
+    embedding_update: EmbeddingUpdate = "dense"  # training of those embeddings
+    sparse: frozenset[NodeType] = frozenset()  # types whose input column is sparse
+    unknown: float = 0.0  # probability that training reads the row of nodes without an embedding; 0: no row
+    # Numbers of nodes with embeddings in the order of their original ids, of types that were renumbered: a
+    # node begins with the row that it has in the graph before.
+    numbers: Mapping[NodeType, Tensor] = field(default_factory=dict, compare=False)
+
+    @property
+    def target_types(self) -> tuple[NodeType, ...]:
+        """Node types of the output's rows."""
+        return (self.targets,) if isinstance(self.targets, str) else self.targets
+
+    @classmethod
+    def of(
+        cls,
+        graph: HasTypes,
+        target: NodeType | Sequence[NodeType] | None = None,
+        column: str = "x",
+        label: str | None = None,
+        outputs: int | None = None,
+        embedding: int | None = None,
+        embedding_update: EmbeddingUpdate = "dense",
+        embedded_types: EmbeddedTypes = "missing",
+        unknown: float = 0.0,
+    ) -> ModelSizes:
+        """Return sizes of a model of one type or, for a list of targets, an encoder of several types.
+
+        Without `outputs` the model is a classifier with an output per class; target and label default to the
+        graph's only node type and its only column with classes. `outputs` are numbers per node: of a target
+        that is named, for regression or multi-label classification, or of an encoder. Embeddings are for node
+        types without the column; with `embedded_types="others"` for those of them that are no target, with
+        "all" for all node types. `unknown` is the probability that a training step reads the row of new nodes
+        in place of a node's embedding; 0 for no such row.
+        """
+        schema = graph.schema
+        targets: Targets
+        if isinstance(target, str) and outputs is not None:
+            (targets,), outputs = _encoder(schema, (target,), label, outputs)
+        elif target is None or isinstance(target, str):
+            targets, outputs = _classifier(schema, target, label, outputs)
+        else:
+            targets, outputs = _encoder(schema, tuple(target), label, outputs)
+        if embedding is not None and embedding < 0:
+            raise ValueError(f"embedding {embedding}: must be a width of at least 1, or 0 for none")
+        check_word("embedding_update", embedding_update, EmbeddingUpdate)
+        check_word("embedded_types", embedded_types, EmbeddedTypes)
+        if embedded_types == "all" and not embedding:
+            raise ValueError(f"embedded_types 'all' with embedding {embedding}: give a width, such as 64")
+        specs = {t: schema.columns.get(t, {}) for t in schema.node_types}
+        inputs = {t: of_type[column].width for t, of_type in specs.items() if column in of_type}
+        if not inputs and not embedding:
+            there = {t: sorted(of_type) for t, of_type in specs.items()}
+            raise ValueError(
+                f"column {column!r}: no node type has it; there are {there}. Name one of these, or give "
+                "embedding=64 for trained embeddings instead"
+            )
+        seeds = {targets} if isinstance(targets, str) else set(targets)
+        left_out = {"missing": set(inputs), "others": {*inputs, *seeds}, "all": set[NodeType]()}
+        having = [t for t in schema.node_types if embedding and t not in left_out[embedded_types]]
+        embedded = {t: graph.num_nodes(t) for t in having}
+        originals = {t: graph.original_ids(t) for t in having}
+        numbers = {t: ids.argsort().argsort() for t, ids in originals.items() if ids is not None}
+        if not 0 <= unknown < 1:
+            raise ValueError(f"unknown {unknown}: must be a probability below 1, or 0 for no such row")
+        sizes = cls(
+            inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update
+        )
+        sparse = {t for t in inputs if specs[t][column].sparse_width is not None}
+        return replace(sizes, unknown=unknown, sparse=frozenset(sparse), numbers=numbers)
+
+
+def _classifier(
+    schema: Schema, target: NodeType | None, label: str | None, outputs: int | None
+) -> tuple[NodeType, int]:
+    if outputs is not None:
+        raise ValueError(
+            f"outputs {outputs}: a classifier has as many as its label has classes; name the target of other "
+            "outputs, as target='item', or for an encoder a list, as target=['item']"
+        )
+    target, label = schema.label_column(target, label)
+    classes = schema.column(target, label).num_classes
+    assert classes is not None
+    return target, classes
+
+
+def _encoder(
+    schema: Schema, targets: tuple[NodeType, ...], label: str | None, outputs: int | None
+) -> tuple[tuple[NodeType, ...], int]:
+    if label is not None:
+        raise ValueError(
+            f"label {label!r}: an encoder of {list(targets)} has none; name one target to classify it, "
+            "without outputs"
+        )
+    strangers = [t for t in targets if t not in schema.node_types]
+    if strangers or not targets or len(set(targets)) != len(targets):
+        raise ValueError(
+            f"target {list(targets)}: must be different node types of the graph, of {list(schema.node_types)}"
+        )
+    if outputs is None or outputs < 1:
+        raise ValueError(
+            f"outputs {outputs}: an encoder of {list(targets)} needs the width of its rows, at least 1"
+        )
+    return targets, outputs
+
+
+_STEPS = 1 << 31  # rates are rounded to this number of steps
+
+
+class UnknownRow(nn.Module):
+    """A row for nodes without an embedding. Training reads it in place of some nodes' embeddings.
+
+    A step drops a node with probability `rate`, by its id, the step, the epoch and `key`, which torch's
+    generator draws here. All ranks drop the same nodes, and a resumed run those that it would have dropped.
+    Evaluation drops none. `numbers`, int64 (nodes), take the place of ids that were renumbered.
+    """
+
+    key: Tensor
+
+    def __init__(self, width: int, rate: float, numbers: Tensor | None = None) -> None:
+        super().__init__()
+        if not 0 < rate < 1:
+            raise ValueError(f"unknown {rate}: must be a probability above 0 and below 1")
+        self.rate = rate
+        self.numbers = numbers  # no buffer: checkpoints and DistributedDataParallel leave it out
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.register_buffer("key", torch.empty((), dtype=torch.int64).random_())
+
+    def forward(self, rows: Tensor, ids: Tensor, batch: Batch) -> Tensor:
+        """Return (nodes, width): the embeddings `rows` of the nodes `ids`, or the row of dropped nodes."""
+        if not self.training:
+            return rows
+        return torch.where(self.dropped(ids, batch).unsqueeze(1), self.weight.to(rows.dtype), rows)
+
+    def dropped(self, ids: Tensor, batch: Batch) -> Tensor:
+        """Return bool (nodes): the nodes that this step drops."""
+        of_step = (
+            current_dropout_key()
+        )  # of a recorded step, for which the numbers of its batch stay the same
+        if of_step is None:
+            # `full`, not `tensor`: its value needs no copy, for which the host would wait.
+            value = signed(DrawKey.of(0, Purpose.DROPOUT, batch.epoch, batch.step).value)
+            of_step = torch.full((), value, dtype=torch.int64, device=self.key.device)
+        if self.numbers is not None:
+            ids = self.numbers[ids]
+        words = mix64_reference(ids ^ mix64_reference(self.key ^ of_step.to(self.key.device)))
+        return words >> 33 & (_STEPS - 1) < round(self.rate * _STEPS)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> UnknownRow:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.numbers is not None:
+            self.numbers = fn(self.numbers)
+        return self
+
 
 Encoding = Literal["none", "linear"]
 
@@ -116,3 +313,66 @@ def _table(node_type: NodeType, sizes: ModelSizes) -> nn.Module:
     if numbers is not None:
         table.weight = nn.Parameter(table.weight.detach()[numbers])
     return table
+
+
+@contextmanager
+def renumbered(
+    model: nn.Module, nodes: Mapping[NodeType, Tensor], counts: Mapping[NodeType, int]
+) -> Iterator[None]:
+    """Read embeddings by new numbers inside the block: node i of a type is `nodes[type][i]`, int64.
+
+    `counts` are the nodes of the graph of training. A node from there on has the row `unknown` of its type.
+    ValueError if the model was trained without such a row, and for tables by node outside of `khop.models`'
+    encoder.
+    """
+    encoders = [module for module in model.modules() if isinstance(module, Encoder)]
+    _refuse_others(model, [encoder.tables for encoder in encoders], counts)
+    before = [(encoder.tables, name, table) for encoder in encoders for name, table in encoder.tables.items()]
+    rows = [
+        (encoder.tables, parameter_name(node_type), _rows(encoder, node_type, ids, counts[node_type]))
+        for encoder in encoders
+        for node_type, ids in nodes.items()
+        if parameter_name(node_type) in encoder.tables
+    ]
+    try:
+        for tables, name, of_type in rows:
+            tables[name] = nn.Embedding.from_pretrained(of_type)
+        yield
+    finally:
+        for tables, name, table in before:
+            tables[name] = table
+
+
+def _rows(encoder: Encoder, node_type: NodeType, nodes: Tensor, count: int) -> Tensor:
+    """Return (nodes, width): the embeddings of nodes, and for new nodes the row `unknown`."""
+    name = parameter_name(node_type)
+    weight = encoder.tables[name].weight
+    assert isinstance(weight, Tensor)
+    is_new = (nodes >= count).to(weight.device)
+    rows = (
+        weight.detach()[nodes.to(weight.device).masked_fill(is_new, 0)]
+        if count
+        else weight.new_zeros(nodes.numel(), weight.shape[1])
+    )
+    if is_new.any():
+        if name not in encoder.unknown:
+            raise ValueError(
+                f"node type {node_type!r}: the model reads embeddings by node of it, and new nodes have "
+                "none; set model.unknown, such as 0.05, and train again, or give the type columns instead of "
+                "embeddings"
+            )
+        rows[is_new] = encoder.unknown[name].weight.detach()  # type: ignore[operator]
+    return rows
+
+
+def _refuse_others(model: nn.Module, known: list[nn.ModuleDict], counts: Mapping[NodeType, int]) -> None:
+    known_tables = [table for of in known for table in of.values()]
+    for name, module in model.named_modules():
+        match module:
+            case nn.Embedding(num_embeddings=rows) | NodeEmbedding(count=rows):
+                is_known = any(module is table for table in known_tables)
+                if rows in counts.values() and not is_known:
+                    raise ValueError(
+                        f"{type(model).__name__}.{name}: has {rows:,} rows, as many as the graph has nodes "
+                        "of a type; new nodes have no embedding in a table of a custom model"
+                    )

@@ -13,16 +13,22 @@ from torch.nn.functional import leaky_relu, linear
 
 from khop.arguments import LARGEST_WIDTH, check_word, whole_number
 from khop.batch import Adjacency, Block
-from khop.kernels.edge_rows import rows_of_destinations, rows_of_sources
 from khop.kernels.linear_blocks import Activation
-from khop.kernels.segment_attention import segment_attention
-from khop.kernels.segment_softmax import segment_softmax
+from khop.kernels.segment import rows_of_destinations, rows_of_sources
+from khop.kernels.segment_attention import segment_attention, segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
-from khop.models.encoder import Encoding
-from khop.models.layer import BlockLayer, LayerOptions, Norm, Residual, Total, layer_norms, linear_weight
-from khop.models.names import parameter_name
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
+from khop.models.layer import (
+    BlockLayer,
+    LayerOptions,
+    Norm,
+    Residual,
+    Total,
+    layer_norms,
+    linear_weight,
+    parameter_name,
+)
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType, Schema, Type
 

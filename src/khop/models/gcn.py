@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from khop.batch import Block
-from khop.models.encoder import Encoding
-from khop.models.layer import Layer, LayerOptions, Norm, Residual, Total
-from khop.models.layer_sum import weighted
+from khop.graph.rule import Rule
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
+from khop.models.layer import Layer, LayerOptions, Norm, Residual, Total, weighted
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sage import SageWeights
-from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
-from khop.rules.rule import Rule
-from khop.rules.symmetric_sum import SymmetricSum
+from khop.sampling.rules.sum import SymmetricSum
 from khop.schema import EdgeType, NodeType
 
 

@@ -8,15 +8,23 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Block
+from khop.graph.rule import Rule
 from khop.kernels.linear_blocks import Activation
-from khop.models.layer import BlockLayer, LayerOptions, Norm, Residual, Total, layer_norms
-from khop.models.layer_sum import aggregated, weighted
-from khop.models.names import parameter_name
+from khop.models.encoder import EmbeddedTypes, HasTypes, ModelSizes
+from khop.models.layer import (
+    BlockLayer,
+    LayerOptions,
+    Norm,
+    Residual,
+    Total,
+    aggregated,
+    layer_norms,
+    parameter_name,
+    weighted,
+)
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
-from khop.rules.rule import Rule
-from khop.rules.sum import Sum
+from khop.sampling.rules.sum import Sum
 from khop.schema import EdgeType, NodeType
 
 

@@ -11,15 +11,13 @@ from torch.nn.functional import gelu, linear
 
 from khop.arguments import LARGEST_WIDTH, whole_number
 from khop.batch import Adjacency, Block
-from khop.kernels.edge_rows import edge_rows
 from khop.kernels.linear_blocks import Activation
-from khop.kernels.segment_dot import segment_dot
-from khop.kernels.segment_softmax import segment_softmax
+from khop.kernels.segment import edge_rows
+from khop.kernels.segment_attention import segment_dot, segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
-from khop.models.layer import BlockLayer, LayerOptions, Norm, Total, layer_norms
-from khop.models.names import parameter_name
+from khop.models.encoder import EmbeddedTypes, HasTypes, ModelSizes
+from khop.models.layer import BlockLayer, LayerOptions, Norm, Total, layer_norms, parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
 

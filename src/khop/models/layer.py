@@ -1,22 +1,280 @@
-"""Layers of all models in khop: norm, ReLU, dropout and residual over a sum, and the sum of most models."""
+"""Layers of all models in khop: norm, ReLU, dropout and residual over a sum, and the sum of most models.
+
+Sum of a layer's terms for the destinations of one type: own rows and aggregates of in-neighbors.
+
+Names of node types and edge types in parameters and in state dicts.
+"""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from khop.arguments import LARGEST_WIDTH, check_word, real_number, whole_number
-from khop.batch import Block
-from khop.kernels.dropout import dropout
+from khop.batch import Adjacency, Block
+from khop.kernels.activations import dropout, relu_
+from khop.kernels.choice import Engine, engine
+from khop.kernels.lazy_rows import SparseRows
+from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
-from khop.kernels.relu import relu_
-from khop.models.layer_sum import LayerSum
-from khop.models.names import parameter_name
-from khop.schema import EdgeType, NodeType
+from khop.kernels.segment import prefix_and_mean, segment_mean
+from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.schema import EdgeType, NodeType, edge_type_of
+
+# Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
+AGGREGATION_COST = 6
+MOSTLY_REACHED = 0.7  # above this fraction of destinations with edges, skipping the others does not pay
+
+
+class LayerSum:
+    """Collects the terms, then multiplies and adds them in one operation.
+
+    Every weight takes part in the gradient; a weight without edges has a zero gradient.
+    """
+
+    def __init__(self, count: int, bias: Tensor) -> None:
+        self._count = count
+        self._bias = bias
+        self._inputs: list[Tensor] = []
+        self._weights: list[Tensor] = []
+        self._addend: Tensor | None = None  # sum of terms that need no further product
+        self._own: tuple[Tensor, Tensor] | None = None  # source rows, the destinations' own first, and weight
+
+    def add_own(self, h: Tensor, weight: Tensor) -> None:
+        """Add the weight times the first rows of h, the destinations' own. Call it before `add_neighbors`."""
+        self._own = (h, weight)
+
+    def add_neighbors(self, h: Tensor, adjacency: Adjacency | None, weight: Tensor) -> None:
+        """Add the weight times `aggregated` rows of h; 0 for destinations without neighbors."""
+        if adjacency is None or not adjacency.indices.numel():
+            self._bias = self._bias + linear(h[:0], weight).sum()
+            return
+        reached = _few_reached(adjacency)
+        if reached is not None:
+            # Rows without edges end where the row before does.
+            few = replace(adjacency, indptr=pad(adjacency.indptr[reached + 1], (1, 0)))
+            self._add_to(reached, product_of_neighbors(h, few, weight))
+        elif weight_comes_first(h, adjacency, weight):
+            self._add(product_of_neighbors(h, adjacency, weight))
+        elif adjacency.weight is None and self._own is not None and self._own[0] is h:
+            own, mean = prefix_and_mean(h, adjacency.indptr, adjacency.indices)
+            self._product(own, self._own[1])
+            self._product(mean, weight)
+            self._own = None
+        else:
+            self._product(aggregated(h, adjacency), weight)
+
+    def add_product(self, x: Tensor, weight: Tensor) -> None:
+        """Add the weight times rows x, one for each destination."""
+        self._product(x, weight)
+
+    def add_rows(self, rows: Tensor) -> None:
+        """Add rows that no earlier operation needs for its gradient, one for each destination."""
+        self._add(rows)
+
+    def total(self, activation: Activation) -> Tensor:
+        """Compute the sum: (destinations, out)."""
+        if self._own is not None:
+            h, weight = self._own
+            self._product(h[: self._count], weight)
+        if not self._inputs and self._addend is None:
+            self._addend = self._bias.new_zeros(self._count, self._bias.numel())
+        return linear_sum(self._inputs, self._weights, self._bias, self._addend, activation)
+
+    def _product(self, x: Tensor, weight: Tensor) -> None:
+        if isinstance(x, SparseRows):
+            self._add(linear(x, weight))
+            return
+        self._inputs.append(x)
+        self._weights.append(weight)
+
+    def _add(self, rows: Tensor) -> None:
+        # In place, because no earlier operation needs the value for its gradient: new memory costs more than
+        # the sum.
+        self._addend = rows if self._addend is None else self._addend.add_(rows)
+
+    def _add_to(self, reached: Tensor, rows: Tensor) -> None:
+        if self._addend is None:
+            self._addend = rows.new_zeros(self._count, rows.shape[1])
+        self._addend = self._addend.index_add_(0, reached, rows)
+
+
+def _few_reached(adjacency: Adjacency) -> Tensor | None:
+    """Return the destinations with edges if it pays to compute only these, as with many edge types.
+
+    On a device, counting them would wait for all queued work, and shapes would depend on the batch: None.
+    """
+    if engine(adjacency.indptr.device) is not Engine.NATIVE:
+        return None
+    reached = adjacency.indptr.diff().nonzero().squeeze(1)
+    return reached if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED else None
+
+
+def weighted(edge_type: EdgeType, adjacency: Adjacency, model: str, rule: str) -> Adjacency:
+    """Return the adjacency; ValueError with the remedy, a rule, if it has no weights to sum neighbors by."""
+    if adjacency.weight is None:
+        kind = {"Sum": "sum", "SymmetricSum": "symmetric-sum"}[rule]
+        raise ValueError(
+            f"neighbors of {edge_type} have no weights: {model} sums neighbors; draw them by "
+            f'rule=khop.{rule}(), in a run file sampler.rule.kind = "{kind}"'
+        )
+    return adjacency
+
+
+def aggregated(h: Tensor, adjacency: Adjacency) -> Tensor:
+    """Return (destinations, width): the sum of the in-neighbors' rows of h times `Adjacency.weight`.
+
+    Without weights it is their mean. Destinations without neighbors have 0.
+    """
+    if adjacency.weight is None:
+        return segment_mean(h, adjacency.indptr, adjacency.indices)
+    return segment_weighted_sum(h, adjacency.weight, adjacency.indptr, adjacency.indices)
+
+
+def product_of_neighbors(h: Tensor, adjacency: Adjacency, weight: Tensor) -> Tensor:
+    """Return (destinations, out): weight times `aggregated` rows of h."""
+    if weight_comes_first(h, adjacency, weight):
+        return aggregated(linear(h, weight), adjacency)
+    return linear(aggregated(h, adjacency), weight)
+
+
+def weight_comes_first(h: Tensor, adjacency: Adjacency, weight: Tensor) -> bool:
+    """Return True if it is cheaper to multiply all sources' rows than to multiply the aggregated rows.
+
+    Aggregation is linear, so both give the same result; the choice depends only on shapes, and sparse rows
+    come first always: their aggregates would be dense.
+    """
+    if isinstance(h, SparseRows):
+        return True
+    outputs, inputs = weight.shape
+    edges = adjacency.indices.numel() * AGGREGATION_COST
+    cost_first = adjacency.num_src * inputs * outputs + edges * outputs
+    cost_last = adjacency.num_dst * inputs * outputs + edges * inputs
+    return cost_first < cost_last
+
+
+_STATE = "row_names._extra_state"
+
+
+def parameter_name(*names: str) -> str:
+    """Return a name valid in torch's containers: no dots, and never one of their attributes ("items")."""
+    for character in "%.:":
+        names = tuple(name.replace(character, f"%{ord(character):02X}") for name in names)
+    return ":".join(names if len(names) > 1 else ("node", *names))
+
+
+def plain_name(name: str) -> str:
+    """Return the name that an entry of a compiled module has in the module that `torch.compile` was given."""
+    return name.replace("_orig_mod.", "")
+
+
+class RowNames(nn.Module):
+    """The edge types of the rows of a parameter: consecutive rows for each, in the order of `counts`.
+
+    A module with such a parameter has this one as its attribute `row_names`. The state dict then holds the
+    edge types as JSON text, a uint8 tensor. Loading a state dict puts its rows in the order of the model, and
+    refuses rows of other edge types.
+
+    Args:
+        owner: The module that gets this one as an attribute.
+        parameter: Path of the parameter from `owner`, such as "shares".
+        counts: Number of rows of each edge type.
+    """
+
+    def __init__(self, owner: nn.Module, parameter: str, counts: Mapping[EdgeType, int]) -> None:
+        super().__init__()
+        self.parameter = parameter
+        self.counts = dict(counts)
+        owner.register_load_state_dict_pre_hook(_order_rows)
+
+    def get_extra_state(self) -> Tensor:
+        """Return the edge types and their numbers of rows, as uint8."""
+        text = json.dumps([[*edge_type, count] for edge_type, count in self.counts.items()])
+        return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Do nothing: the rows are already in the order of this model."""
+
+    def order(self, state: Tensor) -> Tensor | None:
+        """Return the number of each row in the stored parameter, int64; None if the orders are equal.
+
+        ValueError if `state` names other edge types, or other numbers of rows.
+        """
+        stored = {edge_type_of(names): count for *names, count in json.loads(bytes(state.tolist()))}
+        if stored != self.counts:
+            raise ValueError(
+                f"rows of {self.parameter} are of {_words(stored)} in the checkpoint, of "
+                f"{_words(self.counts)} in the model; make the model with the same edge types and numbers of "
+                "relations"
+            )
+        if [*stored] == [*self.counts]:
+            return None
+        first = dict(zip(stored, accumulate(stored.values(), initial=0), strict=False))
+        return torch.cat([torch.arange(count) + first[t] for t, count in self.counts.items()])
+
+
+def row_orders(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the order of each parameter whose rows have another order in a state dict, by its plain name.
+
+    `state` has plain names. ValueError if the rows are of other edge types.
+    """
+    orders = {prefix + names.parameter: _order_in(names, state, prefix) for prefix, names in _named(model)}
+    return {name: order for name, order in orders.items() if order is not None}
+
+
+def in_order(rows: Tensor, order: Tensor) -> Tensor:
+    """Return the rows in another order; unchanged if they are not as many."""
+    return rows.index_select(0, order.to(rows.device)) if rows.shape[:1] == order.shape else rows
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, RowNames]]:
+    for name, module in model.named_modules():
+        if isinstance(module, RowNames):
+            yield plain_name(name).removesuffix("row_names"), module
+
+
+def _order_in(names: RowNames, state: Mapping[str, Tensor], prefix: str) -> Tensor | None:
+    stored = state.get(f"{prefix}{_STATE}")
+    return None if stored is None else names.order(stored)
+
+
+def _order_rows(
+    owner: nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    local_metadata: Mapping[str, Any],
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    error_msgs: list[str],
+) -> None:
+    """Put stored rows in the order of the model; a hook of the module that has them."""
+    names = owner.row_names
+    assert isinstance(names, RowNames)
+    name = prefix + names.parameter
+    if name not in state_dict or f"{prefix}{_STATE}" not in state_dict:
+        return  # torch reports what is missing
+    try:
+        order = _order_in(names, state_dict, prefix)
+    except ValueError as error:
+        error_msgs.append(str(error))
+        return
+    state_dict[f"{prefix}{_STATE}"] = names.get_extra_state()
+    if order is not None:
+        state_dict[name] = in_order(state_dict[name], order)
+
+
+def _words(counts: Mapping[EdgeType, int]) -> list[str]:
+    return [" ".join(t) if count == 1 else f"{' '.join(t)} ({count} rows)" for t, count in counts.items()]
+
 
 Norm = Literal["none", "layer"]
 Residual = Literal["none", "add"]

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Batch, Block
-from khop.models.encoder import Encoding
-from khop.models.layer import LayerOptions
-from khop.models.layer_sum import aggregated, weighted
+from khop.graph.rule import Rule
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
+from khop.models.layer import LayerOptions, aggregated, weighted
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
-from khop.rules.rule import Rule
-from khop.rules.symmetric_sum import SymmetricSum
+from khop.sampling.rules.sum import SymmetricSum
 from khop.schema import EdgeType, NodeType
 
 

@@ -1,24 +1,292 @@
-"""Link-prediction model: an encoder computes node rows, decoders score pairs by edge type or relation."""
+"""Link-prediction model: an encoder computes node rows, decoders score pairs by edge type or relation.
+
+Model of edges: an encoder computes node rows, a head per edge type computes outputs of pairs.
+
+Scores of the links of a batch, by edge type, or joined for all edge types.
+
+Scores of links of many edge types or relations by one decoder: all ends are gathered once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from khop.arguments import whole_number
-from khop.batch import Batch
-from khop.models.decoders import RELATION_DECODERS, Decoder, DecoderKind, decoder_of
-from khop.models.link_scores import LinkScores
-from khop.models.names import RowNames, parameter_name
-from khop.models.relation_decoders import RelationDecoder
-from khop.models.relation_rows import RelationRows, RowsOfType, joined_scores, scored
-from khop.rules.rule import Rule
-from khop.rules.uniform import Uniform
-from khop.schema import EdgeType, EdgeTypeName, by_edge_type, edge_type_of
+from khop.batch import Batch, LinkRows
+from khop.graph.rule import Rule
+from khop.models.decoders import (
+    RELATION_DECODERS,
+    CandidateSearch,
+    Decoder,
+    DecoderKind,
+    RelationDecoder,
+    decoder_of,
+)
+from khop.models.layer import RowNames, parameter_name
+from khop.models.stack import OutputUnit
+from khop.sampling.rules.uniform import Uniform
+from khop.schema import EdgeType, EdgeTypeName, NodeType, by_edge_type, edge_type_of
+
+HeadsByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
+
+
+class EdgeHead(nn.Module):
+    """A layer of `hidden` ReLU units over the rows of both ends, concatenated, and a linear layer on top.
+
+    Source and destination are not exchangeable: an edge and its reverse have different outputs.
+    """
+
+    def __init__(self, width: int, outputs: int, hidden: int | None = None) -> None:
+        super().__init__()
+        width, outputs = whole_number("width", width, 1), whole_number("outputs", outputs, 1)
+        hidden = width if hidden is None else whole_number("hidden", hidden, 1)
+        self.hidden = nn.Linear(2 * width, hidden)
+        self.out = nn.Linear(hidden, outputs)
+        self.unit: nn.Module | None = None
+
+    def rescale(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
+        """Give outputs in the unit of labels: numbers times `deviation`, plus `mean`, one per output each."""
+        self.unit = OutputUnit(mean, deviation)
+
+    def forward(self, source: Tensor, destination: Tensor) -> Tensor:
+        """Return (edges, outputs) from (edges, width) of the sources and of the destinations."""
+        out: Tensor = self.out(self.hidden(torch.cat([source, destination], -1)).relu())
+        return out if self.unit is None else self.unit(out)
+
+
+class EdgePredictor(nn.Module):
+    """Logits or numbers for the links of a LinkSampler's batch, as `khop.EdgeClassification` needs them.
+
+    The encoder is any module that returns a batch's rows by node type, one per seed, such as
+    `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`. Each edge type has a separate
+    head: a module of the rows of both ends, such as `khop.models.EdgeHead`.
+    """
+
+    def __init__(self, encoder: nn.Module, heads: HeadsByType) -> None:
+        super().__init__()
+        heads = by_edge_type(heads)
+        if not heads:
+            raise ValueError("edge predictor: no heads, give one per edge type whose edges are predicted")
+        self.encoder = encoder
+        self.edge_types = tuple(heads)
+        self.heads = nn.ModuleDict({parameter_name(*t): head for t, head in heads.items()})
+
+    @property
+    def rule(self) -> Rule:
+        """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
+        return getattr(self.encoder, "rule", Uniform())
+
+    @classmethod
+    def of(
+        cls, encoder: nn.Module, edge_types: Iterable[EdgeTypeName], width: int, outputs: int
+    ) -> EdgePredictor:
+        """Make a predictor with one new `EdgeHead` per edge type, for rows of `width` numbers."""
+        return cls(encoder, {edge_type_of(t): EdgeHead(width, outputs) for t in edge_types})
+
+    def head(self, edge_type: EdgeTypeName) -> nn.Module:
+        """Return the head of an edge type."""
+        edge_type = edge_type_of(edge_type)
+        name = parameter_name(*edge_type)
+        if name not in self.heads:
+            raise ValueError(f"edges of {edge_type}: the model predicts those of {list(self.edge_types)}")
+        return self.heads[name]
+
+    def forward(self, batch: Batch) -> dict[EdgeType, Tensor]:
+        """Return (links, outputs) of the batch's links, by edge type."""
+        if not batch.links:
+            raise ValueError("the batch has no links: give the loader a khop.LinkSampler and links as seeds")
+        rows: Mapping[str, Tensor] = self.encoder(batch)
+        # index_select: its backward adds in a fixed order if a row is in several pairs.
+        return {
+            edge_type: self.head(edge_type)(
+                rows[edge_type[0]].index_select(0, links.source),
+                rows[edge_type[2]].index_select(0, links.destination),
+            )
+            for edge_type, links in batch.links.items()
+        }
+
+
+@dataclass(frozen=True)
+class LinkScores:
+    """Scores of a batch's links of one edge type, in the layout of its LinkRows."""
+
+    pairs: Tensor  # (pairs)
+    negatives: Tensor | None = None  # (links, k), of triplets: negative destinations, then sources
+
+
+@dataclass(frozen=True, eq=False)
+class ScoresByType(Mapping[EdgeType, LinkScores]):
+    """Scores of the links of all edge types in one tensor, in the order of the types."""
+
+    joined: LinkScores
+    counts: Mapping[EdgeType, int]  # pairs of each edge type
+
+    def __getitem__(self, edge_type: EdgeType) -> LinkScores:
+        """Return the scores of an edge type."""
+        return self._by_type[edge_type]
+
+    def __iter__(self) -> Iterator[EdgeType]:
+        """Iterate over the edge types."""
+        return iter(self.counts)
+
+    def __len__(self) -> int:
+        """Return the number of edge types."""
+        return len(self.counts)
+
+    @cached_property
+    def _by_type(self) -> dict[EdgeType, LinkScores]:
+        sizes = list(self.counts.values())
+        pairs, negatives = self.joined.pairs.split(sizes), self.joined.negatives
+        of_types = [None] * len(sizes) if negatives is None else negatives.split(sizes)
+        return {t: LinkScores(*each) for t, *each in zip(self.counts, pairs, of_types, strict=True)}
+
+
+def joined(scores: Mapping[EdgeType, LinkScores]) -> LinkScores | None:
+    """Return the scores of all edge types as one; None if their links have different numbers of negatives."""
+    if isinstance(scores, ScoresByType):
+        return scores.joined
+    of_types = list(scores.values())
+    widths = {None if each.negatives is None else each.negatives.shape[1] for each in of_types}
+    if len(widths) != 1:
+        return None
+    pairs = torch.cat([each.pairs for each in of_types])
+    negatives = [each.negatives for each in of_types if each.negatives is not None]
+    return LinkScores(pairs, torch.cat(negatives) if negatives else None)
+
+
+@dataclass(frozen=True)
+class RelationRows:
+    """The rows of a decoder's table by edge type: consecutive rows, one per relation of the type."""
+
+    counts: Mapping[EdgeType, int]
+    first: Mapping[EdgeType, int]
+
+    @classmethod
+    def of(cls, counts: Mapping[EdgeType, int]) -> RelationRows:
+        """Return rows in the order of the edge types."""
+        firsts = accumulate(counts.values(), initial=0)
+        return cls(dict(counts), dict(zip(counts, firsts, strict=False)))
+
+    def row(self, edge_type: EdgeType, relations: Tensor | None) -> Tensor | None:
+        """Return the row of each pair of a type, int64 (pairs); None: the type's first row.
+
+        ValueError if relations are missing, or where they are not below the type's number of relations.
+        """
+        count, first = self.counts[edge_type], self.first[edge_type]
+        if relations is None:
+            if count > 1:
+                raise ValueError(
+                    f"links of {edge_type} have no relations, the model has {count}: give "
+                    "khop.Links(relations=...)"
+                )
+            return None
+        if relations.device.type == "cpu" and relations.numel() and int(relations.max()) >= count:
+            raise ValueError(
+                f"links of {edge_type}: relation {int(relations.max())}, the model has {count}; make it with "
+                "more"
+            )
+        return relations + first if first else relations
+
+
+@dataclass(frozen=True)
+class RowsOfType:
+    """The decoder of one edge type: some rows of a shared table (a Decoder)."""
+
+    shared: RelationDecoder
+    first: int
+    relations: int
+
+    def __call__(self, source: Tensor, destination: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return (...): a score per pair; `relation` is int64 (...), counted from the type's first row."""
+        return self.shared(source, destination, self._row(relation, source))  # type: ignore[no-any-return]
+
+    def grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return (sources, destinations): the score of each source with each destination."""
+        return self.shared.grid(sources, destinations, self._row(relation, sources))
+
+    def source_grid(self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return (destinations, sources): the score of each destination with each source."""
+        return self.shared.source_grid(sources, destinations, self._row(relation, destinations))
+
+    def search(
+        self, sources: Tensor, destinations: Tensor, relation: Tensor | None = None
+    ) -> CandidateSearch:
+        """Return the queries of the sources and the rows of the destinations."""
+        return self.shared.search(sources, destinations, self._row(relation, sources))
+
+    def _row(self, relation: Tensor | None, rows: Tensor) -> Tensor:
+        if relation is not None:
+            return relation + self.first
+        if self.relations > 1:
+            raise ValueError(f"the decoder has {self.relations} relations: give the relation of each pair")
+        return torch.full(rows.shape[:-1], self.first, device=rows.device)
+
+
+def scored(decoder: Decoder, source: Tensor, destination: Tensor, relation: Tensor | None) -> Tensor:
+    """Return (...): a score per pair, by relation if the decoder has several."""
+    if relation is not None and isinstance(decoder, RelationDecoder | RowsOfType) and decoder.relations > 1:
+        of_relation: Tensor = decoder(source, destination, relation)
+        return of_relation
+    return decoder(source, destination)
+
+
+def joined_scores(
+    decoder: RelationDecoder,
+    table: RelationRows,
+    links: Mapping[EdgeType, LinkRows],
+    rows: Mapping[NodeType, Tensor],
+) -> ScoresByType:
+    """Score the links of all edge types; `rows` are the rows of the seeds by node type."""
+    ends, first = _one_tensor(links, rows)
+    of_types = list(links.items())
+    source = ends.index_select(0, _joined([of.source + first[t[0]] for t, of in of_types]))
+    destination = ends.index_select(0, _joined([of.destination + first[t[2]] for t, of in of_types]))
+    counts = {t: of.source.numel() for t, of in of_types}
+    relation = _relations(table, links)
+    pairs, found = decoder(source, destination, relation), []
+    several = [[of.negatives for _, of in of_types], [of.source_negatives for _, of in of_types]]
+    for number, of_end in enumerate(several):
+        given_types = zip(of_end, links, strict=True)
+        ids = [each + first[t[2 - 2 * number]] for each, t in given_types if each is not None]
+        if not ids:
+            continue
+        given = _joined(ids)
+        others = ends.index_select(0, given.flatten()).view(*given.shape, ends.shape[1])
+        own, by = (destination if number else source).unsqueeze(1), relation.unsqueeze(1)
+        found.append(decoder(others, own, by) if number else decoder(own, others, by))
+    return ScoresByType(LinkScores(pairs, torch.cat(found, dim=1) if found else None), counts)
+
+
+def _relations(table: RelationRows, links: Mapping[EdgeType, LinkRows]) -> Tensor:
+    """Return the table's row of each pair, int64 (pairs)."""
+    of_types = {t: table.row(t, of.relations) for t, of in links.items()}
+    return _joined(
+        [
+            torch.full_like(links[t].source, table.first[t]) if each is None else each
+            for t, each in of_types.items()
+        ]
+    )
+
+
+def _one_tensor(
+    links: Mapping[EdgeType, LinkRows], rows: Mapping[NodeType, Tensor]
+) -> tuple[Tensor, dict[NodeType, int]]:
+    """Return the rows of all node types at the ends of links, and the first row of each type."""
+    types = list(dict.fromkeys(end for t in links for end in (t[0], t[2])))
+    firsts = accumulate((rows[t].shape[0] for t in types), initial=0)
+    return _joined([rows[t] for t in types]), dict(zip(types, firsts, strict=False))
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
 
 DecodersByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
 NO_RELATIONS: Mapping[EdgeTypeName, int] = MappingProxyType({})

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from khop.models.encoder import Encoding
-from khop.models.layer import Layer, LayerOptions, Norm, Residual, layer_norms, linear_weight
-from khop.models.names import parameter_name
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
+from khop.models.layer import Layer, LayerOptions, Norm, Residual, layer_norms, linear_weight, parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
-from khop.models.sizes import EmbeddedTypes, HasTypes, ModelSizes
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
 

@@ -22,17 +22,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 from khop.api.open_graph import Graph
-from khop.datasets.importers import ImportContext
-from khop.graph.atomic import refuse_existing
-from khop.graph.progress import ProgressCallback
+from khop.data.formats.downloads import fetched, fetched_file, mirrored
+from khop.data.formats.raw_arrays import NpzArray
+from khop.data.formats.set_graph import SetGraph, memory_budget
+from khop.data.formats.tensor_file import tensor_file
+from khop.data.importers import ImportContext, PygOptions
+from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.importing.sets.downloads import fetched, fetched_file, mirrored
-from khop.importing.sets.options import PygOptions
-from khop.importing.sets.raw_arrays import NpzArray
-from khop.importing.sets.set_graph import SetGraph, memory_budget
-from khop.importing.sets.tensor_file import tensor_file
 from khop.pyg.convert import graph_from_pyg
-from khop.sampling.listed import ids_here
+from khop.sampling.given_seeds import ids_here
 
 LABEL = "y"
 _PROCESSED = Path("processed", "data.pt")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from khop.pyg.typed_data import EDGE, NODE, TypedData
+from khop.pyg.outputs import EDGE, NODE, TypedData
 from khop.sampling.given_seeds import seed_values
 from khop.schema import EdgeType, NodeType
 

@@ -1,8 +1,17 @@
-"""Samples of torch_geometric's inputs, as pure functions of the inputs and of keyed draws."""
+"""Samples of torch_geometric's inputs, as pure functions of the inputs and of keyed draws.
+
+Links of a batch that are also messages: counted, or excluded.
+
+A batch of links: its seeds for the sampler, and the rows of its ends in torch_geometric's layout.
+
+The ends of torch_geometric's negatives, drawn by the graph store's own draws.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from operator import index
 from types import MappingProxyType
@@ -10,33 +19,297 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.sampler import (
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    NodeSamplerInput,
-)
+from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.arguments import as_mapping
-from khop.draw import DrawKey, Purpose
-from khop.graph.store import GraphStore
-from khop.pyg.directions import Directed
-from khop.pyg.links import Links, drawn_ends
-from khop.pyg.negatives import DrawnEnds
-from khop.pyg.outputs import Output, single
-from khop.pyg.supervision import SupervisionWarning, checked_reverse, excluded_pairs
-from khop.pyg.typed_data import EDGE, NODE
-from khop.rules.rule import Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
-from khop.sampling.exclusion import Exclude, WithoutEdges
-from khop.sampling.neighbor import Expansion
-from khop.sampling.neighbor import NeighborSampler as HopSampler
+from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, UniformNegatives, WeightedNegatives
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, GraphStore, csc_graph_from_edges
+from khop.pyg.outputs import EDGE, NODE, Output, single
+from khop.pyg.source import Directed, Source
+from khop.sampling.links.exclusion import Exclude, WithoutEdges, excluded_edges
+from khop.sampling.links.link_negatives import DrawnEnds as DrawnLinkEnds
+from khop.sampling.links.link_negatives import EndRows, Planted, plant_apart, plant_merged
 from khop.sampling.outputs import Output as Edges
-from khop.sampling.sampler import LinkSeeds, Seeds
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.sampling.sampler import Expansion
+from khop.sampling.sampler import NeighborSampler as HopSampler
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
+
+
+def named_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType | None:
+    """Return the reverse by the names of `ToUndirected`; within one node type, the edge type itself."""
+    source, relation, destination = edge_type
+    names = [f"rev_{relation}", relation.removeprefix("rev_")]
+    named = next((t for name in names if (t := (destination, name, source)) in edge_types), None)
+    return named if named is not None or source != destination else edge_type
+
+
+def excluded_pairs(
+    links: LinkSeeds, exclude: Exclude | None, edge_types: Collection[EdgeType]
+) -> dict[EdgeType, Tensor]:
+    """Return ends (2, pairs) of the edges to leave out, by edge type of the data."""
+    reverses = {}
+    if exclude is Exclude.EDGE_AND_REVERSE:
+        for edge_type in links.by_type:
+            reverses[edge_type] = checked_reverse(edge_type, edge_types)
+    found = excluded_edges(links, exclude, reverses)
+    return {edge_type: pairs for edge_type, pairs in found.items() if edge_type in edge_types}
+
+
+def checked_reverse(edge_type: EdgeType, edge_types: Collection[EdgeType]) -> EdgeType:
+    """Return the reverse type; ValueError if no edge type has the name of a reverse."""
+    reverse = named_reverse(edge_type, edge_types)
+    if reverse is None:
+        raise ValueError(
+            f'exclude="edge+reverse": no edge type has the name of the reverse of {edge_type}, '
+            f'"rev_{edge_type[1]}"; take exclude="edge", or name it so'
+        )
+    return reverse
+
+
+def warn_of_supervision(output: HeteroSamplerOutput, edge_type: EdgeType, links: Tensor) -> None:
+    """Warn once with the number of links (2, links) that are edges of the output, or their reverses."""
+    carried = torch.zeros(links.shape[1], dtype=torch.bool)
+    for messages in _messages(output, edge_type):
+        carried |= among(links, messages)
+    if bool(carried.any()):
+        warnings.warn(
+            f"{int(carried.sum()):,} of the {links.shape[1]:,} links of the first batch are among its "
+            "messages, as edges or as their reverses: a model can see the answer. Leave them out by "
+            'exclude="edge+reverse" or "edge", or split by RandomLinkSplit(disjoint_train_ratio=...); '
+            "torch_geometric leaves them in",
+            stacklevel=2,
+        )
+
+
+class SupervisionWarning:
+    """The warning of `warn_of_supervision`, given for the first batch that is checked."""
+
+    def __init__(self, *, is_needed: bool) -> None:
+        self._is_needed = is_needed
+
+    def check(self, output: HeteroSamplerOutput, edge_type: EdgeType, links: Tensor) -> None:
+        """Check a batch, unless one has been checked before."""
+        if self._is_needed:
+            self._is_needed = False
+            warn_of_supervision(output, edge_type, links)
+
+
+def _messages(output: HeteroSamplerOutput, edge_type: EdgeType) -> Iterator[Tensor]:
+    """Yield ends (2, edges) of the messages along an edge type, and reversed ends along its reverse."""
+    for t in dict.fromkeys([edge_type, named_reverse(edge_type, output.row)]):
+        if t is not None and t in output.row:
+            ends = torch.stack([output.node[t[0]][output.row[t]], output.node[t[2]][output.col[t]]])
+            if t == edge_type:
+                yield ends
+            if t != edge_type or t[0] == t[2]:
+                yield ends.flip(0)
+
+
+def among(pairs: Tensor, others: Tensor) -> Tensor:
+    """Return bool (pairs), true for pairs that are among the others; both are (2, ...) of global ids."""
+    width = int(torch.cat([pairs[1], others[1]]).max()) + 1 if pairs.shape[1] and others.shape[1] else 1
+    return torch.isin(pairs[0] * width + pairs[1], others[0] * width + others[1])
+
+
+_TIME, _WEIGHT = "time", "weight"
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnEnd:
+    """Nodes of one type as ends of negatives: drawn uniformly or by weight, no later than the link."""
+
+    store: CscGraph  # holds times and weights; needs no edges, because draws are not exact
+    edge_type: EdgeType  # an edge type that leads to the nodes
+    weights: Tensor | None
+    version: int  # of the weights, because a user may change them in place
+
+    @classmethod
+    def of(cls, source: Source, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
+        """Make the ends; ValueError unless weights are one finite number, 0 or more, per node."""
+        ends = (edge_type[0], edge_type[2])
+        counts = {end: source.graph.num_nodes(end) for end in ends}
+        count = counts[ends[1]]
+        columns = {}
+        if weights is not None:
+            columns[_WEIGHT] = _checked(weights, count)
+        if ends[1] in source.node_times:
+            columns[_TIME] = source.node_times[ends[1]]
+        nothing = torch.empty(0, dtype=torch.int64)
+        store = csc_graph_from_edges(counts, {edge_type: (nothing, nothing)}, columns={ends[1]: columns})
+        return cls(store, edge_type, weights, _version(weights))
+
+    def is_of(self, weights: Tensor | None) -> bool:
+        """Return true if draws by these weights can use these ends."""
+        return self.weights is weights and self.version == _version(weights)
+
+    def drawn(
+        self, per_positive: int, kept: Tensor, positions: Tensor, until: Tensor | None, key: DrawKey
+    ) -> Tensor:
+        """Return int64 (links, per_positive), nodes; keyed by the links' positions.
+
+        If no node is early enough for a link, it gets the earliest node, as in torch_geometric.
+        """
+        rule: DrawnNegatives = UniformNegatives(per_positive)
+        if self.weights is not None:
+            rule = WeightedNegatives(_WEIGHT, per_positive)
+        columns = self.store.columns[self.edge_type[2]]
+        times = columns.get(_TIME)
+        if times is None or until is None:
+            return self.store.sample_negatives(self.edge_type, rule, Positives(kept, positions), key)
+        drawable = times if self.weights is None else times[columns[_WEIGHT] > 0]
+        first = drawable.min()
+        wanted = Positives(kept, positions, until.clamp(min=int(first)), _TIME)
+        drawn = self.store.sample_negatives(self.edge_type, rule, wanted, key)
+        return torch.where((until < first)[:, None], times.argmin(), drawn)
+
+
+def _checked(weights: Tensor, count: int) -> Tensor:
+    if weights.numel() != count:
+        raise ValueError(
+            "The 'weight' attribute in 'NegativeSampling' needs to match the number of nodes "
+            f"{count} (got {weights.numel()})"
+        )
+    weights = weights.detach().cpu().view(-1)
+    bad = (~((weights >= 0) & weights.isfinite())).nonzero()
+    if bad.numel():
+        node = int(bad[0])
+        raise ValueError(
+            f"The 'weight' attribute in 'NegativeSampling' is {weights[node].item()} for node {node}: "
+            "weights are finite numbers, 0 or more"
+        )
+    if not bool((weights > 0).any()):
+        raise ValueError(
+            f"The 'weight' attribute in 'NegativeSampling' is 0 for all {count} nodes, so that none can be "
+            "drawn: give some node a weight above 0, or leave the weights out"
+        )
+    return weights
+
+
+def _version(weights: Tensor | None) -> int:
+    return -1 if weights is None else weights._version
+
+
+class DrawnEnds:
+    """Ends that negatives are drawn for, cached: preparing their weights costs as much as many draws."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._made: dict[EdgeType, DrawnEnd] = {}
+
+    def __call__(self, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
+        """Return the end of an edge type, for these weights of its nodes."""
+        end = self._made.get(edge_type)
+        if end is None or not end.is_of(weights):
+            end = self._made[edge_type] = DrawnEnd.of(self._source, edge_type, weights)
+        return end
+
+
+EndOf = Callable[[EdgeType, Tensor | None], DrawnEnd]  # edge type that leads to the ends, weights -> ends
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links of a batch, followed by the negatives that are separate pairs."""
+
+    count: int  # without negatives
+    edge_type: EdgeType
+    seeds: SeedLinks
+    times: Tensor | None  # the given times, one per pair
+
+    @classmethod
+    def of(
+        cls,
+        inputs: EdgeSamplerInput,
+        negatives: NegativeSampling | None,
+        position: int,
+        key: DrawKey,
+        end_of: EndOf,
+    ) -> Links:
+        """Make the links and draw their negatives: both ends of pairs, one end of triplets.
+
+        A triplet's source is the source of its link. `position` is the first link's position in the epoch's
+        global order.
+        """
+        edge_type = inputs.input_type or EDGE
+        edges = torch.stack([inputs.row, inputs.col]).long()
+        positions = position + torch.arange(edges.shape[1])
+        until = None if inputs.time is None else inputs.time.long()
+        if negatives is None:
+            seeds = SeedLinks(edges, positions, edges, inputs.label, until)
+            return cls(edges.shape[1], edge_type, seeds, inputs.time)
+        per_positive = math.ceil(negatives.amount)
+        *_, destinations = ends = drawn_ends(edge_type, negatives, end_of)
+        drawn = destinations.drawn(per_positive, edges[0], positions, until, key)
+        if negatives.is_triplet():
+            seeds = SeedLinks(edges, positions, edges, None, until, drawn)
+            return cls(edges.shape[1], edge_type, seeds, inputs.time)
+        pairs = torch.stack([ends[0].drawn(per_positive, edges[1], positions, until, key), drawn])
+        return cls._with_pairs(inputs, edge_type, edges, positions, pairs, negatives.amount)
+
+    @classmethod
+    def _with_pairs(
+        cls,
+        inputs: EdgeSamplerInput,
+        edge_type: EdgeType,
+        edges: Tensor,
+        positions: Tensor,
+        pairs: Tensor,  # int64 (2, links, k)
+        amount: float,
+    ) -> Links:
+        """Append the first negative of every link, then the second, and so on: `amount` per link in total."""
+        count, per_positive = pairs.shape[1:]
+        links = edges
+        number = math.ceil(count * amount)
+        edges = torch.cat([edges, pairs.transpose(1, 2).flatten(1)[:, :number]], dim=1)
+        slots = torch.arange(1 + per_positive)[:, None]
+        positions = (positions * (1 + per_positive) + slots).flatten()[: count + number]
+        labels = torch.ones(count) if inputs.label is None else inputs.label
+        labels = torch.cat([labels, labels.new_zeros(number, *labels.shape[1:])])
+        times = None if inputs.time is None else inputs.time.repeat(1 + per_positive)[: count + number]
+        until = None if times is None else times.long()
+        return cls(count, edge_type, SeedLinks(edges, positions, links, labels, until), times)
+
+    def planted(self, key: DrawKey, *, disjoint: bool) -> Planted:
+        """Return the seeds: every node once, in ascending order; with `disjoint`, every end separately."""
+        seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: self.seeds}, key))
+        negatives = {self.edge_type: DrawnLinkEnds(self.seeds.negatives)}
+        return plant_apart(seeds, negatives) if disjoint else plant_merged(seeds, negatives, _ascending)
+
+    def metadata(self, input_id: Tensor, rows: EndRows) -> tuple[Tensor | None, ...]:
+        """Return the values from which torch_geometric's loaders make a batch's attributes."""
+        if rows.negatives is None:
+            pairs = torch.stack([rows.source, rows.destination])
+            return input_id, pairs, self.seeds.labels, self.times
+        return input_id, rows.source, rows.destination, rows.negatives.squeeze(-1), self.times
+
+    @property
+    def of_trees(self) -> Tensor:
+        """int64 (ends): the link of each end and of its tree."""
+        negatives = self.seeds.negatives
+        ends = [self.seeds.positions.numel()] * 2 + ([] if negatives is None else [negatives.numel()])
+        return torch.cat([torch.arange(count) % max(self.count, 1) for count in ends])
+
+
+def drawn_ends(edge_type: EdgeType, negatives: NegativeSampling, end_of: EndOf) -> tuple[DrawnEnd, ...]:
+    """Return the ends to draw for a type's negatives: sources, if negatives are pairs, and destinations."""
+    source, relation, destination = edge_type
+    drawn = end_of(edge_type, negatives.dst_weight)
+    if negatives.is_triplet():
+        return (drawn,)
+    # The type that leads to the sources need not exist in the graph: its name makes the draws differ.
+    return end_of((destination, f"rev_{relation}", source), negatives.src_weight), drawn
+
+
+def _ascending(node_type: NodeType, ids: Tensor) -> tuple[Tensor, Tensor]:
+    nodes, places = torch.unique(ids, return_inverse=True)
+    return nodes, places
+
 
 # torch_geometric's own output makes bidirectional edges, because it merges a type with its reverse.
 _EDGES = {

@@ -1,30 +1,176 @@
-"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader`, with khop's sampling and threads."""
+"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader`, with khop's sampling and threads.
+
+An epoch of a torch_geometric loader on threads.
+
+Seeds of several node types in one loader.
+"""
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 from torch_geometric import loader as theirs
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 
-from khop.forks import check_fork
-from khop.pyg.columns import Columns, attach_links, columns_of
+from khop.arguments import as_mapping
+from khop.distributed.processes.group import this_group
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.process_tuning import check_fork, tune_for_training
 from khop.pyg.inputs import check_links, checked_nodes
-from khop.pyg.iteration import Work, epoch
 from khop.pyg.keyed import Draws
-from khop.pyg.outputs import Output
+from khop.pyg.outputs import Columns, Output, TypedData, attach_links, columns_of, num_bytes, owner_of
 from khop.pyg.sampler import NeighborSampler
-from khop.pyg.typed_data import owner_of
-from khop.pyg.typed_seeds import TypedSeeds
-from khop.runtime.group import this_group
-from khop.sampling.exclusion import Exclude
+from khop.sampling.links.exclusion import Exclude
+from khop.schema import NodeType
+
+Sampled = Any  # a sampler's output
+Batch = Any  # a data object, or the result of a transform
+
+
+@dataclass(frozen=True)
+class Work:
+    """The input of one batch."""
+
+    index: Tensor  # int64 (seeds), indices into the loader's input
+    draws: Draws
+
+
+def epoch(
+    loader: Any, sample: Callable[[Work], Sampled], join: Callable[[Sampled], Batch]
+) -> Iterator[Batch]:
+    """Yield the batches of one epoch, in order; without workers each is made on request.
+
+    With workers, `join` runs in the worker if the loader has `filter_per_worker`, else in the consumer. The
+    draws are seeded from torch's generator now, not at the first batch.
+    """
+    tune_for_training()
+    stages = _Stages(sample, join, loader.filter_per_worker)
+    works = _works(iter(loader._index_sampler), Draws.from_torch(loader.generator))
+    if loader.num_workers == 0:
+        return (stages.here(_pinned(loader, stages.ahead(work))) for work in works)
+    return _on_threads(loader, stages, list(works))
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """The stages of a batch: work done ahead, and work at the consumer."""
+
+    sample: Callable[[Work], Sampled]
+    join: Callable[[Sampled], Batch]
+    joins_ahead: bool
+
+    def ahead(self, work: Work) -> Any:
+        sampled = self.sample(work)
+        return self.join(sampled) if self.joins_ahead else sampled
+
+    def here(self, made: Any) -> Batch:
+        return made if self.joins_ahead else self.join(made)
+
+
+def _works(indices: Iterator[Any], draws: Draws) -> Iterator[Work]:
+    position = 0
+    for step, index in enumerate(indices):
+        seeds = torch.as_tensor(index, dtype=torch.int64).view(-1)
+        yield Work(seeds, replace(draws, step=step, position=position))
+        position += seeds.numel()
+
+
+def _on_threads(loader: DataLoader[int], stages: _Stages, works: list[Work]) -> Generator[Batch, None, None]:
+    threads = loader.num_workers
+    in_flight = InFlight(threads, threads * (loader.prefetch_factor or 2))
+    made = ordered_map(partial(_Worker(loader).made, stages.ahead), works, in_flight, num_bytes)
+    with closing(made):
+        yield from map(stages.here, made)
+
+
+class _Worker:
+    """Batch maker shared by threads. Each thread calls `worker_init_fn` before its first batch."""
+
+    def __init__(self, loader: DataLoader[int]) -> None:
+        self._loader = loader
+        self._numbers = count()
+        self._local = threading.local()
+
+    def made(self, ahead: Callable[[Work], Any], work: Work) -> Any:
+        if not hasattr(self._local, "number"):
+            self._local.number = next(self._numbers)
+            if self._loader.worker_init_fn is not None:
+                self._loader.worker_init_fn(self._local.number)
+        return _pinned(self._loader, ahead(work))
+
+
+def _pinned(loader: DataLoader[int], made: Any) -> Any:
+    """Move a batch to pinned memory if the loader asks for it and there is a GPU."""
+    can_pin = loader.pin_memory and torch.cuda.is_available() and hasattr(made, "pin_memory")
+    return made.pin_memory() if can_pin else made
+
+
+@dataclass(frozen=True, eq=False)
+class TypedSeeds:
+    """The seeds of an epoch, type after type. A batch may have seeds of several types."""
+
+    by_type: Mapping[NodeType, NodeSamplerInput]
+
+    @classmethod
+    def of(cls, data: Any, nodes: Any, times: Any, sampler: BaseSampler) -> TypedSeeds | None:
+        """Make seeds of ids or a mask per node type, None for all nodes; `times` are by type too.
+
+        Input nodes that are not by type give None.
+        """
+        if not isinstance(nodes, Mapping):
+            return None
+        typed = TypedData.of(data)
+        if typed is None or not typed.is_typed or not isinstance(sampler, NeighborSampler):
+            raise ValueError(
+                "input_nodes by node type are for a HeteroData and khop's sampler; give ids, or (type, ids)"
+            )
+        by_time = dict.fromkeys(nodes) if times is None else as_mapping(times, lambda _: {})
+        if set(by_time) != set(nodes):
+            raise ValueError(f"input_time: give a mapping with the times of each of {list(nodes)}")
+        if not nodes:
+            raise ValueError("input_nodes is an empty mapping: give a node type with its ids, a mask or None")
+        by_type = {}
+        for node_type, given in nodes.items():
+            _, ids = checked_nodes(data, (node_type, given), by_time[node_type])
+            by_type[node_type] = _inputs(typed.nodes, node_type, ids, by_time[node_type])
+        return cls(by_type)
+
+    def places(self) -> tuple[tuple[NodeType, Tensor], None]:
+        """Return as many input nodes as there are seeds, for a loader that only counts them."""
+        count = sum(inputs.node.numel() for inputs in self.by_type.values())
+        return (next(iter(self.by_type)), torch.zeros(count, dtype=torch.int64)), None
+
+    def at(self, places: Tensor) -> dict[NodeType, NodeSamplerInput]:
+        """Return the seeds at some positions, by type, in the order of the positions."""
+        found, first = {}, 0
+        for node_type, inputs in self.by_type.items():
+            count = inputs.node.numel()
+            own = places[(places >= first) & (places < first + count)] - first
+            found[node_type] = inputs[own]
+            first += count
+        return found
+
+
+def _inputs(
+    nodes: Mapping[NodeType, Any], node_type: NodeType, given: Tensor | None, times: Tensor | None
+) -> NodeSamplerInput:
+    ids = torch.arange(nodes[node_type].num_nodes) if given is None else given
+    is_mask = ids.dtype == torch.bool
+    seeds = ids.nonzero().view(-1) if is_mask else ids
+    # As in torch_geometric: a mask's inputs are numbered by node, ids by their position.
+    return NodeSamplerInput(seeds if is_mask else None, seeds, times, node_type)
+
 
 Neighbors = Any  # NumNeighbors, a list of fanouts per hop, or a list per edge type
 Transform = Callable[[Any], Any]

@@ -7,23 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
-from torch_geometric.sampler import (
-    BaseSampler,
-    EdgeSamplerInput,
-    NegativeSampling,
-    NodeSamplerInput,
-)
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.arguments import instance_of
-from khop.pyg.directions import Directed, Direction
-from khop.pyg.keyed import Draws, KeyedSampler, Settings
-from khop.pyg.negatives import DrawnEnds
-from khop.pyg.outputs import Output
-from khop.pyg.source import Attributes
-from khop.pyg.supervision import SupervisionWarning
-from khop.pyg.typed_data import EDGE
-from khop.sampling.exclusion import Exclude, checked_exclude
+from khop.pyg.keyed import DrawnEnds, Draws, KeyedSampler, Settings, SupervisionWarning
+from khop.pyg.outputs import EDGE, Output
+from khop.pyg.source import Attributes, Directed, Direction
+from khop.sampling.links.exclusion import Exclude, checked_exclude
 from khop.schema import EdgeType
 
 

@@ -11,14 +11,13 @@ from torch import Tensor
 from khop.arguments import instance_of, mapping_of, shown, whole_number
 from khop.batch import Sample
 from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType, stream
+from khop.graph.rule import Hop, Rule, check_rule
 from khop.graph.store import GraphStore
 from khop.kernels.philox import WORD, philox
-from khop.rules.rule import Hop, Rule, check_rule
-from khop.rules.uniform import Uniform
-from khop.sampling.fanouts import Fanout, fanout_by_type
-from khop.sampling.neighbor import Expansion, check_seeds, expand
 from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
-from khop.sampling.sampler import SamplerBase, Seeds
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.sampler import Expansion, Fanout, SamplerBase, check_seeds, expand, fanout_by_type
+from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only, sole_type
 
 

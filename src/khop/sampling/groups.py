@@ -1,69 +1,143 @@
-"""Groups of seeds: each is one subgraph, dealt to one rank. A step's loss is the mean over its groups."""
+"""Groups of seeds: each is one subgraph, dealt to one rank. A step's loss is the mean over its groups.
+
+Edges among the nodes of each group of a batch: one subgraph per group, in one sample.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from khop.batch import LossWeights, Sample
-from khop.sampling.group_subgraph import Members
-from khop.sampling.sampler import GROUPS, GroupShare, Sampler, Seeds
-from khop.sampling.seeds import NodeSeeds, SeedList, StepShare, array_bytes, digest_of
+from khop.arguments import whole_number
+from khop.batch import Adjacency, LossWeights, Sample, Subgraph
+from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.rule import Hop, Rule, check_rule, reads_times
+from khop.graph.store import GraphStore
+from khop.sampling.node_set import NodeSetPool, TreeSet
+from khop.sampling.outputs import counted_degrees, degree_hop, normalized
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import (
+    GROUPS,
+    GroupSeeds,
+    GroupShare,
+    NodeSeeds,
+    SeedList,
+    Seeds,
+)
 from khop.schema import EdgeType, NodeType
 
+KEY = DrawKey(0)  # all in-edges are taken: nothing is drawn
 
-@dataclass(frozen=True, eq=False)
-class GroupSeeds:
-    """The elements of an epoch, such as clusters or seed nodes. `size` of them in its order are a group."""
 
-    kind: str  # of the elements, in messages
-    count: int  # of elements
-    size: int  # elements per group; the last group of an epoch may have fewer
-    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of the nodes with a loss, by type
-    settings: str = ""  # of the sampler, if groups depend on them: part of the fingerprint
+@dataclass(frozen=True)
+class Members:
+    """The nodes of the groups of a batch, of one type: group after group, unique within a group."""
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of elements."""
-        return {self.kind: self.count}
+    nodes: Tensor  # int64 (n), global ids
+    offsets: Tensor  # int64 (groups + 1)
 
     @property
-    def num_groups(self) -> int:
-        """Number of groups of an epoch."""
-        return -(-self.count // self.size)
+    def groups(self) -> Tensor:
+        """int64 (n), the number of each node's group in the batch."""
+        return torch.repeat_interleave(self.offsets.diff())
 
-    def at_hand(self, step: StepShare) -> tuple[GroupSeeds, StepShare]:
-        """Return this list and `step` unchanged: every process has all elements."""
-        return self, step
 
-    def taken(self, share: StepShare) -> Seeds:
-        """Return the groups of a rank's share, in global order."""
-        groups = share.positions // self.size
-        _, sizes = groups.unique_consecutive(return_counts=True)
-        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        first = int(groups[0]) if groups.numel() else 0
-        total = -(-share.order.numel() // self.size)
-        elements = share.order[share.mine]
-        own = GroupShare(elements, offsets, first, total, self.num_groups, self.targets)
-        return Seeds({}, {}, groups=own)
+@dataclass(frozen=True)
+class GroupEdges:
+    """Edges of one type among the nodes of each group, before they become an adjacency."""
 
-    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """Yield nothing: groups are dealt by position."""
-        return iter(())
+    rows: Tensor  # int64 (edges), the destinations' positions in the members
+    destinations: Tensor  # int64 (edges), global ids
+    degrees: Tensor  # int64 (members), the in-edges of each member in the graph
+    edge_ids: Tensor  # int64 (edges), positions in the graph's CSC order
+    weights: Tensor | None  # float32 (edges), of the rule
 
-    def digest(self) -> str:
-        """Return the hash of the settings and the seed nodes."""
 
-        def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
-            update(f"{self.kind}:{self.count}:{self.size}:{self.settings}".encode())
-            for node_type, nodes in self.targets.items():
-                update(f"{node_type}:{nodes.numel()}:".encode())
-                update(array_bytes(nodes))
+Reweigh = Callable[[EdgeType, GroupEdges], Tensor | None]  # float32 (edges)
 
-        return digest_of(hash_into)
+
+class GroupGraph:
+    """The subgraphs that groups of nodes induce, with the weights of a rule.
+
+    Edges without weights of the rule are averaged over the edges that are in the subgraph. Degrees are those
+    of the graph. A sample takes one hop, or two if the rule needs degrees.
+    """
+
+    def __init__(self, graph: GraphStore, layers: int, rule: Rule) -> None:
+        check_rule(rule, graph.schema)
+        if reads_times(rule):
+            raise ValueError(f"rule {rule}: groups have no times; give a rule without time limits")
+        self.graph = graph
+        self.layers = whole_number("layers", layers, 1)
+        self.needs = tuple(need for edge_type in graph.schema.edge_types for need in rule.needs(edge_type))
+        weighs = rule if rule.has_weights(-1) else Uniform()
+        self._hop = Hop(1, dict.fromkeys(graph.schema.edge_types, -1), weighs, edge_ids=True)
+        self._degree_hop = degree_hop(rule, graph.schema, 2)
+        self._sets = NodeSetPool(graph, TreeSet)
+
+    def sample(self, members: Mapping[NodeType, Members], reweigh: Reweigh | None = None) -> Sample:
+        """Return the subgraphs of all groups as one sample without seeds; blocks are the whole subgraph."""
+        frontier = {t: Frontier(of_type.nodes) for t, of_type in members.items()}
+        found = self.graph.sample_hop(frontier, self._hop, KEY)
+        counts = {t: of_type.nodes.numel() for t, of_type in members.items()}
+        with self._sets.lend() as tree_set:
+            num_groups = max(of_type.offsets.numel() - 1 for of_type in members.values())
+            tree_set.plant_groups({t: (of.nodes, of.offsets) for t, of in members.items()}, num_groups)
+            inside = {t: tree_set.local_ids(t[0], of, members[t[2]].groups) for t, of in found.items()}
+        adjacencies = {
+            t: _among(Drawn(t, drawn, inside[t]), counts[t[0]], members[t[2]].nodes, reweigh)
+            for t, drawn in found.items()
+        }
+        per_hop = {t: (count, *[0] * self.layers) for t, count in counts.items()}
+        subgraph = Subgraph(adjacencies, per_hop, edges_per_hop=None)
+        nodes = {t: of_type.nodes for t, of_type in members.items()}
+        trees = {t: of_type.groups for t, of_type in members.items()}
+        sample = Sample(nodes, subgraph.blocks(), {}, subgraph, trees)
+        if self._degree_hop is None:
+            return sample
+        return normalized(sample, counted_degrees(_Planted(frontier), self.graph, self._degree_hop, KEY))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """All in-edges of the members, of one edge type."""
+
+    edge_type: EdgeType
+    found: Neighbors
+    local_ids: Tensor  # int32 (edges), of the sources; those of members come first
+
+
+def _among(drawn: Drawn, num_src: int, nodes: Tensor, reweigh: Reweigh | None) -> Adjacency:
+    """Keep the edges whose source is in the group of the destination, in the order of the graph."""
+    found = drawn.found
+    assert found.edges is not None
+    is_inside = drawn.local_ids < num_src
+    rows = torch.repeat_interleave(found.offsets.diff(), output_size=found.nodes.numel())[is_inside]
+    counts = torch.bincount(rows, minlength=nodes.numel())
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    edge_ids = found.edges[is_inside]
+    weight = None if found.weights is None else found.weights[is_inside]
+    if reweigh is not None:
+        edges = GroupEdges(rows, nodes[rows], found.offsets.diff(), edge_ids, weight)
+        weight = reweigh(drawn.edge_type, edges)
+    return Adjacency(indptr, drawn.local_ids[is_inside], num_src, edge_ids, weight=weight)
+
+
+@dataclass(frozen=True)
+class _Planted:
+    """Nodes whose degrees are counted."""
+
+    nodes: Mapping[NodeType, Frontier]
+
+    def counts(self) -> dict[NodeType, int]:
+        return {t: of_type.nodes.numel() for t, of_type in self.nodes.items()}
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        return dict(self.nodes)
 
 
 def grouped(sampler: Sampler, seeds: SeedList) -> GroupSeeds | None:

@@ -1,4 +1,7 @@
-"""The nodes of a batch while it is sampled: global id to local id, per node type."""
+"""The nodes of a batch while it is sampled: global id to local id, per node type.
+
+The nodes of a batch of disjoint trees while it is sampled: unique within a tree, not among trees.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from khop.draw import Frontier, NeighborsByType
+from khop.draw import Frontier, Neighbors, NeighborsByType
 from khop.graph.store import GraphStore
-from khop.kernels.node_index import NodeIndex, insert_all, node_index
-from khop.sampling.sampler import Seeds
+from khop.kernels.memory import pooled_on
+from khop.kernels.node_index import NodeIndex, insert_all, node_index, tree_index
+from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
 
@@ -150,3 +154,94 @@ def check_ids(what: str, ids: Tensor, num_nodes: int) -> None:
     if low < 0 or high >= num_nodes:
         stranger = low if low < 0 else high
         raise ValueError(f"{what}: there is no node {stranger}; ids go from 0 to {num_nodes - 1}")
+
+
+class TreeSet:
+    """(tree, node) pairs by node type, numbered in first-seen order. Not thread-safe: see `NodeSetPool`.
+
+    Every seed is the root of a separate tree. Trees are numbered in the order of the seeds, type after type.
+    If seeds are in groups, a group has one tree, with all its seeds.
+    """
+
+    def __init__(self, num_nodes: Mapping[NodeType, int], device: torch.device = CPU) -> None:
+        self._indexes = {node_type: tree_index(count, device) for node_type, count in num_nodes.items()}
+        self._device = device
+        self._positions = torch.empty(0, dtype=torch.int64)  # of each tree's seed in the epoch's global order
+        self._until: Tensor | None = None  # the time limit of each tree
+        self._expanded: dict[NodeType, Tensor] = {}  # the trees of the last frontier's rows
+
+    def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
+        """Start a tree for each seed, or group, of an empty set; return the seeds' local ids, int64."""
+        groups = seeds.groups
+        count = seeds.count if groups is None else groups.count
+        for index in self._indexes.values():
+            index.reset(count)
+        positions = _joined(seeds.positions) if groups is None else groups.positions
+        self._positions = positions.to(self._device)
+        self._until = None if seeds.times is None else _joined(seeds.times).to(self._device)
+        roots, planted = {}, 0
+        for node_type, ids in seeds.nodes.items():
+            trees = torch.arange(planted, planted + ids.numel(), device=self._device)
+            if groups is not None:
+                trees = (seeds.positions[node_type] - groups.first).to(self._device)
+            offsets = torch.arange(ids.numel() + 1, device=self._device)
+            roots[node_type] = self._indexes[node_type].insert(ids.to(self._device), offsets, trees).long()
+            planted += ids.numel()
+        return roots
+
+    def plant_groups(self, members: Mapping[NodeType, tuple[Tensor, Tensor]], num_groups: int) -> None:
+        """Insert all nodes of groups into an empty set, a tree per group.
+
+        `members` has by type the nodes, int64 (n), unique within a group, and the bounds of the groups, int64
+        (groups + 1). Local ids are their positions.
+        """
+        for node_type, (nodes, offsets) in members.items():
+            self._indexes[node_type].reset(num_groups)
+            self._indexes[node_type].insert(nodes, offsets, torch.arange(num_groups))
+
+    def local_ids(self, node_type: NodeType, found: Neighbors, trees: Tensor) -> Tensor:
+        """Return int32 (edges): the local id of each neighbor in its row's tree, int64 (rows).
+
+        Neighbors that are not in the set yet get the next numbers.
+        """
+        return self._indexes[node_type].insert(found.nodes, found.offsets, trees)
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        """Return the nodes in local order from `start` on, with the key and the time limit of their tree."""
+        frontier = {}
+        for node_type, index in self._indexes.items():
+            nodes, trees = index.pairs(start[node_type])
+            self._expanded[node_type] = trees
+            until = None if self._until is None else _of_trees(self._until, trees)
+            frontier[node_type] = Frontier(nodes, until, _of_trees(self._positions, trees))
+        return frontier
+
+    def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
+        """Insert the last frontier's drawn nodes, each into its row's tree; return int32 local ids."""
+        return {
+            t: self._indexes[t[0]].insert(of_type.nodes, of_type.offsets, self._expanded[t[2]])
+            for t, of_type in found.items()
+        }
+
+    def counts(self) -> dict[NodeType, int]:
+        """Return the number of pairs so far."""
+        return {node_type: len(index) for node_type, index in self._indexes.items()}
+
+    def nodes_and_trees(self) -> tuple[dict[NodeType, Tensor], dict[NodeType, Tensor]]:
+        """Return int64 global ids in local order, and the tree of each node: the number of its seed."""
+        pairs = {node_type: index.pairs() for node_type, index in self._indexes.items()}
+        return {t: nodes for t, (nodes, _) in pairs.items()}, {t: trees for t, (_, trees) in pairs.items()}
+
+    def clear(self) -> None:
+        """Remove all pairs; the memory stays allocated."""
+        for index in self._indexes.values():
+            index.reset(0)
+
+
+def _of_trees(values: Tensor, trees: Tensor) -> Tensor:
+    # Pooled memory: the page faults of a new tensor cost more than the copy.
+    return torch.index_select(values, 0, trees, out=pooled_on(trees.device, tuple(trees.shape), values.dtype))
+
+
+def _joined(by_type: Mapping[NodeType, Tensor]) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=torch.int64), *by_type.values()])

@@ -1,111 +1,114 @@
-"""Protocol between a loader and samplers: seeds in, samples out."""
+"""Protocol between a loader and samplers: seeds in, samples out.
+
+Neighbor sampling over several hops: the only hop loop, for any graph store and any schema.
+
+Fanouts of a hop: the number of neighbors to draw, one for all edge types or one per edge type.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from khop.arguments import graph_of, shown
-from khop.batch import LinkRows, Sample
-from khop.draw import DrawKey
+from khop.arguments import as_mapping, check_word, graph_of, list_of, shown, truth, whole, whole_number
+from khop.batch import Adjacency, Block, LinkRows, Sample, Subgraph
+from khop.draw import DrawKey, FrontierByType, NeighborsByType
 from khop.errors import Unsupported
+from khop.graph.added_edges import Topology, visit_probabilities
 from khop.graph.needs import Need
-from khop.graph.store import GraphStore
-from khop.rules.rule import Rule
-from khop.rules.uniform import Uniform
-from khop.sampling.fanouts import Fanout
-from khop.schema import EdgeType, NodeType
+from khop.graph.rule import FrontierField, Hop, Rule, check_rule, reads_times
+from khop.graph.store import DrawsHops, GraphStore
+from khop.kernels.memory import pooled_on
+from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, TreeSet, check_ids
+from khop.sampling.outputs import (
+    ROWS_AT_ONCE,
+    Output,
+    bidirectional,
+    check_output,
+    counted_degrees,
+    degree_hop,
+    induced,
+    normalized,
+)
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.seeds import GROUPS, NODES, SeedKind, Seeds
+from khop.schema import EdgeType, NodeType, Schema
 
 if TYPE_CHECKING:
-    from khop.sampling.groups import GroupSeeds
-    from khop.sampling.neighbor import NeighborSampler
-    from khop.sampling.seeds import StepShare
-
-SeedKind = Literal["nodes", "links", "groups"]  # groups: the sampler makes them of all seed nodes
-NODES: frozenset[SeedKind] = frozenset({"nodes"})
-GROUPS: frozenset[SeedKind] = frozenset({"groups"})
+    from khop.sampling.seeds import GroupSeeds
 
 
-@dataclass(frozen=True)
-class SeedLinks:
-    """Seed links of one edge type for a batch (or for a rank's share of it), duplicates allowed."""
-
-    edges: Tensor  # int64 (2, n), global ids: sources over destinations
-    positions: Tensor  # int64 (n), positions in the epoch's global order
-    batch_edges: Tensor  # int64 (2, m), the links of all ranks in this step
-    labels: Tensor | None = None  # (n, ...)
-    times: Tensor | None = None  # int64 (n), a time limit per link
-    negatives: Tensor | None = None  # int64 (n, k), global ids of the destination type
-    relations: Tensor | None = None  # int64 (n), the relation of each link
-    batch_relations: Tensor | None = None  # int64 (m), the relations of `batch_edges`
+Numbers = Mapping[EdgeType | str, int]
+# -1 = all neighbors, 0 = none. For mappings see `fanout_by_type`.
+Fanout = int | Numbers | Mapping[EdgeType, int] | Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class LinkSeeds:
-    """Links by type, and the key for drawing their negatives."""
+def fanout_by_type(schema: Schema, fanout: Fanout) -> dict[EdgeType, int]:
+    """Return a hop's fanout for every edge type, in schema order.
 
-    by_type: Mapping[EdgeType, SeedLinks]
-    negative_key: DrawKey
-
-    @property
-    def count(self) -> int:
-        """Number of links of all types."""
-        return sum(links.positions.numel() for links in self.by_type.values())
-
-
-@dataclass(frozen=True)
-class GroupShare:
-    """A rank's groups of seeds in a step. A group is some elements of a list, next to each other."""
-
-    elements: Tensor  # int64 (n), numbers in the list, group after group
-    offsets: Tensor  # int64 (groups + 1), the elements of each group
-    first: int  # the first group's position in the epoch's global order
-    total: int  # groups of all ranks in this step
-    num_groups: int  # of an epoch
-    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of all nodes with a loss
-
-    @property
-    def count(self) -> int:
-        """Number of groups of this rank."""
-        return self.offsets.numel() - 1
-
-    @property
-    def positions(self) -> Tensor:
-        """int64 (groups of this rank), positions in the epoch's global order; draws are keyed by them."""
-        return torch.arange(self.first, self.first + self.count)
-
-    @property
-    def num_targets(self) -> int:
-        """Number of nodes of all types with a loss."""
-        return sum(nodes.numel() for nodes in self.targets.values())
+    A mapping's keys are edge types or patterns of edge types: `"user buys item"`, `"user * item"`, `"*"`.
+    The exact name of an edge type takes precedence, then the first pattern that matches. ValueError names an
+    edge type without a fanout, or a key that applies to no edge type.
+    """
+    named: Numbers = as_mapping(fanout, lambda number: {"*": number})
+    keys = {edge_type: _key(named, edge_type) for edge_type in schema.edge_types}
+    there = ", ".join(f'"{" ".join(edge_type)}"' for edge_type in schema.edge_types)
+    used = set(keys.values())
+    for key in named if schema.edge_types else ():
+        if key not in used:
+            others = isinstance(key, str) and _fitting(key, schema)
+            why = "comes after what fits the same edge types" if others else f"fits no edge type of {there}"
+            raise ValueError(f"fanout {named[key]!r} for {key!r}: {why}; leave it out or correct it")
+    return {edge_type: _checked(named, key, edge_type) for edge_type, key in keys.items()}
 
 
-@dataclass(frozen=True)
-class Seeds:
-    """Seed nodes and seed links of a batch (or of a rank's share of it), duplicates allowed."""
+def fanouts_by_type(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[dict[EdgeType, int], ...]:
+    """Return every hop's fanout by edge type; ValueError unless `fanouts` is a list with an entry per hop."""
+    example = '[10, {"user buys item": 5, "*": 2}], an entry per hop, the seeds\' first'
+    hops = list_of("fanouts", fanouts, example)
+    return tuple(fanout_by_type(schema, fanout) for fanout in hops)
 
-    nodes: Mapping[NodeType, Tensor]  # int64 (n), global ids
-    positions: Mapping[NodeType, Tensor]  # int64 (n), positions (of groups) in the epoch's global order
-    times: Mapping[NodeType, Tensor] | None = None  # int64 (n), a time limit per seed
-    links: LinkSeeds | None = None  # for a LinkSampler
-    batch_nodes: Mapping[NodeType, Tensor] | None = (
-        None  # int64 (m), of all ranks in this step; None: `nodes`
-    )
-    listed: StepShare | None = None  # numbers in a list on servers, which look the seeds up; None: all above
-    tuple_labels: Mapping[NodeType, Tensor] | None = None  # (tuples, ...), if `nodes` are those of tuples
-    groups: GroupShare | None = None  # for a sampler of groups; there are no other seeds then
 
-    @property
-    def count(self) -> int:
-        """Number of seeds of all types."""
-        num_links = 0 if self.links is None else self.links.count
-        return num_links + sum(nodes.numel() for nodes in self.nodes.values())
+def followed_types(schema: Schema, fanouts: Sequence[Fanout]) -> tuple[EdgeType, ...]:
+    """Return the edge types that at least one hop draws from, in schema order."""
+    hops = fanouts_by_type(schema, fanouts)
+    return tuple(t for t in schema.edge_types if any(hop[t] for hop in hops))
+
+
+def _key(named: Numbers, edge_type: EdgeType) -> EdgeType | str | None:
+    """Return the key that gives the fanout of an edge type."""
+    words = " ".join(edge_type)
+    for own in (edge_type, words):
+        if own in named:
+            return own
+    return next((key for key in named if isinstance(key, str) and fnmatchcase(words, key)), None)
+
+
+def _fitting(pattern: str, schema: Schema) -> bool:
+    return any(fnmatchcase(" ".join(edge_type), pattern) for edge_type in schema.edge_types)
+
+
+def _checked(named: Numbers, key: EdgeType | str | None, edge_type: EdgeType) -> int:
+    if key is None:
+        raise ValueError(
+            f"no fanout for {edge_type}: name it (0 draws none of it), or give '*' a number, which is for "
+            "all that are not named"
+        )
+    number = whole(named[key])
+    if number is None or number < -1:
+        raise ValueError(
+            f"fanout {shown(named[key])} for {edge_type}: must be 0 or more, or -1 for all neighbors"
+        )
+    return number
 
 
 @dataclass(frozen=True)
@@ -304,3 +307,345 @@ def checked_sampler(given: object, kind: SeedKind) -> Sampler:
             f"seeds are {kind}: {remedy}"
         )
     return sampler
+
+
+# Neighborhoods of the seeds of a batch: nodes that several seeds reach are one row; each seed has a tree.
+Trees = Literal["merged", "disjoint"]
+Counts = Mapping[NodeType, int]
+Draw = Callable[[int, FrontierByType], NeighborsByType]  # hop number, frontier -> its in-edges
+
+
+class Expansion(StrEnum):
+    """Nodes that a hop expands."""
+
+    LAYERED = "layered"  # all nodes so far: a layer's value of a node depends on (key, layer, node) alone
+    SUBGRAPH = "subgraph"  # the nodes of the last hop: each node once; the batch is one graph
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"expansion {value!r}: must be one of {[str(expansion) for expansion in cls]}")
+
+
+class NeighborSampler(SamplerBase):
+    """Sampler of up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1. Hop 1 is at the seeds.
+
+    A fanout is one number for all edge types, or a mapping from edge types or patterns to numbers, for
+    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. `rule=model.rule` is the
+    rule that a model of `khop.models` needs. With `trees="disjoint"`,
+    which Temporal implies, every seed has a separate tree: nodes are unique within a tree, and duplicate
+    seeds have a row each. `output` selects the edges of a subgraph. A pure function of (graph, settings,
+    seeds, key). Any number of threads may share one sampler.
+    """
+
+    def __init__(
+        self,
+        graph: GraphStore,
+        fanouts: Sequence[Fanout],
+        *,
+        rule: Rule = Uniform(),
+        expansion: Expansion = Expansion.LAYERED,
+        edge_ids: bool = False,
+        trees: Trees = "merged",
+        output: Output = Output.DIRECTIONAL,
+    ) -> None:
+        super().__init__(graph)
+        check_rule(rule, graph.schema)
+        edge_ids = truth("edge_ids", edge_ids)
+        check_word("trees", trees, Trees)
+        self.expansion = Expansion(expansion)
+        self.fanouts = tuple(fanouts_by_type(graph.schema, fanouts))  # of every hop, by edge type
+        self.hops = tuple(
+            Hop(number, of_hop, rule, edge_ids) for number, of_hop in enumerate(self.fanouts, start=1)
+        )
+        self._degree_hop = degree_hop(rule, graph.schema, len(self.hops) + 1)
+        self.rule = rule
+        self._trees: Trees = "disjoint" if reads_times(rule) else trees
+        self.is_disjoint = self._trees == "disjoint"
+        if self.is_disjoint and FrontierField.TREE not in rule.frontier_fields:
+            raise ValueError(f"{rule}: does not draw for disjoint trees; leave trees out")
+        self.output = Output(output)
+        check_output(self.output, graph.schema)
+        if self.output is not Output.DIRECTIONAL and self.expansion is not Expansion.SUBGRAPH:
+            raise ValueError(f"output {self.output} with blocks per layer: give expansion=Expansion.SUBGRAPH")
+        self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
+            NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
+        )
+        self._draws = _Draws()
+        weighs = any(rule.has_weights(fanout) for of_hop in self.fanouts for fanout in of_hop.values())
+        if self.output is Output.INDUCED and weighs:
+            raise ValueError(
+                f"output {self.output} with {rule}: edges that are not drawn have no weights; "
+                "use directional or bidirectional"
+            )
+        if self.output is Output.INDUCED and self.is_disjoint:
+            raise ValueError(
+                f"output {self.output} of disjoint trees: edges among all nodes would cross trees; "
+                "use directional or bidirectional"
+            )
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks in a sample: one per hop."""
+        return len(self.hops)
+
+    @property
+    def exact_fanouts(self) -> Sequence[Fanout]:
+        """Fanouts of exact evaluation along the edge types that each hop follows, by the rule."""
+        exact, schema = self.rule.exact_fanout, self.graph.schema
+        return [{t: exact(schema, t, f) if f else 0 for t, f in of_hop.items()} for of_hop in self.fanouts]
+
+    @property
+    def averaged_types(self) -> frozenset[EdgeType]:
+        """Edge types of which samples average a few neighbors, and exact evaluation all of them.
+
+        None within time limits: there is no exact evaluation then.
+        """
+        rule, schema = self.rule, self.graph.schema
+        limited = {(t, f) for of_hop in self.fanouts for t, f in of_hop.items() if f > 0}
+        return frozenset(
+            edge_type
+            for edge_type, fanout in limited
+            if not reads_times(rule)
+            and not rule.has_weights(fanout)
+            and rule.exact_fanout(schema, edge_type, fanout) != fanout
+        )
+
+    def settings(self) -> Mapping[str, object]:
+        """Return the arguments beside the graph."""
+        return {
+            "fanouts": self.fanouts,
+            "rule": self.rule,
+            "expansion": self.expansion,
+            "edge_ids": any(hop.edge_ids for hop in self.hops),
+            "trees": self._trees,
+            "output": self.output,
+        }
+
+    def for_kernels(self) -> KernelSampler:
+        """Return this sampler: its seeds are nodes already."""
+        return KernelSampler(self, PlantedSeeds)
+
+    def for_evaluation(
+        self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
+    ) -> NeighborSampler:
+        """Return a sampler with these fanouts and the same rule, expansion, trees and output.
+
+        ValueError if the rule needs times, which evaluation does not give.
+        """
+        check_timeless(self.rule)
+        return NeighborSampler(
+            graph,
+            fanouts,
+            rule=self.rule,
+            expansion=self.expansion,
+            edge_ids=edge_ids,
+            trees=self._trees,
+            output=self.output,
+        )
+
+    def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
+        """Return the arrays that draws by the rule need, for the edge types that hops follow."""
+        followed = dict.fromkeys(t for of_hop in self.fanouts for t, fanout in of_hop.items() if fanout)
+        counted = () if self._degree_hop is None else self._degree_hop.fanouts
+        return (
+            *(need for edge_type in followed for need in self.rule.needs(edge_type)),
+            *(need for t in counted if t not in followed for need in self.rule.needs(t)),
+        )
+
+    def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
+        """Return the probability that a batch contains a node, from all edges; see `visit_probabilities`.
+
+        None if the rule does not draw uniformly, or if this process lacks some of the edges.
+        """
+        if not self.rule.is_uniform:
+            return None
+        try:
+            topology = Topology.of_store(self.graph)
+        except Unsupported:
+            return None
+        return visit_probabilities(topology, seeds, share, self.fanouts)
+
+    def with_threads(self, threads: int) -> Self:
+        """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
+
+        Use it when one sample is waited for. To draw many samples, one thread per sample costs less in all.
+        """
+        threads = whole_number("threads", threads, 1)
+        sampler = copy(self)
+        sampler.hops = tuple(replace(hop, threads=threads) for hop in self.hops)
+        if self._degree_hop is not None:
+            sampler._degree_hop = replace(self._degree_hop, threads=threads)
+        return sampler
+
+    def sample(self, seeds: Seeds, key: DrawKey, *, view: GraphStore | None = None) -> Sample:
+        """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
+
+        A hop visits edge types in schema order, destinations in local order and neighbors in drawn order.
+        `view` is a view of the graph to draw from: same types and nodes, possibly fewer edges.
+        """
+        view = self.graph if view is None else view
+        draws = self._draws.of(view, self.hops) if view is self.graph else view.for_hops(self.hops)
+
+        def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
+            return draws.sample_hop(frontier, self.hops[hop - 1], key)
+
+        check_known(self._node_sets.num_nodes, seeds.nodes)
+        check_times(seeds, self.rule)
+        with self._node_sets.lend() as node_set:
+            sample = expand(seeds, draw, self.num_layers, self.expansion, node_set)
+            if self._degree_hop is not None:
+                # Of the graph: the links of a step, which `view` may leave out, count too.
+                counter = self.graph.for_hops([self._degree_hop])
+                sample = normalized(sample, counted_degrees(node_set, counter, self._degree_hop, key))
+            if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
+                # Hops are collective: all ranks must make the same number of them. So each makes one.
+                most = max(1, *(ids.numel() for ids in sample.nodes.values()))
+                at_once = most if self.graph.is_collective else ROWS_AT_ONCE
+                return induced(view, node_set, sample, at_once)
+        return bidirectional(sample) if self.output is Output.BIDIRECTIONAL else sample
+
+
+class _Draws:
+    """The object that carries out the hops of a graph, found at the first sample and not pickled."""
+
+    def __init__(self) -> None:
+        self._found: tuple[GraphStore, DrawsHops] | None = None
+
+    def of(self, graph: GraphStore, hops: Sequence[Hop]) -> DrawsHops:
+        """Return what `graph.for_hops` gives; it does not depend on the threads of the hops."""
+        found = self._found
+        if found is None or found[0] is not graph:
+            found = self._found = (graph, graph.for_hops(hops))
+        return found[1]
+
+    def __reduce__(self) -> tuple[type[_Draws], tuple[()]]:
+        return _Draws, ()
+
+
+def check_timeless(rule: Rule) -> None:
+    """Raise ValueError for a rule that needs times, which evaluation does not give."""
+    if reads_times(rule):
+        raise ValueError(
+            f"the loader samples by {rule}, and evaluation gives nodes no times: score the batches "
+            "of a loader over the split, with seed_times=..."
+        )
+
+
+def check_seeds(graph: GraphStore, nodes: Mapping[NodeType, Tensor]) -> None:
+    """Raise ValueError unless all seeds are nodes of the graph."""
+    check_known({node_type: graph.num_nodes(node_type) for node_type in graph.schema.node_types}, nodes)
+
+
+def check_known(num_nodes: Mapping[NodeType, int], nodes: Mapping[NodeType, Tensor]) -> None:
+    """Raise ValueError unless all seeds are nodes of a graph with these numbers of nodes."""
+    for node_type, ids in nodes.items():
+        if node_type not in num_nodes:
+            raise ValueError(f"seeds of {node_type!r}: not a node type; there are {tuple(num_nodes)}")
+        check_ids(f"seeds of {node_type!r}", ids, num_nodes[node_type])
+
+
+def check_times(seeds: Seeds, rule: Rule) -> None:
+    """Raise ValueError unless seeds have time limits exactly if the rule reads them."""
+    if not reads_times(rule):
+        if seeds.times is not None:
+            raise ValueError(
+                f"seeds have times, but {rule} ignores them: the sample would contain later "
+                "edges; use khop.Temporal(column), or leave the times out"
+            )
+        return
+    for node_type, ids in seeds.nodes.items():
+        times = (seeds.times or {}).get(node_type)
+        if times is None:
+            raise ValueError(
+                f"seeds of {node_type!r} have no times, which {rule} needs: give the loader seed_times=..."
+            )
+        if times.dtype != torch.int64 or times.shape != ids.shape:
+            raise ValueError(
+                f"times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give int64, "
+                f"one for each of {ids.numel()} seeds"
+            )
+
+
+def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: Reached) -> Sample:
+    """Expand the seeds by `num_hops` rounds of `draw`. `node_set` is empty and has every node type.
+
+    Every hop asks for all node types, also types without nodes, so that a store gets the same calls for
+    every batch.
+    """
+    if seeds.links is not None:
+        raise ValueError("these seeds are links, which are sampled by khop.LinkSampler(graph, fanouts)")
+    nothing = dict.fromkeys(node_set.counts(), 0)
+    seed_index = node_set.plant(seeds)
+    drawn: list[_DrawnHop] = []
+    first = nothing
+    for number in range(1, num_hops + 1):
+        dst_counts = node_set.counts()
+        neighbors = draw(number, node_set.frontier(start=first))
+        indices = node_set.reach(neighbors)
+        src_counts = node_set.counts()
+        rows = {
+            t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges, weight=found.weights)
+            for t, found in neighbors.items()
+        }
+        drawn.append(_DrawnHop(rows, first, dst_counts, src_counts))
+        first = dst_counts if expansion is Expansion.SUBGRAPH else nothing
+    nodes, trees = node_set.nodes_and_trees()
+    if expansion is Expansion.LAYERED:
+        blocks = tuple(Block(hop.rows, hop.src_counts, hop.dst_counts) for hop in reversed(drawn))
+        return Sample(nodes, blocks, seed_index, trees=trees)
+    subgraph = _join(drawn, node_set.counts())
+    return Sample(nodes, subgraph.blocks(), seed_index, subgraph, trees=trees)
+
+
+@dataclass(frozen=True)
+class _DrawnHop:
+    rows: Mapping[EdgeType, Adjacency]  # of local ids `first` to `dst_counts`
+    first: Counts
+    dst_counts: Counts
+    src_counts: Counts
+
+
+def _join(drawn: Sequence[_DrawnHop], counts: Counts) -> Subgraph:
+    """Concatenate the hops' rows. Frontiers follow each other, so rows are in local order."""
+    edge_types = dict.fromkeys(edge_type for hop in drawn for edge_type in hop.rows)
+    edges_per_hop = {t: tuple(_num_edges(hop, t) for hop in drawn) for t in edge_types}
+    levels = [*(hop.dst_counts for hop in drawn), counts]
+    nodes_per_hop = {
+        t: (levels[0][t], *(later[t] - earlier[t] for earlier, later in pairwise(levels))) for t in counts
+    }
+    return Subgraph({t: _join_rows(drawn, t, counts) for t in edge_types}, nodes_per_hop, edges_per_hop)
+
+
+def _num_edges(hop: _DrawnHop, edge_type: EdgeType) -> int:
+    return hop.rows[edge_type].indices.numel() if edge_type in hop.rows else 0
+
+
+def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) -> Adjacency:
+    source, _, destination = edge_type
+    pieces = [(hop.first[destination], hop.rows[edge_type]) for hop in drawn if edge_type in hop.rows]
+    # Pooled memory: fresh pages for 640,000 edges cost a fifth of drawing them. The kernel serves page
+    # faults to one thread of a process at a time.
+    device = pieces[0][1].indptr.device
+    indptr = pooled_on(device, (counts[destination] + 1,), torch.int64)
+    num_edges, end = 0, 0
+    for first, piece in pieces:
+        indptr[end:first] = num_edges
+        torch.add(piece.indptr, num_edges, out=indptr[first : first + piece.num_dst + 1])
+        num_edges, end = num_edges + piece.indices.numel(), first + piece.num_dst + 1
+    indptr[end:] = num_edges
+    indices = torch.cat(
+        [piece.indices for _, piece in pieces], out=pooled_on(device, (num_edges,), torch.int32)
+    )
+    ids = [piece.edge_ids for _, piece in pieces if piece.edge_ids is not None]
+    edge_ids = torch.cat(ids, out=pooled_on(device, (num_edges,), torch.int64)) if ids else None
+    weight = None
+    if any(piece.weight is not None for _, piece in pieces):
+        weights = [_mean_weights(piece) if piece.weight is None else piece.weight for _, piece in pieces]
+        weight = torch.cat(weights, out=pooled_on(device, (num_edges,), torch.float32))
+    return Adjacency(indptr, indices, counts[source], edge_ids, weight=weight)
+
+
+def _mean_weights(rows: Adjacency) -> Tensor:
+    """Return the weights of a mean over the drawn edges of each row, beside hops with weights."""
+    counts = rows.indptr.diff()
+    return torch.repeat_interleave(counts.double().reciprocal().float(), counts)

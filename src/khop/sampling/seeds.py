@@ -7,16 +7,152 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from khop.arguments import seed_number, truth, whole_number
 from khop.draw import DrawKey, Purpose
-from khop.kernels.permutation import permutation_slice
-from khop.sampling.sampler import Seeds
-from khop.schema import NodeType
+from khop.kernels.philox import permutation_slice
+from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True, eq=False)
+class GroupSeeds:
+    """The elements of an epoch, such as clusters or seed nodes. `size` of them in its order are a group."""
+
+    kind: str  # of the elements, in messages
+    count: int  # of elements
+    size: int  # elements per group; the last group of an epoch may have fewer
+    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of the nodes with a loss, by type
+    settings: str = ""  # of the sampler, if groups depend on them: part of the fingerprint
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Number of elements."""
+        return {self.kind: self.count}
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of an epoch."""
+        return -(-self.count // self.size)
+
+    def at_hand(self, step: StepShare) -> tuple[GroupSeeds, StepShare]:
+        """Return this list and `step` unchanged: every process has all elements."""
+        return self, step
+
+    def taken(self, share: StepShare) -> Seeds:
+        """Return the groups of a rank's share, in global order."""
+        groups = share.positions // self.size
+        _, sizes = groups.unique_consecutive(return_counts=True)
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        first = int(groups[0]) if groups.numel() else 0
+        total = -(-share.order.numel() // self.size)
+        elements = share.order[share.mine]
+        own = GroupShare(elements, offsets, first, total, self.num_groups, self.targets)
+        return Seeds({}, {}, groups=own)
+
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """Yield nothing: groups are dealt by position."""
+        return iter(())
+
+    def digest(self) -> str:
+        """Return the hash of the settings and the seed nodes."""
+
+        def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
+            update(f"{self.kind}:{self.count}:{self.size}:{self.settings}".encode())
+            for node_type, nodes in self.targets.items():
+                update(f"{node_type}:{nodes.numel()}:".encode())
+                update(array_bytes(nodes))
+
+        return digest_of(hash_into)
+
+
+SeedKind = Literal["nodes", "links", "groups"]  # groups: the sampler makes them of all seed nodes
+
+
+NODES: frozenset[SeedKind] = frozenset({"nodes"})
+
+
+GROUPS: frozenset[SeedKind] = frozenset({"groups"})
+
+
+@dataclass(frozen=True)
+class SeedLinks:
+    """Seed links of one edge type for a batch (or for a rank's share of it), duplicates allowed."""
+
+    edges: Tensor  # int64 (2, n), global ids: sources over destinations
+    positions: Tensor  # int64 (n), positions in the epoch's global order
+    batch_edges: Tensor  # int64 (2, m), the links of all ranks in this step
+    labels: Tensor | None = None  # (n, ...)
+    times: Tensor | None = None  # int64 (n), a time limit per link
+    negatives: Tensor | None = None  # int64 (n, k), global ids of the destination type
+    relations: Tensor | None = None  # int64 (n), the relation of each link
+    batch_relations: Tensor | None = None  # int64 (m), the relations of `batch_edges`
+
+
+@dataclass(frozen=True)
+class LinkSeeds:
+    """Links by type, and the key for drawing their negatives."""
+
+    by_type: Mapping[EdgeType, SeedLinks]
+    negative_key: DrawKey
+
+    @property
+    def count(self) -> int:
+        """Number of links of all types."""
+        return sum(links.positions.numel() for links in self.by_type.values())
+
+
+@dataclass(frozen=True)
+class GroupShare:
+    """A rank's groups of seeds in a step. A group is some elements of a list, next to each other."""
+
+    elements: Tensor  # int64 (n), numbers in the list, group after group
+    offsets: Tensor  # int64 (groups + 1), the elements of each group
+    first: int  # the first group's position in the epoch's global order
+    total: int  # groups of all ranks in this step
+    num_groups: int  # of an epoch
+    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of all nodes with a loss
+
+    @property
+    def count(self) -> int:
+        """Number of groups of this rank."""
+        return self.offsets.numel() - 1
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 (groups of this rank), positions in the epoch's global order; draws are keyed by them."""
+        return torch.arange(self.first, self.first + self.count)
+
+    @property
+    def num_targets(self) -> int:
+        """Number of nodes of all types with a loss."""
+        return sum(nodes.numel() for nodes in self.targets.values())
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Seed nodes and seed links of a batch (or of a rank's share of it), duplicates allowed."""
+
+    nodes: Mapping[NodeType, Tensor]  # int64 (n), global ids
+    positions: Mapping[NodeType, Tensor]  # int64 (n), positions (of groups) in the epoch's global order
+    times: Mapping[NodeType, Tensor] | None = None  # int64 (n), a time limit per seed
+    links: LinkSeeds | None = None  # for a LinkSampler
+    batch_nodes: Mapping[NodeType, Tensor] | None = (
+        None  # int64 (m), of all ranks in this step; None: `nodes`
+    )
+    listed: StepShare | None = None  # numbers in a list on servers, which look the seeds up; None: all above
+    tuple_labels: Mapping[NodeType, Tensor] | None = None  # (tuples, ...), if `nodes` are those of tuples
+    groups: GroupShare | None = None  # for a sampler of groups; there are no other seeds then
+
+    @property
+    def count(self) -> int:
+        """Number of seeds of all types."""
+        num_links = 0 if self.links is None else self.links.count
+        return num_links + sum(nodes.numel() for nodes in self.nodes.values())
+
 
 Fingerprint = Mapping[str, str | int | bool]
 Type = TypeVar("Type", bound=Hashable)

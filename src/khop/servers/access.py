@@ -1,22 +1,113 @@
-"""Access to servers: tokens, certificates, and the rules about where a token may travel."""
+"""Access to servers: tokens, certificates, and the rules about where a token may travel.
+
+Addresses of servers: their text, the endpoints that a name resolves to, and the loopback.
+
+Protocols between clients of servers and the network: bytes in, bytes out, errors by code.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
+import socket
 import stat
+import threading
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
-from khop.servers.addresses import Endpoint, is_loopback
-from khop.servers.errors import NotAllowed, Unauthenticated
+from khop.servers.errors import NotAllowed, Unauthenticated, Unavailable
+
+_FORM = "write HOST:PORT, HOST:FIRST-LAST for consecutive ports, or [ADDRESS]:PORT for IPv6"
+_LAST_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class Address:
+    """A host, by name or by number, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return the form HOST:PORT."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One machine behind an address: its number, and the name that its certificate has to show."""
+
+    address: Address  # as given; its host is the name in the certificate
+    number: str  # IPv4 or IPv6
+
+    def __str__(self) -> str:
+        """Return the address, with the number behind a name."""
+        if self.number == self.address.host:
+            return str(self.address)
+        return f"{self.address} ({self.number})"
+
+    @property
+    def target(self) -> Address:
+        """Return the address by number."""
+        return Address(self.number, self.address.port)
+
+
+def parsed_address(text: str) -> Address:
+    """Return the one address that `text` names; ValueError if it names none or several."""
+    found = parsed_addresses([text])
+    if len(found) != 1:
+        raise ValueError(f"address {text!r}: names {len(found)} ports, needs one; {_FORM}")
+    return found[0]
+
+
+def parsed_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
+    """Return the addresses that the texts name, without repetition, in their order."""
+    found = [address for text in texts for address in _ports(text)]
+    if not found:
+        raise ValueError(f"no address of a server: give at least one; {_FORM}")
+    return tuple(dict.fromkeys(found))
+
+
+def _ports(text: str) -> list[Address]:
+    host, colon, ports = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    first, dash, last = ports.partition("-")
+    numbers = [first, last if dash else first]
+    if not (host and colon and all(each.isdecimal() for each in numbers)):
+        raise ValueError(f"address {text!r}: is no address of a server; {_FORM}")
+    low, high = map(int, numbers)
+    if not low <= high <= _LAST_PORT:
+        raise ValueError(
+            f"address {text!r}: ports run from 0 to {_LAST_PORT}, the first before the last; {_FORM}"
+        )
+    return [Address(host, port) for port in range(low, high + 1)]
+
+
+def resolved(address: Address) -> tuple[Endpoint, ...]:
+    """Return the machines behind an address; Unavailable if its name has none now."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name has over 63 characters
+        raise Unavailable(f"{address.host}: no address is known for this name ({error})") from None
+    numbers = dict.fromkeys(str(entry[4][0]) for entry in found)
+    return tuple(Endpoint(address, number) for number in numbers)
+
+
+def is_loopback(number: str) -> bool:
+    """Return True if no other machine reaches this IP address."""
+    return ipaddress.ip_address(number.partition("%")[0]).is_loopback
+
 
 LEAST_TOKEN = 16  # characters
 _MOST_FILE = 1 << 16  # bytes of a token file
@@ -233,3 +324,90 @@ class ServerSecurity:
                 f"{beyond[0]}: other machines reach this address, so it needs {' and '.join(missing)}; "
                 "listen on 127.0.0.1, or give --insecure in a network that you trust"
             )
+
+
+Buffer = bytes | memoryview  # contiguous
+BEATS = 4  # heartbeats within an attempt
+Received = TypeVar("Received")
+
+
+@dataclass(frozen=True)
+class CallContext:
+    """The subject of a request, for messages and logs, and the event that ends the wait for its answer."""
+
+    stage: str  # "batch", "graph", ...
+    epoch: int = 0
+    step: int = 0
+    stop: threading.Event | None = None  # once set, the request is dropped, with Cancelled
+    limits: Limits | None = None  # None: those of the exchange
+    words: str = ""  # for messages, where epoch and step do not name the request
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Received]):
+    """A decoded answer, and the cost of getting it."""
+
+    value: Received
+    server: str  # address, with the machine behind a name
+    place: int  # of the server's address in the addresses of the exchange, from 0
+    retries: int  # attempts before the one that was answered
+    wire_bytes: int  # of the answer
+    wait_s: float  # from the first attempt to the first piece of the answer
+
+
+class Connection(Protocol):
+    """A connection to one server. Threads may share it; errors are ServerErrors."""
+
+    @property
+    def address(self) -> str:
+        """Address of the server."""
+        ...
+
+    def describe(self, timeout_s: float) -> bytes:
+        """Return the description of the server's graph."""
+        ...
+
+    def batch(
+        self, request: bytes, attempt_s: float, deadline_s: float, stop: threading.Event | None
+    ) -> Iterator[Buffer]:
+        """Yield the header of the answer, then its pieces.
+
+        TimedOut after `attempt_s` without a heartbeat, or after `deadline_s` in all. `close()` of the
+        iterator, or `stop`, cancels the request on the server.
+        """
+        ...
+
+    def status(self, timeout_s: float) -> bytes:
+        """Return the counters of the server, in JSON."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; requests under way end with an error."""
+        ...
+
+
+class Exchange(Protocol):
+    """One or several servers of the same graph, any of which may answer. Threads may share it."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses of the servers, as given."""
+        ...
+
+    def describe(self) -> bytes:
+        """Return the description of the graph, of any server that answers; PeerLost if none does."""
+        ...
+
+    def ask(
+        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
+    ) -> Answer[Received]:
+        """Send the request to a server and return the answer that `receive` makes of header and pieces.
+
+        If an attempt fails by an error that another attempt may mend, `receive` is called again, with the
+        answer of the next one. PeerLost if no server has answered within the deadline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...

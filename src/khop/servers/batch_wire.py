@@ -9,22 +9,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from khop.batch import (
-    Adjacency,
-    Block,
-    Columns,
-    LinkRows,
-    LossWeights,
-    Sample,
-    Span,
-    Subgraph,
-)
-from khop.kernels.checks import check_ids, check_segments
+from khop.batch import Adjacency, Block, Columns, LinkRows, LossWeights, Sample, Span, Subgraph
+from khop.kernels.csc import check_ids, check_segments
 from khop.loading.columns import ColumnChoice
 from khop.loading.source import Drawn
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-from khop.servers.frame import DTYPES, Frame, Tensors
-from khop.servers.json_fields import Document, Plain, Type, by_type
+from khop.servers.frame import DTYPES, Document, Frame, Plain, Tensors, Type, by_type
 
 Key = TypeVar("Key", NodeType, EdgeType, Type)
 

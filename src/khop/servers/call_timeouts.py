@@ -1,13 +1,31 @@
-"""A thread that ends calls whose other side is silent, or which are no longer wanted."""
+"""A thread that ends calls whose other side is silent, or which are no longer wanted.
+
+The request that a thread of a server works for.
+
+Connections of this process by the address of the other side, for servers that hand out no sockets.
+
+Rate of the requests of each token, bounded.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import socket
+import stat
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
+
+from khop.servers.errors import Busy
 
 _POLL_S = 0.1  # how often stop events are looked at
 
@@ -81,3 +99,87 @@ class CallTimeouts:
             for call, _ in due:
                 with suppress(Exception):  # the other calls need this thread, whatever became of this one
                     call.cancel()
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of a request, as the code knows it that asks other servers meanwhile."""
+
+    gone: threading.Event  # set once it no longer waits
+    patience_s: float  # longest wait for other servers: an attempt of the sender
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("khop_caller", default=None)
+
+
+def present_caller() -> Caller | None:
+    """Return the sender that this thread works for; None outside of requests."""
+    return _CALLER.get()
+
+
+def working_for(caller: Caller, work: Callable[[], Value]) -> Value:
+    """Do the work of a request on this thread."""
+    token = _CALLER.set(caller)
+    try:
+        return work()
+    finally:
+        _CALLER.reset(token)
+
+
+_OPEN_FILES = Path("/dev/fd")  # of this process, on Linux and macOS
+
+
+def shut_down(peer: str) -> None:
+    """Shut down the connections to a peer, such as "ipv4:10.0.0.5:4711" or "ipv6:%5B::1%5D:4711"."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    wanted = (_number(host.strip("[]")), int(port))
+    for each in os.listdir(_OPEN_FILES):
+        with suppress(OSError):  # not connected, or closed meanwhile
+            if stat.S_ISSOCK(os.fstat(int(each)).st_mode):
+                with socket.socket(fileno=os.dup(int(each))) as found:
+                    if _remote(found) == wanted:
+                        found.shutdown(socket.SHUT_RDWR)
+
+
+def _remote(connection: socket.socket) -> tuple[str, int] | None:
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    host, port = connection.getpeername()[:2]
+    return _number(host), port
+
+
+def _number(host: str) -> str:
+    """Return one form of an IP address: without its interface, and as IPv4 if it is one within IPv6."""
+    number = ipaddress.ip_address(host.partition("%")[0])
+    return str(getattr(number, "ipv4_mapped", None) or number)
+
+
+_TOKENS = 4096  # of which the last requests are remembered
+
+
+class RequestRate:
+    """A budget of requests per second for each owner of requests; a second's worth may come at once."""
+
+    def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._per_second, self._now = per_second, now
+        self._lock = threading.Lock()
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests, and when
+
+    def take(self, owner: str) -> None:
+        """Count a request; Busy if it comes too early."""
+        with self._lock:
+            spent, before = self._spent.pop(owner, (0.0, 0.0))
+            now = self._now()
+            spent = max(0.0, spent - (now - before) * self._per_second)
+            is_early = spent + 1 > max(1.0, self._per_second)
+            self._spent[owner] = (spent if is_early else spent + 1, now)
+            while len(self._spent) > _TOKENS:
+                self._spent.popitem(last=False)
+        if is_early:
+            raise Busy(
+                f"{owner} sends more than {self._per_second:g} requests per second; ask later, or start the "
+                "server with a larger --max-rate"
+            )

@@ -1,18 +1,181 @@
-"""Connections to servers: made when they are first used, and again once a lost server answers a probe."""
+"""Connections to servers: made when they are first used, and again once a lost server answers a probe.
+
+Requests to several servers: whom to ask, how long to wait, whom to ask again. Knows no network.
+
+Servers as a client knows them: who may be asked now, who is lost, and when a lost one is probed.
+
+A look at a server before gRPC connects: reached or not, encrypted or not, certificates right or wrong.
+
+gRPC reports all of these as unavailable. A server with a wrong certificate would then be asked until the
+deadline, without a word about the reason.
+"""
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import ref
 
-from khop.servers.addresses import Address, Endpoint
-from khop.servers.errors import Cancelled, GoingAway, Retry, ServerError, Unavailable, WrongGraph
-from khop.servers.server_list import Server, ServerList, State
-from khop.servers.transport import Connection
+from khop.errors import PeerLost
+from khop.servers.access import Access, Address, Answer, Buffer, CallContext, Connection, Endpoint, Limits
+from khop.servers.errors import (
+    Cancelled,
+    GoingAway,
+    MachineFailed,
+    Retry,
+    ServerError,
+    TimedOut,
+    Unauthenticated,
+    Unavailable,
+    WrongGraph,
+)
+
+FIRST_PROBE_S = 0.1
+LAST_PROBE_S = 0.5  # probes become rarer up to this
+FAILED_S = 1.0  # pause after a failure of a server's machine
+FIRST_BUSY_S = 0.02
+LAST_BUSY_S = 0.5
+
+
+class State(StrEnum):
+    """Use of a server."""
+
+    NEW = "new"  # not connected yet
+    READY = "ready"
+    LOST = "lost"  # only probed
+    REFUSED = "refused"  # another graph, or it does not know the token: not asked again
+
+
+@dataclass(eq=False)
+class Server:
+    """One machine that may answer, or an address that is not resolved yet."""
+
+    address: Address
+    endpoint: Endpoint | None = None
+    connection: Connection | None = None
+    state: State = State.NEW
+    in_flight: int = 0
+    asked: int = 0
+    failures: int = 0  # since the last answer
+    busy: int = 0  # since the last answer
+    not_before: float = 0.0  # of the next request, or of the next probe
+    reason: str = ""  # of the last failure
+    error: ServerError | None = None  # why it was refused
+
+    def __str__(self) -> str:
+        """Return the address."""
+        return str(self.endpoint or self.address)
+
+    def answered(self) -> None:
+        """Forget earlier failures."""
+        self.failures = self.busy = 0
+        self.not_before = 0.0
+
+    def lose(self, error: ServerError, now: float) -> None:
+        """Ask the server no more until a probe is answered."""
+        self.state = State.LOST
+        self.connection = None
+        self.not_before = now + min(LAST_PROBE_S, _longer(FIRST_PROBE_S, self.failures))
+        self.failures += 1
+        self.reason = str(error)
+
+    def refuse(self, error: ServerError) -> None:
+        """Never ask the server again: it answers, but it is not one of these servers."""
+        self.state, self.connection = State.REFUSED, None
+        self.error, self.reason = error, str(error)
+
+    def found(self, connection: Connection) -> None:
+        """Ask the server from now on."""
+        self.state, self.connection = State.READY, connection
+        self.answered()
+
+
+@dataclass
+class ServerList:
+    """The servers of a client. Not thread-safe: its owner holds a lock."""
+
+    servers: list[Server]
+    counts: dict[str, int] = field(default_factory=lambda: {"attempts": 0, "retries": 0, "busy": 0})
+
+    @classmethod
+    def of(cls, addresses: Iterable[Address]) -> ServerList:
+        """Return the servers of addresses that are not connected yet."""
+        return cls([Server(address) for address in addresses])
+
+    def usable(self) -> list[Server]:
+        """Return the servers that may be asked, now or after a pause."""
+        return [server for server in self.servers if server.state in (State.NEW, State.READY)]
+
+    def choose(self, now: float, avoided: Iterable[Server]) -> Server | None:
+        """Return the server to ask now: with the fewest requests in flight, then with the fewest so far."""
+        free = [server for server in self.usable() if server.not_before <= now]
+        skipped = set(avoided)
+        return min(free, key=lambda s: (s in skipped, s.in_flight, s.asked), default=None)
+
+    def next_change(self) -> float:
+        """Return the time of the next request to a busy server; infinity if none is busy."""
+        return min((server.not_before for server in self.usable()), default=float("inf"))
+
+    def take(self, server: Server) -> None:
+        """Count a request that starts."""
+        server.in_flight += 1
+        server.asked += 1
+        self.counts["attempts"] += 1
+
+    def failed(self, server: Server, connection: Connection | None, error: ServerError, now: float) -> None:
+        """Record a failed request. A failure of an earlier connection says nothing about the present one."""
+        if error.retry is Retry.NEVER:
+            return
+        self.counts["retries"] += 1
+        if error.retry is Retry.LATER:
+            server.not_before = now + min(LAST_BUSY_S, _longer(FIRST_BUSY_S, server.busy))
+            server.busy += 1
+            self.counts["busy"] += 1
+            server.reason = str(error)
+        elif isinstance(error, MachineFailed):
+            server.not_before = now + FAILED_S
+            server.reason = str(error)
+        elif server.connection is connection:
+            server.lose(error, now)
+
+    def place(self, server: Server, endpoints: Sequence[Endpoint]) -> Endpoint | None:
+        """Give the server one of the machines that its name has now, and add servers for further ones.
+
+        None if each machine of the name already has a server: this one is removed.
+        """
+        others = {each.endpoint for each in self.servers if each is not server}
+        free = [endpoint for endpoint in endpoints if endpoint not in others]
+        if server.endpoint not in free:
+            server.endpoint = free[0] if free else None
+        if server.endpoint is None:
+            self.servers = [each for each in self.servers if each is not server]
+            return None
+        rest = [endpoint for endpoint in free if endpoint != server.endpoint]
+        self.servers += [Server(server.address, endpoint) for endpoint in rest]
+        return server.endpoint
+
+    def reasons(self) -> str:
+        """Return each server with the reason why it did not answer."""
+        return "; ".join(map(_reason, self.servers))
+
+
+def _reason(server: Server) -> str:
+    reason = server.reason or "not asked"
+    return reason if reason.startswith(str(server.address)) else f"{server}: {reason}"
+
+
+def _longer(first_s: float, times: int) -> float:
+    """Return a pause that doubles with each failure; beyond 2**32 its bound decides."""
+    return first_s * 2.0 ** min(times, 32)
+
 
 PROBE_S = 2.0  # longest wait for the answer to a probe
 
@@ -174,3 +337,267 @@ def _revive(connections: ref[Connections], server: Server) -> None:
     """Probe a lost server until it answers or is left out, or until no client uses the connections."""
     while (used := connections()) is not None and used.probe_later(server):
         del used
+
+
+Received = TypeVar("Received")
+_STOP_POLL_S = 0.2  # how often a waiting request looks at its stop event
+
+
+@dataclass
+class _Waiting:
+    """A request until it is answered."""
+
+    context: CallContext
+    limits: Limits
+    begun: float
+    alive: float  # the last time at which a server is known to have worked on it
+    retries: int = 0
+    avoided: set[Server] = field(default_factory=set)  # failed in this round
+    machines: dict[Server, MachineFailed] = field(default_factory=dict)
+    first_piece: float | None = None
+    wire_bytes: int = 0
+
+    def check_stop(self) -> None:
+        """Raise Cancelled if the client no longer wants the answer."""
+        if self.context.stop is not None and self.context.stop.is_set():
+            raise Cancelled(f"{subject(self.context)}: no longer wanted")
+
+    def failed(self, server: Server, error: ServerError, began: float, now: float) -> None:
+        """Count a failed attempt. One that lasted longer than silence may has shown heartbeats."""
+        self.retries += 1
+        self.avoided.add(server)
+        # A server without an owner of another part waits for one under heartbeats: that is no progress.
+        if error.retry is not Retry.LATER and now - began > 1.5 * self.limits.attempt_s:
+            self.alive = max(self.alive, now - self.limits.attempt_s)
+
+
+class Pool:
+    """Several servers of the same graph as one (an Exchange). Threads may share it.
+
+    A request goes to the server with the fewest requests in flight. If it fails in a way that another attempt
+    may mend, another server is asked. A server that was not reached, or was silent for `attempt_s`, gets no
+    request until it has answered a probe, and its name is resolved again. PeerLost after `deadline_s` without
+    a heartbeat.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        dial: Dial,
+        limits: Limits,
+        identity: Callable[[bytes], str],  # of the graph, from the description of a server
+        clock: Clock | None = None,
+        background: Callable[[Callable[[], None]], None] = start_thread,
+    ) -> None:
+        self._given, self._limits = tuple(addresses), limits
+        self._clock = clock or MachineClock()
+        self._connections = Connections(addresses, dial, identity, self._clock, background)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses of the servers, as given."""
+        return tuple(map(str, self._given))
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Attempts, retries and busy answers so far."""
+        return dict(self._connections.server_list.counts)
+
+    def describe(self) -> bytes:
+        """Return the description of the graph, of any server that answers."""
+        return self._answer(
+            CallContext("graph"), lambda connection, _: connection.describe(self._limits.attempt_s)
+        ).value
+
+    def ask(
+        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
+    ) -> Answer[Received]:
+        """Send the request to a server; return the answer that `receive` makes of header and pieces."""
+
+        def call(connection: Connection, waiting: _Waiting) -> Received:
+            left = self._left(waiting)
+            stream = connection.batch(
+                request, min(waiting.limits.attempt_s, left), float("inf"), context.stop
+            )
+            with closing(stream):  # type: ignore[type-var]
+                return receive(_counted(stream, waiting, self._clock))
+
+        return self._answer(context, call)
+
+    def close(self) -> None:
+        """Close all connections; requests under way end with an error."""
+        self._connections.close()
+
+    def _answer(
+        self, context: CallContext, call: Callable[[Connection, _Waiting], Received]
+    ) -> Answer[Received]:
+        now = self._clock.now()
+        waiting = _Waiting(context, context.limits or self._limits, now, now)
+        while True:
+            server, began = self._take(waiting), self._clock.now()
+            connection = server.connection
+            waiting.wire_bytes = 0
+            try:
+                if connection is None:
+                    connection = self._connections.connected(
+                        server, min(waiting.limits.attempt_s, self._left(waiting))
+                    )
+                value = call(connection, waiting)
+            except ServerError as error:
+                self._connections.failed(server, connection, error)
+                if error.retry is Retry.NEVER:
+                    raise
+                waiting.failed(server, error, began, self._clock.now())
+                _check_machines(server, error, waiting, self._connections.server_list)
+                continue
+            finally:
+                with self._connections.changed:
+                    server.in_flight -= 1
+                    self._connections.changed.notify_all()
+            with self._connections.changed:
+                server.answered()
+            first = self._clock.now() if waiting.first_piece is None else waiting.first_piece
+            return Answer(
+                value,
+                str(server),
+                self._given.index(server.address),
+                waiting.retries,
+                waiting.wire_bytes,
+                first - waiting.begun,
+            )
+
+    def _left(self, waiting: _Waiting) -> float:
+        return max(0.05, waiting.alive + waiting.limits.deadline_s - self._clock.now())
+
+    def _take(self, waiting: _Waiting) -> Server:
+        """Wait for a server that may be asked, and count the request."""
+        with self._connections.changed:
+            while True:
+                waiting.check_stop()
+                if self._connections.closed:
+                    raise Cancelled(f"{subject(waiting.context)}: the connection to the servers was closed")
+                now = self._clock.now()
+                _check_refused(self._connections.server_list)
+                if now >= waiting.alive + waiting.limits.deadline_s:
+                    raise self._lost(waiting)
+                server = self._connections.server_list.choose(now, waiting.avoided)
+                if server is not None:
+                    if server in waiting.avoided:
+                        waiting.avoided.clear()  # every one has failed once: another round
+                    self._connections.server_list.take(server)
+                    return server
+                until = min(
+                    waiting.alive + waiting.limits.deadline_s, self._connections.server_list.next_change()
+                )
+                pause = until - now if waiting.context.stop is None else min(_STOP_POLL_S, until - now)
+                self._clock.wait(self._connections.changed, pause)
+
+    def _lost(self, waiting: _Waiting) -> PeerLost:
+        return PeerLost(
+            f"{subject(waiting.context)}: no server has answered for {waiting.limits.deadline_s:g} s "
+            f"({self._connections.server_list.reasons()}); start a server again, and continue a run "
+            "with --resume"
+        )
+
+
+def subject(context: CallContext) -> str:
+    """Return the words for a request in messages."""
+    if context.words:
+        return context.words
+    if context.stage == "batch":
+        return f"batch of epoch {context.epoch}, step {context.step}"
+    return context.stage
+
+
+def _counted(stream: Iterator[Buffer], waiting: _Waiting, clock: Clock) -> Iterator[Buffer]:
+    for piece in stream:
+        if waiting.first_piece is None:
+            waiting.first_piece = clock.now()
+        waiting.wire_bytes += len(piece)
+        yield piece
+
+
+def _check_refused(server_list: ServerList) -> None:
+    """Raise the error of a server if none is left that could answer."""
+    for server in server_list.servers:
+        if server.error is not None and all(each.state is State.REFUSED for each in server_list.servers):
+            raise server.error
+
+
+def _check_machines(server: Server, error: ServerError, waiting: _Waiting, server_list: ServerList) -> None:
+    """Raise the error of a machine once each server has failed so: waiting would not mend it."""
+    if isinstance(error, MachineFailed):
+        waiting.machines[server] = error
+        if waiting.machines.keys() >= set(server_list.usable()):
+            raise error
+
+
+def check_server(endpoint: Endpoint, access: Access, timeout_s: float) -> None:
+    """Raise a ServerError if the server is not reached, or not trusted. Sends no token."""
+    try:
+        # A server that ends may close one connection, but it does not accept another one.
+        if not any(_stays(endpoint, access, timeout_s) for _ in range(2)):
+            raise Unauthenticated(
+                f"{endpoint}: it closes the connection after TLS; it was started with --client-ca, so give "
+                "client_cert and client_key"
+            )
+    except ServerError:  # some are OSErrors too
+        raise
+    except TimeoutError:
+        raise TimedOut(f"{endpoint}: no answer within {timeout_s:.1f} s") from None
+    except OSError as error:
+        raise Unavailable(f"{endpoint}: {error.strerror or error}") from None
+
+
+def _stays(endpoint: Endpoint, access: Access, timeout_s: float) -> bool:
+    """Return False if the server closes the connection after the handshake."""
+    with socket.create_connection((endpoint.number, endpoint.address.port), timeout_s) as plain:
+        return not access.encrypts(endpoint) or _greets(plain, endpoint, access)
+
+
+def _greets(plain: socket.socket, endpoint: Endpoint, access: Access) -> bool:
+    try:
+        with context_of(access).wrap_socket(plain, server_hostname=endpoint.address.host) as secure:
+            # In TLS 1.3, a server looks at this side's certificate only after the handshake.
+            return bool(secure.recv(1))
+    except ssl.SSLCertVerificationError as error:
+        raise Unauthenticated(
+            f"{endpoint}: its certificate is not trusted ({error.verify_message}); give the authority that "
+            "signed it as ca, and connect by a name that the certificate has"
+        ) from None
+    except ssl.SSLError as error:
+        raise Unauthenticated(f"{endpoint}: {_tls_reason(error)}") from None
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "wrong version" in reason or "record layer" in reason:
+        return "it does not encrypt, so it gets no token; start it with --tls-cert and --tls-key"
+    if "alert" in reason or "certificate required" in reason:
+        return f"it refuses this client's certificate ({reason}); give client_cert and client_key"
+    return f"TLS failed ({reason}); compare its certificate with ca"
+
+
+def context_of(access: Access) -> ssl.SSLContext:
+    """Return the TLS settings of a client: verified, version 1.2 or newer, HTTP/2."""
+    context = ssl.create_default_context(cafile=access.ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    if access.client_cert is not None:
+        context.load_cert_chain(access.client_cert, access.client_key)
+    return context
+
+
+def speaks_tls(endpoint: Endpoint, timeout_s: float) -> bool:
+    """Return True if the server encrypts. Only for an error message: nothing is verified, nothing sent."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((endpoint.number, endpoint.address.port), timeout_s) as plain,
+            context.wrap_socket(plain),
+        ):
+            return True
+    except OSError:
+        return False

@@ -15,10 +15,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from khop.servers.access import Access, Limits, secret_of
-from khop.servers.addresses import Address, Endpoint, parsed_addresses, resolved
-from khop.servers.call_timeouts import Call, CallTimeouts, End
-from khop.servers.connection_check import check_server, speaks_tls
+from khop.servers.access import (
+    BEATS,
+    Access,
+    Address,
+    Buffer,
+    Endpoint,
+    Limits,
+    parsed_addresses,
+    resolved,
+    secret_of,
+)
+from khop.servers.call_timeouts import Call, CallTimeouts, End, shut_down
+from khop.servers.connections import Pool, check_server, speaks_tls
 from khop.servers.errors import (
     Cancelled,
     InvalidAnswer,
@@ -29,9 +38,6 @@ from khop.servers.errors import (
     WrongVersion,
     of_code,
 )
-from khop.servers.peer_sockets import shut_down
-from khop.servers.pool import Pool
-from khop.servers.transport import BEATS, Buffer
 
 BEAT_HEADER = b"khop-beat"
 HEARTBEAT, ERROR, LAST = b"h", b"e", b"."

@@ -13,16 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from khop.servers.access import ServerSecurity, Token, Tokens, token_of
-from khop.servers.addresses import Address, resolved
-from khop.servers.call_timeouts import Call, CallTimeouts
+from khop.servers.access import Address, Buffer, ServerSecurity, Token, Tokens, resolved, token_of
+from khop.servers.call_timeouts import Call, CallTimeouts, shut_down
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated, WrongVersion
-from khop.servers.fair_queue import Client
 from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST, REQUEST_SIZE
 from khop.servers.frame import MAGIC
-from khop.servers.peer_sockets import shut_down
-from khop.servers.request_handler import Incoming, RequestHandler, error_message
-from khop.servers.transport import Buffer
+from khop.servers.request_handler import Client, Incoming, RequestHandler, error_message
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])
 _BEATS_S = (0.05, 5.0)  # of heartbeats, shortest and longest

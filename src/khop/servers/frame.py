@@ -3,24 +3,147 @@
 A header has 4 bytes `khop`, the version (4 bytes), the length of the JSON (8 bytes), all little-endian, and
 the JSON. The tensors follow in pieces of any size. The receiver allocates their memory once, by the sizes in
 the header. Nothing is ever unpickled.
+
+Plain JSON of messages, read field by field; an error names the field.
+
+Numbers of edges in messages: the requests of in-degrees, and their checked answers.
+
+Keys of draws in messages: with their epoch and step, which some rules read.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from khop.distributed.exchange.codec import check_below
+from khop.draw import DrawKey
 from khop.kernels.memory import free_memory_bytes, pooled
+from khop.schema import EdgeType, NodeType
+from khop.servers.access import Buffer
 from khop.servers.errors import WrongVersion
-from khop.servers.json_fields import Document, Plain, written
-from khop.servers.transport import Buffer
+
+Type = NodeType | EdgeType
+Plain = object  # None, bool, int, float, str, and lists and objects of these
+_MOST = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Document:
+    """A value of a JSON document with its place in it. All readers raise ValueError if it is another."""
+
+    value: object
+    where: str
+
+    @classmethod
+    def parsed(cls, text: bytes, where: str) -> Document:
+        """Read JSON; ValueError for anything else, and for numbers that are not finite."""
+        try:
+            return cls(json.loads(text, parse_constant=_refuse), where)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: is not JSON of khop ({error})") from None
+
+    def __getitem__(self, name: str) -> Document:
+        """Return a field of an object."""
+        found = _fields(self.value)
+        if found is None or name not in found:
+            raise ValueError(f"{self.where}: has no field {name!r}")
+        return Document(found[name], f"{self.where}.{name}")
+
+    def given(self, name: str) -> Document | None:
+        """Return a field of an object; None if it is missing or null."""
+        value = (_fields(self.value) or {}).get(name)
+        return None if value is None else Document(value, f"{self.where}.{name}")
+
+    def each(self) -> list[Document]:
+        """Return the entries of a list."""
+        if not isinstance(self.value, list):
+            _refuse_value(self, "a list")
+        return [Document(entry, f"{self.where}[{number}]") for number, entry in enumerate(self.value)]
+
+    def names(self) -> list[str]:
+        """Return the names of the fields of an object."""
+        found = _fields(self.value)
+        if found is None:
+            _refuse_value(self, "an object of names and values")
+        return list(found)
+
+    def text(self) -> str:
+        """Return text."""
+        if not isinstance(self.value, str):
+            _refuse_value(self, "text")
+        return self.value
+
+    def whole(self, least: int = 0, most: int = _MOST) -> int:
+        """Return a whole number within limits."""
+        if type(self.value) is not int or not least <= self.value <= most:
+            _refuse_value(self, f"a whole number from {least} to {most}")
+        return self.value
+
+    def real(self) -> float:
+        """Return a number."""
+        if type(self.value) not in (int, float):
+            _refuse_value(self, "a number")
+        return float(self.value)  # type: ignore[arg-type]
+
+    def type_(self) -> Type:
+        """Return a node type, or an edge type from a list of three."""
+        if isinstance(self.value, str):
+            return self.value
+        match self.value:
+            case [str(source), str(relation), str(destination)]:
+                return source, relation, destination
+        _refuse_value(self, "a node type, or an edge type as a list of three words")
+
+    def entries(self) -> Iterator[tuple[Type, Document]]:
+        """Yield the entries of a mapping by type, written as a list of pairs."""
+        seen: set[Type] = set()
+        for pair in self.each():
+            match pair.each():
+                case [key, value]:
+                    type_ = key.type_()
+                    if type_ in seen:
+                        raise ValueError(f"{pair.where}: {type_!r} is given twice")
+                    seen.add(type_)
+                    yield type_, value
+                case _:
+                    _refuse_value(pair, "a pair of a type and a value")
+
+
+def _fields(value: object) -> dict[str, object] | None:
+    match value:
+        case dict():
+            return value
+    return None
+
+
+def _refuse_value(given: Document, wanted: str) -> NoReturn:
+    text = repr(given.value)
+    raise ValueError(f"{given.where}: is {text if len(text) <= 60 else text[:57] + '...'}, not {wanted}")
+
+
+def written(value: Plain) -> bytes:
+    """Return the JSON of plain values. Equal values have equal bytes."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def by_type(values: Mapping[NodeType, Plain] | Mapping[EdgeType, Plain] | Mapping[Type, Plain]) -> Plain:
+    """Return a mapping by type as a list of pairs, in its order."""
+    return [[list(t) if isinstance(t, tuple) else t, value] for t, value in values.items()]
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no finite number")
+
 
 VERSION = 7
 PIECE = 1 << 20  # bytes: larger pieces gain nothing, and one per tensor takes twice the time
@@ -244,3 +367,64 @@ def _bytes_of(tensor: Tensor) -> Bytes:
 
 def _joined(parts: list[memoryview]) -> memoryview:
     return memoryview(b"".join(parts))
+
+
+MOST_EDGES = 1 << 48
+
+
+def checked_counts(frame: Frame, nodes: int) -> Tensor:
+    """Return the counts of an answer, int64 (nodes); ValueError if they are no numbers of edges."""
+    counts = frame.tensor(frame.document["counts"])
+    if counts.dtype != torch.int64 or counts.shape != (nodes,):
+        raise ValueError(f"counts: are {counts.dtype} {tuple(counts.shape)}, for {nodes} nodes")
+    check_below(counts, MOST_EDGES, "number of edges")
+    return counts
+
+
+def written_nodes(nodes: Tensor, tensors: Tensors) -> Mapping[str, Plain]:
+    """Return the fields of a request for some nodes, int64 (n): consecutive ones by their ends alone."""
+    count = nodes.numel()
+    if count and bool((nodes.diff() == 1).all()):
+        return {"first": int(nodes[0]), "end": int(nodes[0]) + count}
+    return {"nodes": tensors(nodes)}
+
+
+def read_nodes(frame: Frame, most: int) -> Tensor:
+    """Return the nodes of a request, int64 (n); ValueError for more than `most`."""
+    given = frame.document
+    number = given.given("nodes")
+    if number is None:
+        first = given["first"].whole(0, 1 << 62)
+        count = given["end"].whole(first, 1 << 62) - first
+        _check_count(given, count, most)
+        return torch.arange(first, first + count)
+    nodes = frame.tensor(number)
+    if nodes.dtype != torch.int64 or nodes.dim() != 1:
+        raise ValueError(f"{number.where}: is {nodes.dtype} {tuple(nodes.shape)}, must be int64 (n)")
+    _check_count(given, nodes.numel(), most)
+    return nodes
+
+
+def check_numbers(numbers: Tensor, count: int, what: str) -> None:
+    """Raise ValueError unless `numbers` are int64 (n), each of 0 to `count` - 1; `what` names them."""
+    if numbers.dim() != 1 or str(numbers.dtype) != "torch.int64":
+        raise ValueError(f"numbers of {what}s: are {numbers.dtype} {tuple(numbers.shape)}, must be int64 (n)")
+    if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+        raise ValueError(f"{what}s {int(numbers.min())} to {int(numbers.max())}: there are {count}")
+
+
+def _check_count(given: Document, count: int, most: int) -> None:
+    if count > most:
+        raise ValueError(f"{given.where}: {count:,} nodes are requested at once; ask for at most {most:,}")
+
+
+def written_key(key: DrawKey) -> dict[str, Plain]:
+    """Return the fields of a key."""
+    return {"value": key.value, "of_epoch": key.of_epoch, "step": key.step}
+
+
+def read_key(given: Document) -> DrawKey:
+    """Read a key; ValueError names the field that is wrong."""
+    of_epoch = given.given("of_epoch")
+    step = given["step"].whole()
+    return DrawKey(given["value"].whole(), None if of_epoch is None else of_epoch.whole(), step)

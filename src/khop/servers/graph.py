@@ -1,37 +1,71 @@
-"""A graph on servers: its types, counts and splits are here, its edges and columns are not."""
+"""A graph on servers: its types, counts and splits are here, its edges and columns are not.
+
+The users' names in a graph on servers: asked for when they are needed, some at a time.
+
+A source of batches that servers make; order, position and prefetching stay with the client.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import ClassVar, NoReturn, TypeVar
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from time import monotonic
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from khop.batch import num_bytes
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
-from khop.features.store import FeatureStoreBase, Gathered, Rows, Wanted
-from khop.graph.edge_draws import check_edge_type
-from khop.graph.folder import ORIGINAL_ID
-from khop.graph.import_record import TimeCutOffs
+from khop.graph.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
+from khop.graph.folder import ORIGINAL_ID, TimeCutOffs
 from khop.graph.needs import Need
+from khop.graph.node_ids import Names
+from khop.graph.rule import Hop
+from khop.graph.rule_arrays import check_edge_type
 from khop.graph.store import BatchServers, NumberedGraph, NumberedNodes
-from khop.rules.rule import Hop
-from khop.sampling.listed import ListedLinks, ListedNodes, Reference
-from khop.sampling.sampler import SeedLinks
+from khop.kernels.id_table import Keys, Kind, StringKeys, joined_keys
+from khop.kernels.memory import pinned_results
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import LocalSource, gather_columns
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.source import (
+    SECONDS,
+    SERVER,
+    SERVER_BYTES,
+    SERVER_RETRIES,
+    BatchRequest,
+    BatchSource,
+    Drawn,
+)
+from khop.sampling.given_seeds import ListedLinks, ListedNodes, Reference
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType, Schema, Specs, Type
-from khop.servers.counts import checked_counts, written_nodes
-from khop.servers.description import Description
-from khop.servers.errors import InvalidAnswer, ServerError
-from khop.servers.frame import Frame, Tensors, received, whole
-from khop.servers.json_fields import Plain
-from khop.servers.lists import FACTS, IDS, IN_DEGREES, LINKS, LIST, MOST_NODES, ROWS
-from khop.servers.request_wire import type_plain
-from khop.servers.settings import View
-from khop.servers.split_arguments import SplitArguments
-from khop.servers.transport import Buffer, CallContext, Exchange
+from khop.servers.access import Answer, Buffer, CallContext, Exchange
+from khop.servers.batch_wire import Expected, read_batch
+from khop.servers.description import (
+    FACTS,
+    IDS,
+    IN_DEGREES,
+    LABELS,
+    LINKS,
+    LIST,
+    MOST_IDS,
+    MOST_NODES,
+    NODE_IDS,
+    ROWS,
+    Description,
+    SplitArguments,
+)
+from khop.servers.errors import InvalidAnswer, ServerError, UnknownSettings
+from khop.servers.frame import Document, Frame, Plain, Tensors, checked_counts, received, whole, written_nodes
+from khop.servers.request_wire import BATCH, Settings, View, instance, type_plain, written_query
 
 MOST_ANSWER = 1 << 40  # bytes
 _IDS_AT_ONCE = 1 << 20
@@ -323,3 +357,235 @@ def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numb
         return SeedLinks(edges, numbers, edges, **facts, batch_relations=facts.get("relations"))
 
     return view.ask(LINKS, fields, tensors, read)
+
+
+def remote_names(servers: BatchServers) -> Names:
+    """Return the names in the graph on some servers. Nothing is asked for yet."""
+    assert isinstance(servers, RemoteView)
+    whole = replace(servers, view=())
+    given, features = whole.description, RemoteFeatures(whole.description.schema.columns, whole)
+    return Names(
+        {t: RemoteIds(whole, t, kind) for t, kind in given.own_ids.items()},
+        _RemoteLabels(whole),
+        {t: _OriginalIds(features, t) for t in given.renumbered},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteIds:
+    """The users' ids of the nodes of one type, on servers (an IdsByNode)."""
+
+    view: RemoteView
+    node_type: NodeType
+    kind: Kind
+
+    def at(self, nodes: Tensor) -> Keys:
+        """Return the ids of some nodes. A request has up to 2^20 nodes, and fewer if their ids are long."""
+        pieces, done, at_once = list[Keys](), 0, MOST_IDS
+        while done < nodes.numel():
+            found = self._some(nodes[done : done + at_once])
+            pieces.append(found)
+            done, at_once = done + len(found), max(len(found), 1)
+        return joined_keys(pieces, self.kind)
+
+    def _some(self, nodes: Tensor) -> Keys:
+        tensors = Tensors()
+        fields: dict[str, Plain] = {"type": self.node_type, **written_nodes(nodes, tensors)}
+
+        def read(frame: Frame) -> Keys:
+            keys = _text(frame) if self.kind == "string" else _integers(frame, "ids").numpy()
+            if not 0 < len(keys) <= nodes.numel():
+                raise ValueError(f"answer: {len(keys)} ids, for {nodes.numel()} nodes")
+            return keys
+
+        return self.view.ask(NODE_IDS, fields, tensors, read)
+
+
+@dataclass(frozen=True, eq=False)
+class _OriginalIds:
+    """Ids from before nodes were renumbered: rows of a column on the servers."""
+
+    features: RemoteFeatures
+    node_type: NodeType
+    kind: Literal["int64"] = "int64"
+
+    def at(self, nodes: Tensor) -> Keys:
+        """Return the ids of some nodes."""
+        found = self.features.gather({self.node_type: Rows(nodes, (ORIGINAL_ID,))})
+        return found[self.node_type][ORIGINAL_ID].numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class _RemoteLabels(Mapping[NodeType, Mapping[str, Any]]):
+    """Records of labels, each asked for when it is read."""
+
+    view: RemoteView
+
+    def __getitem__(self, node_type: NodeType) -> Mapping[str, Any]:
+        if node_type not in self:
+            raise KeyError(node_type)
+        return self.view.ask(LABELS, {"type": node_type}, Tensors(), _record)
+
+    def __contains__(self, node_type: object) -> bool:
+        return node_type in self.view.description.labels
+
+    def __iter__(self) -> Iterator[NodeType]:
+        return iter(self.view.description.labels)
+
+    def __len__(self) -> int:
+        return len(self.view.description.labels)
+
+
+def _record(frame: Frame) -> dict[str, Any]:
+    """Return the class names and the unit of an answer, those that are recorded."""
+    classes, unit = (frame.document.given(name) for name in ("classes", "unit"))
+    names = {} if classes is None else {"classes": [_text_of(each) for each in classes.each()]}
+    return names if unit is None else {**names, "unit": unit.text()}
+
+
+def _text_of(given: Document) -> str:
+    return given.text()
+
+
+def _integers(frame: Frame, name: str) -> Tensor:
+    found = frame.tensor(frame.document[name])
+    if found.dtype != torch.int64 or found.dim() != 1:
+        raise ValueError(f"answer.{name}: are {found.dtype} {tuple(found.shape)}, must be int64 (n)")
+    return found
+
+
+def _text(frame: Frame) -> StringKeys:
+    """Return the strings of an answer; ValueError unless each is UTF-8 by itself."""
+    offsets, text = _integers(frame, "offsets").numpy(), frame.tensor(frame.document["text"])
+    if text.dtype != torch.uint8 or text.dim() != 1:
+        raise ValueError(f"answer.text: is {text.dtype} {tuple(text.shape)}, must be uint8 (n)")
+    content, ends = text.numpy(), [] if not len(offsets) else [int(offsets[0]), int(offsets[-1])]
+    if ends != [0, len(content)] or (np.diff(offsets) < 0).any():
+        raise ValueError(f"answer.offsets: do not rise from 0 to {len(content)}, the length of the text")
+    str(content.data, "utf-8")  # UnicodeDecodeError is a ValueError
+    begins = offsets[offsets < len(content)]
+    if ((content[begins] & 0xC0) == 0x80).any():
+        raise ValueError("answer.offsets: an id begins within a character")
+    return StringKeys(offsets, content)
+
+
+@dataclass(frozen=True)
+class RemoteSource:
+    """A batch source over servers: the batches of `local`, which has the sampler and columns but no edges."""
+
+    view: RemoteView
+    settings: Settings
+    local: LocalSource
+    beside: FeatureStore | None = None  # columns of this process, gathered here for the nodes of a batch
+    _knowing: set[str] = field(default_factory=set, compare=False)  # servers that have the settings
+
+    def prepare(self) -> None:
+        """Do nothing: servers build the arrays that draws need at the first batch."""
+
+    def make(self, request: BatchRequest) -> Drawn:
+        """Make one batch that is waited for."""
+        return self._made(None, request)
+
+    def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
+        """Ask for up to `prefetch` batches at a time, and yield them in order. Closing drops all requests."""
+        stop = threading.Event()
+        waiting = replace(in_flight, threads=in_flight.prefetch)  # threads only wait: servers do the work
+        with closing(ordered_map(partial(self._made, stop), requests, waiting, num_bytes)) as made:
+            try:
+                yield from made
+            finally:
+                stop.set()
+
+    @cached_property
+    def _expected(self) -> Expected:
+        schema, graph = self.local.sampler.graph.schema, self.local.sampler.graph
+        return Expected(schema, {t: graph.num_nodes(t) for t in schema.node_types}, self.settings.columns)
+
+    def _made(self, stop: threading.Event | None, request: BatchRequest) -> Drawn:
+        transfer = self.local.transfer
+        with nullcontext() if transfer is None else pinned_results():
+            seeds = request.seeds()
+            answer = self._answer(request, seeds, stop)
+            drawn = self._with_local_columns(answer.value)
+            if seeds.tuple_labels is not None:  # servers get the nodes alone
+                drawn = replace(drawn, sample=replace(drawn.sample, tuple_labels=seeds.tuple_labels))
+            drawn = replace(drawn, traffic={**drawn.traffic, **self._traffic(answer)})
+            if transfer is None:
+                return drawn
+            sent, arrival = transfer.send(drawn)
+            return replace(sent, arrival=arrival)
+
+    def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
+        context = CallContext(BATCH, request.epoch, request.step, stop, words=request.words)
+
+        def read(frame: Frame) -> Drawn:
+            given = frame.document
+            found = (given["settings"].text(), given["epoch"].whole(), given["step"].whole())
+            if found != (self.settings.digest, request.epoch, request.step):
+                raise ValueError(f"answer: has settings, epoch and step {found}, asked was another batch")
+            origin = monotonic() - given["seconds"].real()
+            return read_batch(frame, given["batch"], self._expected, origin)
+
+        def receive(pieces: Iterator[Buffer]) -> Drawn:
+            return self.view.read(pieces, BATCH, read)
+
+        def query(with_settings: bool) -> bytes:
+            return written_query(
+                self.settings, seeds, request.key, request.epoch, request.step, with_settings=with_settings
+            )
+
+        # Until all servers have answered, requests carry the settings: another ask may reach another server.
+        exchange = self.view.exchange
+        try:
+            first = exchange.ask(context, query(len(self._knowing) < len(exchange.addresses)), receive)
+        except UnknownSettings:
+            self._knowing.clear()
+            first = exchange.ask(context, query(True), receive)
+        self._knowing.add(first.server)
+        return first
+
+    def _traffic(self, answer: Answer[Drawn]) -> Mapping[str, float]:
+        return {
+            SECONDS: answer.wait_s,
+            SERVER: answer.place,
+            SERVER_RETRIES: answer.retries,
+            SERVER_BYTES: answer.wire_bytes,
+        }
+
+    def _with_local_columns(self, drawn: Drawn) -> Drawn:
+        if self.beside is None:
+            return drawn
+        sample, columns, seed_columns = gather_columns(self.beside, self.local.columns, drawn.sample)
+        return replace(drawn, sample=sample, columns=columns, seed_columns=seed_columns)
+
+
+def source_of(local: LocalSource, seeds: Mapping[str, object] | None = None) -> BatchSource:
+    """Return the source of these batches: on the graph's servers, or `local` if it has none.
+
+    `seeds` refers to a list on the servers; None: requests have the seeds. Columns that are not on the
+    servers are gathered here.
+    """
+    servers = local.sampler.graph.servers
+    return local if servers is None else remote_source(servers, local, seeds)
+
+
+def remote_source(
+    servers: object, local: LocalSource, seeds: Mapping[str, object] | None = None
+) -> RemoteSource:
+    """Return the source of batches on the servers of a view."""
+    assert isinstance(servers, RemoteView)
+    features, choice = local.features, local.columns
+    is_remote = features is not None and features.is_on_servers
+    settings = Settings(
+        servers.fingerprint,
+        servers.view,
+        described_sampler(local.sampler),
+        choice if is_remote else ColumnChoice(),
+        None if seeds is None else dict(seeds),
+    )
+    return RemoteSource(servers, settings, local, None if is_remote else features)
+
+
+def described_sampler(sampler: Sampler) -> object:
+    """Return plain values from which a server makes the sampler over its graph; or Unsupported."""
+    return instance(sampler.__class__, sampler.settings())

@@ -1,28 +1,262 @@
 """Answers of a server, without the network: check a request, wait for its turn, make the batch, send it.
 
 `Serves` knows the graph, and `ResponseStream` is the way back to the client.
+
+FairQueue of clients at a server: how many batches are made at once, and who is next.
+
+The life of a server: it answers, logs, and ends with nothing begun left unfinished.
+
+Counters of a server in the text format of Prometheus, over HTTP.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import subprocess
 import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Protocol
 
-from khop.servers.access import Role, Token
-from khop.servers.caller import Caller, working_for
-from khop.servers.errors import Cancelled, InvalidRequest, MachineFailed, ServerError, as_server_error
-from khop.servers.fair_queue import Client, FairQueue, QueueLimits
-from khop.servers.rate import RequestRate
-from khop.servers.transport import BEATS, Buffer
+from khop.graph.atomic import in_bytes
+from khop.servers.access import BEATS, Address, Buffer, Role, Token
+from khop.servers.call_timeouts import Caller, RequestRate, working_for
+from khop.servers.errors import (
+    Busy,
+    Cancelled,
+    GoingAway,
+    InvalidRequest,
+    MachineFailed,
+    ServerError,
+    as_server_error,
+)
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """Bounds of a server's work.
+
+    Its memory holds at most `at_once` batches, and of each owner `unsent_per_owner` or its connections x
+    `unsent`, if they are fewer. Requests take `request_bytes` at most.
+    """
+
+    at_once: int = 2  # batches that are made at the same time
+    unsent: int = 2  # finished batches of one connection that are on their way to it
+    unsent_per_owner: int = 16
+    waiting: int = 512  # requests of all clients that wait
+    waiting_per_client: int = 32  # of one connection
+    waiting_per_owner: int = 256
+    request_bytes: int = 1 << 30  # of all requests, from their arrival until they are answered
+    request_bytes_per_owner: int = 1 << 29
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
+
+
+@dataclass(frozen=True)
+class Client:
+    """The sender of a request."""
+
+    owner: str  # a token, or a machine where there are none: the turns are theirs
+    connection: str  # one of the owner's
+
+
+class Stage(StrEnum):
+    """Progress of a request."""
+
+    WAITING = "waiting"
+    MAKING = "making"
+    SENDING = "sending"
+
+
+@dataclass(eq=False)
+class QueuedRequest:
+    """One request of a client."""
+
+    client: Client
+    stage: Stage = Stage.WAITING
+
+
+Queues = dict[str, dict[str, deque[QueuedRequest]]]  # by owner and connection, the next ones first
+
+
+class FairQueue:
+    """A queue for each connection. Owners of tokens are served in turn, then the connections of each.
+
+    Neither the number of an owner's requests nor that of its connections gets it more turns.
+    """
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._queues: Queues = {}
+        self._begun: set[QueuedRequest] = set()  # being made or sent
+        self._admitted = 0  # requests under way, also those that need no turn
+        self._bytes: Counter[str] = Counter()  # of these, by owner
+        self._draining = False
+
+    @contextmanager
+    def admitted(self, owner: str, num_bytes: int) -> Iterator[None]:
+        """Count a request and its bytes from its arrival to its end. A server that ends waits for it.
+
+        Busy if there is no room for the bytes, GoingAway if the server takes nothing new.
+        """
+        with self._changed:
+            self.check_open()
+            self._check_bytes(owner, num_bytes)
+            self._admitted += 1
+            self._bytes[owner] += num_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._admitted -= 1
+                self._bytes[owner] -= num_bytes
+                self._bytes = +self._bytes  # without owners of nothing
+                self._changed.notify_all()
+
+    def _check_bytes(self, owner: str, num_bytes: int) -> None:
+        held, of_owner = self._bytes.total(), self._bytes[owner]
+        limits = self._limits
+        if held + num_bytes > limits.request_bytes or of_owner + num_bytes > limits.request_bytes_per_owner:
+            raise Busy(
+                f"the server has {held:,} bytes of requests, {of_owner:,} of {owner}, and no room for "
+                f"{num_bytes:,} more; ask later"
+            )
+
+    def check_open(self) -> None:
+        """Raise GoingAway if the server takes nothing new."""
+        if self._draining:
+            raise GoingAway("the server is going away: it finishes what it began; ask another server")
+
+    @contextmanager
+    def queued(self, client: Client) -> Iterator[QueuedRequest]:
+        """Put a request in the queue of its client, and take it out at the end.
+
+        Busy if the queue is full, GoingAway if the server takes nothing new.
+        """
+        queued = self._join(client)
+        try:
+            yield queued
+        finally:
+            with self._changed:
+                self._begun.discard(queued)
+                _drop(self._queues, queued)
+                self._admit()
+
+    def wait(self, queued: QueuedRequest, seconds: float) -> bool:
+        """Return True once the request may be made, or False after these seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: queued.stage is not Stage.WAITING, seconds)
+
+    def made(self, queued: QueuedRequest) -> None:
+        """State that the batch is made, and only has to be sent."""
+        with self._changed:
+            queued.stage = Stage.SENDING
+            self._admit()
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+
+    @property
+    def is_draining(self) -> bool:
+        """True once the server takes nothing new."""
+        return self._draining
+
+    def empty(self, seconds: float) -> bool:
+        """Return True once no request is under way, or False after these seconds."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not (self._admitted or self._begun or self._queues), seconds
+            )
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of requests at each stage."""
+        with self._changed:
+            found = {stage.value: 0 for stage in Stage}
+            found[Stage.WAITING.value] = sum(map(_length, self._queues.values()))
+            for queued in self._begun:
+                found[queued.stage.value] += 1
+            return found
+
+    def _join(self, client: Client) -> QueuedRequest:
+        queued, limits = QueuedRequest(client), self._limits
+        with self._changed:
+            self.check_open()
+            of_owner = self._queues.get(client.owner, {})
+            waiting = (sum(map(_length, self._queues.values())), _length(of_owner))
+            of_client = len(of_owner.get(client.connection, ()))
+            most = (limits.waiting, limits.waiting_per_owner, limits.waiting_per_client)
+            if any(count >= limit for count, limit in zip((*waiting, of_client), most, strict=True)):
+                raise Busy(
+                    f"the server has {waiting[0]} requests waiting, {waiting[1]} of {client.owner}, "
+                    f"{of_client} of this client; ask later"
+                )
+            self._queues.setdefault(client.owner, {}).setdefault(client.connection, deque()).append(queued)
+            self._admit()
+        return queued
+
+    def _admit(self) -> None:
+        """Let requests begin within the limits. An owner that was served goes behind the others."""
+        while sum(queued.stage is Stage.MAKING for queued in self._begun) < self._limits.at_once:
+            sending = [queued.client for queued in self._begun if queued.stage is Stage.SENDING]
+            client = next(
+                (each for each in _in_turn(self._queues) if _may_begin(self._limits, each, sending)), None
+            )
+            if client is None:
+                break
+            queued = self._queues[client.owner][client.connection][0]
+            queued.stage = Stage.MAKING
+            self._begun.add(queued)
+            of_owner = self._queues.pop(client.owner)
+            queue = of_owner.pop(client.connection)
+            self._queues[client.owner] = of_owner | {client.connection: queue}  # both behind the others
+            _drop(self._queues, queued)
+        self._changed.notify_all()
+
+
+def _may_begin(limits: QueueLimits, client: Client, sending: Sequence[Client]) -> bool:
+    """Return False for a client that has not taken the batches that are finished."""
+    of_owner = sum(each.owner == client.owner for each in sending)
+    return of_owner < limits.unsent_per_owner and sending.count(client) < limits.unsent
+
+
+def _in_turn(queues: Queues) -> Iterator[Client]:
+    return (Client(owner, connection) for owner, of_owner in queues.items() for connection in of_owner)
+
+
+def _length(of_owner: Mapping[str, Sized]) -> int:
+    return sum(map(len, of_owner.values()))
+
+
+def _drop(queues: Queues, queued: QueuedRequest) -> None:
+    """Take a request out of its queue, and queues that are empty then."""
+    client = queued.client
+    queue = queues.get(client.owner, {}).get(client.connection)
+    if queue is None or queued not in queue:
+        return
+    queue.remove(queued)
+    if not queue:
+        del queues[client.owner][client.connection]
+    if not queues[client.owner]:
+        del queues[client.owner]
+
 
 MOST_REQUEST = 256 << 20  # bytes
 SMALL_REQUEST = 1 << 15  # bytes
@@ -253,3 +487,197 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+_POLL_S = 0.2
+_RESTART_S = (0.5, 10.0)  # pause before a process that ended is started again, first and longest
+_GRACE_S = 5.0  # beyond the drain, for a process to end
+
+
+@dataclass(frozen=True)
+class Life:
+    """When a server logs and ends."""
+
+    exit_idle_s: float | None = None  # without a request
+    log_every_s: float = 60.0
+    drain_s: float = 60.0  # longest wait for what has begun
+
+
+def serve_until(
+    handler: RequestHandler, life: Life, stop: threading.Event, say: Callable[[str], None]
+) -> bool:
+    """Log until `stop` is set or the server is idle for too long; then drain it.
+
+    Return whether all that was begun has been finished.
+    """
+    logged, before = time.monotonic(), handler.status()
+    while not stop.wait(_POLL_S):
+        now = time.monotonic()
+        if now - logged >= life.log_every_s:
+            status = handler.status()
+            say(log_line(before, status, now - logged))
+            logged, before = now, status
+        if life.exit_idle_s is not None and handler.idle_s() > life.exit_idle_s:
+            say(f"no request for {life.exit_idle_s:g} s: ending")
+            break
+    say("going away: finishing what has begun, refusing new requests")
+    ended = handler.drain(life.drain_s)
+    say("ended" if ended else f"requests still under way after {life.drain_s:g} s were dropped")
+    return ended
+
+
+def log_line(before: Mapping[str, object], now: Mapping[str, object], seconds: float) -> str:
+    """Return one line about the time between two statuses."""
+
+    def rise(name: str) -> float:
+        return _number(now, name) - _number(before, name)
+
+    failed = sum(rise(name) for name in now if name.startswith("failed_"))
+    return (
+        f"{rise('answers') / seconds:.1f} answers/s, {rise('bytes') / seconds / 1e6:.1f} MB/s, "
+        f"{failed:.0f} failed, {_number(now, 'waiting'):.0f} waiting, "
+        f"{_number(now, 'making'):.0f} being made, {_number(now, 'sending'):.0f} being sent, "
+        f"{in_bytes(_number(now, 'memory_bytes'))}"
+    )
+
+
+def _number(status: Mapping[str, object], name: str) -> float:
+    value = status.get(name, 0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+@dataclass
+class _Process:
+    """One server among several of this machine."""
+
+    command: Sequence[str]
+    running: subprocess.Popen[bytes] | None = None
+    begun: float = 0.0
+    not_before: float = 0.0
+    pause: float = field(default=_RESTART_S[0])
+
+    def keep_up(self, now: float, say: Callable[[str], None]) -> None:
+        """Start the process, again after a pause if it has failed."""
+        if self.running is not None and (code := self.running.poll()) is not None:
+            lived = now - self.begun
+            self.pause = _RESTART_S[0] if lived > 60 else min(_RESTART_S[1], 2 * self.pause)
+            self.not_before, self.running = now + self.pause, None
+            say(f"a server ended with code {code} after {lived:.0f} s; starting it again in {self.pause:g} s")
+        if self.running is None and now >= self.not_before:
+            self.running, self.begun = subprocess.Popen(self.command), now
+
+
+def supervise(
+    commands: Sequence[Sequence[str]], life: Life, stop: threading.Event, say: Callable[[str], None]
+) -> bool:
+    """Keep one process per command running until `stop` is set, or until all have ended by themselves.
+
+    Return whether all that were running then have ended as intended, with nothing dropped.
+    """
+    processes = [_Process(command) for command in commands]
+    codes: list[int] = []
+    try:
+        while processes and not stop.wait(_POLL_S):
+            processes = [each for each in processes if not _is_done(each)]
+            for process in processes:
+                process.keep_up(time.monotonic(), say)
+    finally:
+        running = [process.running for process in processes if process.running is not None]
+        for each in running:
+            each.terminate()
+        codes += [_end(each, life.drain_s + _GRACE_S) for each in running]
+    return all(code in (0, -signal.SIGTERM) for code in codes)  # by the signal: it had not begun to serve
+
+
+def _is_done(process: _Process) -> bool:
+    """Return whether the process has ended as intended: a server that was idle."""
+    return process.running is not None and process.running.poll() == 0
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait for the end of a process, or end it; return its exit code."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+_GAUGES = {"waiting", "making", "sending", "draining", "memory_bytes", "uptime_s"} | {
+    "service_views",
+    "service_view_bytes",
+}
+_LABELS = {"graph", "fingerprint"}
+_OTHER = re.compile(r"[^a-z0-9_]+")
+
+
+def prometheus_text(status: Mapping[str, object]) -> str:
+    """Return the numbers of a status, each with its type; graph and fingerprint are labels of one of them."""
+    lines = []
+    for key, value in status.items():
+        if isinstance(value, int | float) and key != "pid":
+            gauge = key in _GAUGES
+            name = f"khop_{_OTHER.sub('_', key.lower())}{'' if gauge else '_total'}"
+            lines += [f"# TYPE {name} {'gauge' if gauge else 'counter'}", f"{name} {_written(value)}"]
+    labels = ",".join(f'{key}="{_escaped(str(status[key]))}"' for key in sorted(_LABELS & status.keys()))
+    return "\n".join([*lines, "# TYPE khop_graph gauge", f"khop_graph{{{labels}}} 1", ""])
+
+
+def _written(value: float) -> str:
+    """Return all digits of a number: counters of bytes have more than `g` would print."""
+    return str(int(value)) if isinstance(value, int) else repr(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class _Metrics(ThreadingHTTPServer):
+    """An HTTP server with one page."""
+
+    daemon_threads = True
+
+    def __init__(self, address: Address, status: Callable[[], Mapping[str, object]]) -> None:
+        self.status = status
+        super().__init__((address.host, address.port), _Page)
+
+
+class _Page(BaseHTTPRequestHandler):
+    server: _Metrics
+    timeout = 10
+
+    def do_GET(self) -> None:
+        """Answer /metrics."""
+        if self.path != "/metrics":
+            self.send_error(404)
+            return
+        text = prometheus_text(self.server.status()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: scrapes come every few seconds."""
+
+
+@contextmanager
+def metrics_on(address: Address | None, status: Callable[[], Mapping[str, object]]) -> Iterator[int]:
+    """Answer scrapes on an address while the block runs; yield the port, 0 without an address."""
+    if address is None:
+        yield 0
+        return
+    try:
+        server = _Metrics(address, status)
+    except OSError as error:
+        reason = f"cannot listen on {address} for metrics: {error.strerror}"
+        raise OSError(f"{reason}; choose another --metrics") from None
+    thread = threading.Thread(target=server.serve_forever, name="khop-metrics", daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,20 +1,146 @@
-"""Requests for batches as messages: settings by hash, key, and seeds or their numbers in a list."""
+"""Requests for batches as messages: settings by hash, key, and seeds or their numbers in a list.
+
+Settings of requests: all that stays the same from batch to batch, sent once and then named by its hash.
+
+Classes that requests may name: khop's own, and those of modules that a server was started with.
+
+A name that came over the network is only looked up. Nothing is ever imported by it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from khop.draw import DrawKey
-from khop.sampling.sampler import LinkSeeds, SeedLinks, Seeds
-from khop.sampling.seeds import StepShare
-from khop.servers.draw_keys import read_key, written_key
-from khop.servers.frame import Frame, Tensors, whole
-from khop.servers.json_fields import Document, Plain, Type, by_type
-from khop.servers.settings import Settings
+from khop.draw import (
+    RANDOMNESS,
+    DegreeNegatives,
+    DrawKey,
+    GivenNegatives,
+    MixedNegatives,
+    UniformNegatives,
+    WeightedNegatives,
+)
+from khop.errors import Unsupported
+from khop.loading.columns import ColumnChoice, Names
+from khop.sampling.links.exclusion import SpotTarget
+from khop.sampling.links.links import LinkSampler
+from khop.sampling.rules.labor import Labor
+from khop.sampling.rules.relation_mean import RelationMean
+from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.top_k import TopK
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.sampling.sampler import NeighborSampler
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds, StepShare
+from khop.schema import Schema
+from khop.servers.errors import WrongGraph, WrongVersion
+from khop.servers.frame import (
+    Document,
+    Frame,
+    Plain,
+    Tensors,
+    Type,
+    by_type,
+    read_key,
+    whole,
+    written,
+    written_key,
+)
+
+View = tuple[Plain, ...]  # steps from the whole graph to the edges that a client asked for
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a source of batches."""
+
+    fingerprint: str  # of the graph
+    view: View
+    sampler: Plain  # a description for `Registry.made`
+    columns: ColumnChoice
+    seeds: Plain = None  # reference to a list on the servers; None: requests have the seeds
+
+    @cached_property
+    def document(self) -> Mapping[str, Plain]:
+        """The settings as plain values."""
+        choice = self.columns
+        return {
+            "graph": self.fingerprint,
+            "randomness": RANDOMNESS,
+            "view": list(self.view),
+            "sampler": self.sampler,
+            "columns": {
+                "nodes": _named(choice.of_nodes),
+                "edges": _named(choice.of_edges),
+                "seeds": _named(choice.of_seeds),
+                "float32": _named({t: sorted(names) for t, names in choice.as_float32.items()}),
+            },
+            "seeds": self.seeds,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """The hash that names the settings in requests."""
+        return digest_of(self.document)
+
+
+def digest_of(document: object) -> str:
+    """Return the hash of settings."""
+    return hashlib.sha256(written(document)).hexdigest()[:32]
+
+
+def read_columns(given: Document, schema: Schema) -> ColumnChoice:
+    """Return the columns of settings; ValueError names a column that the graph does not have."""
+
+    def of(kind: str) -> dict[Type, Names]:
+        found = {t: tuple(name.text() for name in names.each()) for t, names in given[kind].entries()}
+        for type_, names in found.items():
+            for name in names:
+                schema.column(type_, name)
+        return found
+
+    of_nodes, of_edges, of_seeds = of("nodes"), of("edges"), of("seeds")
+    return ColumnChoice(
+        {t: names for t, names in of_nodes.items() if isinstance(t, str)},
+        {t: names for t, names in of_edges.items() if isinstance(t, tuple)},
+        {t: names for t, names in of_seeds.items() if isinstance(t, str)},
+        {t: frozenset(names) for t, names in of("float32").items()},
+    )
+
+
+def check_versions(given: Document, fingerprint: str) -> None:
+    """Raise WrongVersion or WrongGraph unless a request is for these draws and this graph."""
+    randomness = given["randomness"].whole()
+    if randomness != RANDOMNESS:
+        raise WrongVersion(
+            f"the client draws by version {randomness} of docs/randomness.md, and this server by version "
+            f"{RANDOMNESS}; install the same khop on clients and servers"
+        )
+    check_graph(given["graph"].text(), fingerprint)
+
+
+def check_graph(asked: str, fingerprint: str) -> None:
+    """Raise WrongGraph unless a request is for this graph."""
+    if asked != fingerprint:
+        raise WrongGraph(
+            f"the client asks for the graph with fingerprint {asked[:12]}..., and this server has "
+            f"{fingerprint[:12]}...; start all servers with the same graph, then connect again"
+        )
+
+
+def _named(
+    by: Mapping[Type, Sequence[str]] | Mapping[str, Names] | Mapping[tuple[str, str, str], Names],
+) -> Plain:
+    return by_type({t: list(names) for t, names in by.items()})
+
 
 BATCH = "batch"
 _FACTS = ("labels", "times", "negatives", "relations")
@@ -184,3 +310,131 @@ def _ids(frame: Frame, number: Document) -> Tensor:
 def type_plain(type_: Type) -> Plain:
     """Return a type as plain values."""
     return list(type_) if isinstance(type_, tuple) else type_
+
+
+_BUILTIN: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        NeighborSampler,
+        LinkSampler,
+        Uniform,
+        Weighted,
+        Sum,
+        SymmetricSum,
+        RelationMean,
+        Labor,
+        TopK,
+        Temporal,
+        UniformNegatives,
+        DegreeNegatives,
+        WeightedNegatives,
+        GivenNegatives,
+        MixedNegatives,
+        SpotTarget,
+    )
+}
+_NAMES = {kind: name for name, kind in _BUILTIN.items()}
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The classes of a server, by name."""
+
+    classes: Mapping[str, type] = field(default_factory=lambda: _BUILTIN)
+
+    @classmethod
+    def of(cls, modules: Iterable[ModuleType]) -> Registry:
+        """Return khop's classes and those of some modules."""
+        found = cls()
+        for module in modules:
+            found = found.with_module(module)
+        return found
+
+    def with_module(self, module: ModuleType) -> Registry:
+        """Return a registry with the samplers, rules and dataclasses that a module defines."""
+        found = {
+            name_of(kind): kind
+            for kind in vars(module).values()
+            if isinstance(kind, type)
+            and kind.__module__ == module.__name__
+            and (is_dataclass(kind) or hasattr(kind, "settings"))  # rules and values; samplers
+        }
+        if not found:
+            raise ValueError(
+                f"module {module.__name__}: defines no sampler (khop.SamplerBase), rule (khop.RuleBase) or "
+                "dataclass; name the module that defines your classes"
+            )
+        return Registry({**self.classes, **found})
+
+    def made(self, given: Document, *before: object) -> object:
+        """Return the value that a document describes; `before` are the first arguments of its class.
+
+        ValueError for a class that is not registered, or for arguments that it does not take.
+        """
+        match given.value:
+            case list():
+                return tuple(self.made(each) for each in given.each())
+            case dict():
+                if given.given("map") is not None:
+                    return {entry.type_(): self.made(each) for entry, each in _pairs(given["map"])}
+                return self._instance(given, before)
+        return given.value
+
+    def _instance(self, given: Document, before: tuple[object, ...]) -> object:
+        name, arguments = given["kind"].text(), given["with"]
+        if name not in self.classes:
+            raise ValueError(
+                f"{name}: is not registered on this server, which has {', '.join(self.classes)}; "
+                f"start it with `khop serve --module` of the file that defines {name.rpartition(':')[2]}"
+            )
+        keywords = {key: self.made(arguments[key]) for key in arguments.names()}
+        try:
+            return self.classes[name](*before, **keywords)
+        except TypeError as error:
+            raise ValueError(
+                f"{name} with {sorted(keywords)}: {error}; use the same khop and module here"
+            ) from error
+
+
+BUILTIN = Registry()
+
+
+def _pairs(given: Document) -> list[tuple[Document, Document]]:
+    pairs = [pair.each() for pair in given.each()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"{given.where}: is no list of pairs")
+    return [(key, value) for key, value in pairs]
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a class in requests."""
+    return _NAMES.get(kind, f"{kind.__module__}:{kind.__qualname__}")
+
+
+def described(value: object) -> Plain:
+    """Return plain values that describe a value, for `Registry.made`; Unsupported if there are none."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            return str(value)  # a StrEnum too
+        case list() | tuple():
+            return [described(each) for each in value]
+        case Mapping():
+            return {"map": [[list(k) if isinstance(k, tuple) else k, described(v)] for k, v in value.items()]}
+    if is_dataclass(value) and not isinstance(value, type):
+        return instance(type(value), {f.name: getattr(value, f.name) for f in fields(value) if f.init})
+    raise Unsupported(
+        f"{value!r:.60}: cannot be sent to a server, which takes numbers, text, lists, mappings and frozen "
+        "dataclasses of them; state the sampler by such values"
+    )
+
+
+def instance(kind: type, arguments: Mapping[str, object]) -> Plain:
+    """Return plain values that describe an instance of a class by its arguments."""
+    if kind.__module__ == "__main__":
+        raise Unsupported(
+            f"{kind.__qualname__}: is defined in the script itself, which servers do not have; move it to a "
+            "module, import it from there, and start the servers with `khop serve --module` of that file"
+        )
+    return {"kind": name_of(kind), "with": {name: described(value) for name, value in arguments.items()}}

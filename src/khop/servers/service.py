@@ -1,32 +1,327 @@
-"""The work of a server, without any network: a request in, the answer out, and no state of an epoch."""
+"""The work of a server, without any network: a request in, the answer out, and no state of an epoch.
+
+Settings of requests, as a server uses them: a sampler, columns, and the list of seeds.
+
+The largest batch that a request can give, computed before any work, from fanouts and `Rule.most`.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from time import monotonic
+from types import MappingProxyType
+from weakref import WeakKeyDictionary, ref
 
-import khop.servers.lists as lists
+import torch
+from torch import Tensor
+
+import khop.servers.description as lists
 from khop.batch import num_bytes
 from khop.draw import RANDOMNESS
+from khop.errors import Unsupported
+from khop.graph.features.table import NO_COLUMNS
+from khop.graph.rule import Hop
+from khop.graph.store import GraphStore
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import LocalSource
 from khop.loading.source import BatchRequest
-from khop.sampling.sampler import Seeds
-from khop.servers.access import Role
+from khop.sampling.outputs import Output
+from khop.sampling.sampler import Expansion, NeighborSampler, Sampler, sampler_of
+from khop.sampling.seeds import SeedLinks, SeedList, Seeds
+from khop.schema import EdgeType, NodeType, Schema
+from khop.servers.access import Buffer, Role
 from khop.servers.batch_wire import written_batch
-from khop.servers.bound import label_bytes, most_bytes, seed_counts
-from khop.servers.description import described_graph
+from khop.servers.description import AnswersServers, Served, Viewed, described_graph, edge_type_of, seed_list
 from khop.servers.errors import Cancelled, TooLarge, UnknownSettings, as_server_error
-from khop.servers.frame import VERSION, Tensors, header, parsed, pieces
-from khop.servers.json_fields import Plain, written
-from khop.servers.prepared import Prepared
-from khop.servers.registry import BUILTIN, Registry
-from khop.servers.request_wire import BATCH, BatchQuery, read_query
-from khop.servers.served import AnswersServers, Served
-from khop.servers.settings import check_graph, check_versions, digest_of
-from khop.servers.transport import Buffer
+from khop.servers.frame import (
+    DTYPES,
+    VERSION,
+    Document,
+    Plain,
+    Tensors,
+    Type,
+    header,
+    parsed,
+    pieces,
+    written,
+)
+from khop.servers.request_wire import (
+    BATCH,
+    BUILTIN,
+    BatchQuery,
+    Registry,
+    check_graph,
+    check_versions,
+    digest_of,
+    read_columns,
+    read_query,
+)
+
+_NODE, _OFFSET, _EDGE = 8, 8, 4  # bytes of a node id, an entry of indptr, and an entry of indices
+_SEED = 6 * _NODE  # id and row of a seed; ends, position and label of a link
+_IDS, _WEIGHT = 8, 4  # bytes of the id and the weight of an edge
+
+
+def most_bytes(
+    sampler: Sampler,
+    columns: ColumnChoice,
+    seeds: Mapping[NodeType, int],
+    label_bytes: int = 0,
+    nodes: Mapping[NodeType, Tensor] = MappingProxyType({}),
+) -> int | None:
+    """Return the most bytes of a batch of so many seeds; None if the sampler is not one of khop's.
+
+    `label_bytes` are those of the labels of links. `nodes` are the seeds, if they are known: a first hop to
+    all neighbors then counts their edges, and not all edges of the graph.
+    """
+    try:
+        neighbors = sampler.for_kernels().neighbors
+    except Unsupported:
+        return None
+    widths = _Widths(sampler.graph.schema, columns)
+    reach = _Reach(neighbors, dict.fromkeys(sampler.graph.schema.node_types, 0) | dict(seeds), nodes)
+    total = 0
+    for hop in neighbors.hops:
+        edges, rows = reach.expand(hop)
+        per_edge = (
+            _EDGE + _IDS * hop.edge_ids + _WEIGHT * any(map(hop.rule.has_weights, hop.fanouts.values()))
+        )
+        total += sum(count * (per_edge + widths.of_edge(t)) for t, count in edges.items())
+        total += sum(_OFFSET * (rows.get(t[2], 0) + 1) for t in edges)
+    if neighbors.expansion is Expansion.SUBGRAPH:  # one graph with a row for every node
+        total += sum(_OFFSET * (reach.nodes[t[2]] + 1) for t in sampler.graph.schema.edge_types)
+    if neighbors.output is not Output.DIRECTIONAL:  # all edges among the nodes, or both directions
+        total = 2 * total + sum(
+            sampler.graph.num_edges(t) * (_EDGE + _IDS + widths.of_edge(t))
+            for t in sampler.graph.schema.edge_types
+        )
+    per_node = _NODE * (1 + neighbors.is_disjoint)  # with its tree
+    total += sum(count * (per_node + widths.of_node(t)) for t, count in reach.nodes.items())
+    return total + label_bytes + sum(count * (_SEED + widths.of_seed(t)) for t, count in seeds.items())
+
+
+@dataclass(frozen=True)
+class DrawnEnds:
+    """Negatives that a sampler draws for each link, by the end that they replace."""
+
+    sources: int
+    destinations: int
+
+    @classmethod
+    def of(cls, sampler: Sampler) -> DrawnEnds:
+        """Return the numbers of a sampler's negatives; 0 for one that draws none."""
+        negatives = sampler.settings().get("negatives")
+        ends = {"source": 0, "destination": 0}
+        for part in getattr(negatives, "parts", (negatives,)):
+            corrupt = getattr(part, "corrupt", "destination")
+            for end in ends if corrupt == "both" else (corrupt,):
+                ends[end] += getattr(part, "per_positive", 0)
+        return cls(ends["source"], ends["destination"])
+
+
+def label_bytes(seeds: Seeds, drawn: DrawnEnds) -> int:
+    """Return the bytes of the labels of links, with those of their negatives."""
+    links = [] if seeds.links is None else list(seeds.links.by_type.values())
+    per_link = 1 + drawn.sources + drawn.destinations
+    return sum(
+        of_type.labels.nbytes * (per_link + _given(of_type))
+        for of_type in links
+        if of_type.labels is not None
+    )
+
+
+def seed_counts(seeds: Seeds, drawn: DrawnEnds) -> dict[NodeType, int]:
+    """Return the number of seed nodes by type, with the ends of links and of their negatives."""
+    counts = {t: ids.numel() for t, ids in seeds.nodes.items()}
+    for (source, _, destination), links in ({} if seeds.links is None else seeds.links.by_type).items():
+        count = links.positions.numel()
+        counts[source] = counts.get(source, 0) + count * (1 + drawn.sources)
+        of_destination = 1 + drawn.destinations + _given(links)
+        counts[destination] = counts.get(destination, 0) + count * of_destination
+    return counts
+
+
+def _given(links: SeedLinks) -> int:
+    """Return the number of given negatives of each link."""
+    return 0 if links.negatives is None else links.negatives.shape[1]
+
+
+@dataclass(frozen=True)
+class _Widths:
+    """Bytes of the columns of a row."""
+
+    schema: Schema
+    columns: ColumnChoice
+
+    def of_node(self, type_: NodeType) -> int:
+        return self._bytes(type_, self.columns.of_nodes.get(type_, ()))
+
+    def of_seed(self, type_: NodeType) -> int:
+        return self._bytes(type_, self.columns.of_seeds.get(type_, ()))
+
+    def of_edge(self, type_: EdgeType) -> int:
+        return self._bytes(type_, self.columns.of_edges.get(type_, ()))
+
+    def _bytes(self, type_: Type, names: Sequence[str]) -> int:
+        specs = [(name, self.schema.columns[type_][name]) for name in names]
+        widened = self.columns.as_float32.get(type_, frozenset())
+        return sum(
+            math.prod(spec.shape) * (4 if name in widened else DTYPES[spec.dtype].itemsize)
+            for name, spec in specs
+        )
+
+
+@dataclass
+class _Reach:
+    """The most nodes that the hops so far can have reached."""
+
+    sampler: NeighborSampler
+    nodes: dict[NodeType, int]
+    seeds: Mapping[NodeType, Tensor]  # ids, if they are known
+    last: dict[NodeType, int] = field(default_factory=dict)  # new at the last hop
+
+    def expand(self, hop: Hop) -> tuple[dict[EdgeType, int], dict[NodeType, int]]:
+        """Take a hop; return its most edges by type, and the rows that it expands."""
+        is_layered = self.sampler.expansion is Expansion.LAYERED
+        rows = dict(self.nodes) if is_layered or not self.last else self.last
+        edges = {t: self._edges(t, fanout, hop, rows) for t, fanout in hop.fanouts.items()}
+        before = dict(self.nodes)
+        for (source, _, _), count in edges.items():
+            limit = None if self.sampler.is_disjoint else self.sampler.graph.num_nodes(source)
+            reached = self.nodes[source] + count
+            self.nodes[source] = reached if limit is None else min(reached, max(limit, before[source]))
+        self.last = {t: count - before[t] for t, count in self.nodes.items()}
+        return edges, rows
+
+    def _edges(self, edge_type: EdgeType, fanout: int, hop: Hop, rows: Mapping[NodeType, int]) -> int:
+        """Return the most edges of a type: by the rule, or all edges of the graph (of each tree)."""
+        most, count = hop.rule.most(fanout), rows.get(edge_type[2], 0)
+        if most is not None:
+            return count * most
+        if hop.number == 1 and edge_type[2] in self.seeds:
+            return _degrees(self.sampler.graph, edge_type, self.seeds[edge_type[2]])
+        return self.sampler.graph.num_edges(edge_type) * (
+            count if self.sampler.is_disjoint else min(count, 1)
+        )
+
+
+def _degrees(graph: GraphStore, edge_type: EdgeType, nodes: Tensor) -> int:
+    """Return the number of in-edges of some nodes; of ids that are none, the draw raises the error."""
+    known = nodes[(nodes >= 0) & (nodes < graph.num_nodes(edge_type[2]))]
+    return int(graph.in_degrees(edge_type, known).sum())
+
+
+_CPU = torch.device("cpu")
+
+
+def _none() -> None:
+    return None
+
+
+def _same(found: SeedList) -> SeedList:
+    return found
+
+
+@dataclass(eq=False)
+class Prepared:
+    """The parts of a source of batches. What takes time is made for the first batch, once.
+
+    Views are held by the server alone, which may drop them: a source or a list of links ends with its view,
+    and is made again for the next batch. Threads may share the object.
+    """
+
+    served: Served
+    registry: Registry
+    given: Document
+    sampler: Sampler  # over the whole graph, which tells the largest batch
+    columns: ColumnChoice
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sources: WeakKeyDictionary[Viewed, LocalSource] = field(default_factory=WeakKeyDictionary)
+    _list: Callable[[], SeedList | None] = _none
+
+    @classmethod
+    def of(cls, served: Served, registry: Registry, given: Document) -> Prepared:
+        """Read settings; ValueError names what does not fit the graph or is not registered."""
+        graph = served.whole.graph
+        kept = [step["only"] for step in given["view"].each() if step.given("only") is not None]
+        if kept:
+            graph = graph.only([edge_type_of(each.type_(), graph.schema) for each in kept[-1].each()])
+        sampler = _sampler(registry, given, graph)
+        return cls(served, registry, given, sampler, read_columns(given["columns"], graph.schema))
+
+    @property
+    def drawn_ends(self) -> DrawnEnds:
+        """Negatives that the sampler draws for each link."""
+        return DrawnEnds.of(self.sampler)
+
+    def source(self) -> LocalSource:
+        """Return the source of batches, over the view of the graph."""
+        viewed = self.served.viewed(self.given["view"])
+        with self._lock:
+            if viewed not in self._sources:
+                features = None if self.columns.is_empty else viewed.features
+                if features is NO_COLUMNS:
+                    raise ValueError("columns are requested, but the graph has none: leave them out")
+                sampler = _sampler(self.registry, self.given, viewed.graph)
+                self._sources[viewed] = LocalSource(sampler, features, self.columns, _CPU)
+            return self._sources[viewed]
+
+    def knows(self, asked: Seeds) -> bool:
+        """Return True if the seeds of a request need no list that is still to be made."""
+        return asked.listed is None or self._list() is not None
+
+    def seeds(self, asked: Seeds) -> Seeds:
+        """Return the seeds of a request, looked up in the list if it names numbers."""
+        if asked.listed is None:
+            return asked
+        seeds = self.seed_list()
+        order, total = asked.listed.order, sum(seeds.counts.values())
+        if order.numel() and not 0 <= int(order.min()) <= int(order.max()) < total:
+            raise ValueError(f"seeds {int(order.min())} to {int(order.max())}: the list has {total}")
+        return seeds.taken(asked.listed)
+
+    def seed_list(self) -> SeedList:
+        """Return the list that the settings name; ValueError if they name none."""
+        with self._lock:
+            found = self._list()
+            if found is None:
+                reference = self.given.given("seeds")
+                if reference is None:
+                    raise ValueError("seeds by number: the settings name no list")
+                found = seed_list(self.served, reference)
+                of_view = reference.given("part") is not None
+                self._list = ref(found) if of_view else partial(_same, found)
+            return found
+
+    def listed_counts(self, seeds: Seeds) -> dict[NodeType, int] | None:
+        """Return an upper limit of the seed nodes by type for numbers of a list; None for other seeds."""
+        if seeds.listed is None:
+            return None
+        count, found = seeds.listed.mine.numel(), dict[NodeType, int]()
+        drawn = self.drawn_ends
+        of_link = 2 + drawn.sources + drawn.destinations + self._given_negatives()
+        for type_ in self.seed_list().counts:
+            for end in dict.fromkeys([type_] if isinstance(type_, str) else (type_[0], type_[2])):
+                found[end] = count * (1 if isinstance(type_, str) else of_link)
+        return found
+
+    def _given_negatives(self) -> int:
+        """Return the negatives that each link of the list has; at most those of its split."""
+        reference = self.given.given("seeds")
+        if reference is None or reference.given("part") is None:
+            return 0
+        return reference["view"].each()[-1]["split_links"]["negatives"].whole()
+
+
+def _sampler(registry: Registry, given: Document, graph: GraphStore) -> Sampler:
+    return sampler_of(registry.made(given["sampler"], graph))
+
 
 MOST_REQUEST = 1 << 28  # bytes
 _SETTINGS = 64  # kept at a time; clients send others again

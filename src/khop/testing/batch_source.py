@@ -17,16 +17,14 @@ from torch import Tensor
 from khop.api.open_graph import Graph
 from khop.batch import Sample
 from khop.draw import DrawKey
-from khop.features.table import FeatureTable
-from khop.graph.csc_graph import csc_graph_from_edges
-from khop.graph.store import GraphStore
+from khop.graph.features.table import FeatureTable
+from khop.graph.store import GraphStore, csc_graph_from_edges
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import BatchRequest, BatchSource, Drawn, StepRequests, request_of
-from khop.sampling.neighbor import NeighborSampler
-from khop.sampling.sampler import SamplerBase, Seeds
-from khop.sampling.seeds import NodeSeeds, SeedOrder
+from khop.sampling.sampler import NeighborSampler, SamplerBase
+from khop.sampling.seeds import NodeSeeds, SeedOrder, Seeds
 from khop.schema import EdgeType, NodeType
 from khop.testing.promises import expect, expect_equal, promise
 

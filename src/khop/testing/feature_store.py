@@ -9,17 +9,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.features.cache_plan import CachePlan
-from khop.features.store import FeatureStore, Rows, Wanted
+from khop.graph.features.store import CachePlan, FeatureStore, Rows, Wanted
 from khop.schema import EdgeType, NodeType, Schema
-from khop.testing.promises import (
-    examples,
-    expect,
-    expect_equal,
-    expect_refusal,
-    promise,
-    unless_unsupported,
-)
+from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise, unless_unsupported
 
 BUYS = ("user", "buys", "item")
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]

@@ -12,20 +12,13 @@ from hypothesis import strategies as st
 
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives, stream
 from khop.graph.needs import NegativeNeed
+from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
-from khop.rules.rule import Hop
-from khop.rules.uniform import Uniform
+from khop.sampling.rules.uniform import Uniform
 from khop.schema import EdgeType
 from khop.testing.graphs import BOUGHT_BY, BUYS, LIKE, SHOP, PlainGraph, int64, plain_graphs, shop_frontier
-from khop.testing.promises import (
-    examples,
-    expect,
-    expect_equal,
-    expect_refusal,
-    promise,
-    unless_unsupported,
-)
+from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise, unless_unsupported
 from khop.testing.reference import negatives as specified_negatives
 
 KEY = DrawKey(0x0FED_CBA9_8765_4321)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from khop.draw import DrawKey, Frontier, stream
 from khop.graph.needs import NegativeNeed
+from khop.graph.rule import Hop, Need, Rule
 from khop.graph.store import GraphStore
-from khop.rules.rule import Hop, Need, Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from khop.schema import EdgeType
 from khop.testing.graph_store import check_rows, rows_of
 from khop.testing.graphs import (

@@ -14,21 +14,12 @@ import torch
 from hypothesis import strategies as st
 
 from khop.draw import DrawKey, Frontier, Neighbors, stream
+from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
-from khop.rules.rule import Hop
-from khop.rules.uniform import Uniform
+from khop.sampling.rules.uniform import Uniform
 from khop.schema import EdgeType
 from khop.testing import graph_members
-from khop.testing.graphs import (
-    BOUGHT_BY,
-    BUYS,
-    LIKE,
-    SHOP,
-    PlainGraph,
-    int64,
-    plain_graphs,
-    shop_frontier,
-)
+from khop.testing.graphs import BOUGHT_BY, BUYS, LIKE, SHOP, PlainGraph, int64, plain_graphs, shop_frontier
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
 from khop.testing.reference import sample_hop
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from khop.draw import Frontier
 from khop.graph.build import write_graph
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.sampling.sampler import Seeds
+from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
 BUYS = ("user", "buys", "item")

@@ -11,9 +11,9 @@ from torch import Tensor
 from khop.draw import DrawKey
 from khop.errors import Unsupported
 from khop.graph.store import GraphStore
-from khop.sampling.groups import GroupSeeds, group_share
-from khop.sampling.sampler import Sampler, Seeds
-from khop.sampling.seeds import StepShare
+from khop.sampling.groups import group_share
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import GroupSeeds, Seeds, StepShare
 from khop.schema import NodeType
 from khop.testing.graphs import int64, ring
 from khop.testing.promises import expect, expect_equal, promise

@@ -1,14 +1,21 @@
 """Contract suite of `khop.Rule`: a function of the rule itself.
 
 A rule that names columns names "weight" or "time": the graphs of the suite have these.
+
+One hop of draws over small graphs, for the contract suite of `khop.Rule`.
+
+Promises of `khop.Rule` about the mean of many draws, for its contract suite.
+
+Arrays of a graph store and frontiers that note what a rule reads of them.
 """
 
 from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Collection
-from dataclasses import FrozenInstanceError, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -16,20 +23,236 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.api.partition import partition_graph
-from khop.draw import DrawKey, Frontier
-from khop.exchange.draw_wire import HopWire
+from khop.distributed.exchange.draw_wire import HopWire
+from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.partitions.local_partitions import LocalPartitionGraph
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.rule import OF_INTEGERS, FrontierField, Hop, Need, NeedKind, Rule
 from khop.graph.rule_arrays import RuleArrays
+from khop.graph.store import CscGraph
+from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
+from khop.kernels.edge_times import EdgeTimes, Rising
 from khop.kernels.sample_hop import sample_hop
-from khop.partition.local_partition_graph import LocalPartitionGraph
-from khop.partition.parts_folder import open_parts
-from khop.rules.rule import OF_INTEGERS, FrontierField, Hop, Rule
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.testing.graphs import BUYS, PlainGraph, int64, plain_graphs_with_columns
-from khop.testing.hop_questions import Question, expect_same, questions, rows_of, sorted_edges
-from khop.testing.mean_draws import draws_average_to_exact_weights, uniform_rules_draw_all_edges_alike
+from khop.testing.graphs import TIMES as EDGE_TIMES
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise
-from khop.testing.watched_arrays import WatchedArrays, WatchedFrontier
+
+Drawn = Mapping[EdgeType, Neighbors]
+Row = tuple[list[int], list[int], list[float] | None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One hop over a small graph."""
+
+    plain: PlainGraph
+    frontier: dict[NodeType, Frontier]
+    fanouts: dict[EdgeType, int]
+    key: DrawKey
+
+    def hop(self, rule: Rule) -> Hop:
+        """Return the hop by a rule."""
+        return Hop(2, self.fanouts, rule, edge_ids=True)
+
+    def drawn(self, rule: Rule) -> Drawn:
+        """Draw from khop's store of the graph."""
+        return self.plain.in_memory().sample_hop(self.frontier, self.hop(rule), self.key)
+
+
+@st.composite
+def questions(draw: st.DrawFn, rule: Rule) -> Question:
+    """Draw frontiers with the fields that the rule reads, and fanouts of all kinds."""
+    plain = draw(plain_graphs_with_columns())
+    frontier = {}
+    for node_type, count in plain.counts.items():
+        nodes = draw(st.lists(st.integers(0, count - 1), max_size=6))
+        fields: dict[str, Tensor] = {}
+        if FrontierField.UNTIL in rule.frontier_fields:
+            fields["until"] = int64([draw(EDGE_TIMES) for _ in nodes])
+        if FrontierField.TREE in rule.frontier_fields and draw(st.booleans()):
+            fields["tree"] = int64([draw(st.integers(0, 99)) for _ in nodes])
+        frontier[node_type] = Frontier(int64(nodes), **fields)
+    fanouts = {edge_type: draw(st.integers(-1, 6)) for edge_type in plain.edges}
+    return Question(plain, frontier, fanouts, DrawKey(draw(st.integers(0, 2**64 - 1))))
+
+
+def rows_of(drawn: Neighbors) -> list[Row]:
+    """Return nodes, edges and weights of each row."""
+    assert drawn.edges is not None
+    return [
+        (
+            drawn.nodes[begin:end].tolist(),
+            drawn.edges[begin:end].tolist(),
+            None if drawn.weights is None else drawn.weights[begin:end].tolist(),
+        )
+        for begin, end in pairwise(drawn.offsets.tolist())
+    ]
+
+
+def sorted_edges(drawn: Neighbors) -> list[list[tuple[int, float]]]:
+    """Return the edges of each row with their weights, 0 if there are none, in ascending order."""
+    return [
+        sorted(zip(edges, weights or [0.0] * len(edges), strict=True)) for _, edges, weights in rows_of(drawn)
+    ]
+
+
+def expect_same(what: str, one: Drawn, other: Drawn) -> None:
+    """Raise AssertionError unless two results of a hop are equal."""
+    expect_equal(f"edge types {what}", list(one), list(other))
+    for edge_type, found in one.items():
+        expect_equal(f"rows of {edge_type} {what}", rows_of(found), rows_of(other[edge_type]))
+
+
+WEIGHTS, TIMES, ALLOWED = [2.0, 0.0, 0.5, 1.0, 4.0, 1.0], [0, 0, 1, 1, 1, 2], 1
+ROWS, KEYS, FANOUT = 100, 20, 2
+
+
+@promise
+def uniform_rules_draw_all_edges_alike(rule: Rule) -> None:
+    """State `is_uniform` only if every edge of a row is equally likely."""
+    if not rule.is_uniform:
+        return
+    edges, draws, fanout = 6, 600, 2
+    columns: dict[NodeType | EdgeType, dict[str, list[float]]] = {
+        BUYS: {"weight": [2.0**edge for edge in range(edges)], "time": list(range(edges))}
+    }
+    plain = PlainGraph({"user": edges, "item": 1}, {BUYS: [(edge, 0) for edge in range(edges)]}, {}, columns)
+    graph, hop = plain.in_memory(), Hop(1, {BUYS: fanout}, rule, edge_ids=True)
+    item = int64([0])
+    frontier = {
+        "item": Frontier(item, until=item + edges if FrontierField.UNTIL in rule.frontier_fields else None)
+    }
+    counts = torch.zeros(edges, dtype=torch.int64)
+    for number in range(draws):
+        counts += torch.bincount(
+            graph.sample_hop(frontier, hop, DrawKey(number))[BUYS].nodes, minlength=edges
+        )
+    # The keys are fixed, so the numbers are too. 60 is five standard deviations of a fair draw.
+    even = draws * fanout // edges
+    is_even = bool(((counts - even).abs() <= 60).all())
+    expect(is_even, f"edges of a row are drawn {counts.tolist()} times, must be near {even} each")
+
+
+@promise
+def draws_average_to_exact_weights(rule: Rule) -> None:
+    """Give in the mean over 2,000 draws the weights of all neighbors, unless `exact_weights` raises an error.
+
+    Within `Temporal` the inner rule's `exact_weights` decide.
+    """
+    graph = _equal_rows().in_memory()
+    if not _estimates(rule, RuleArrays(graph.edges, graph.columns)):
+        return
+    exact = _weights(graph, rule, -1, DrawKey(0))[0]
+    drawn = torch.cat([_weights(graph, rule, FANOUT, DrawKey(key)) for key in range(KEYS)])
+    # The keys are fixed, so the numbers are too. Five standard errors, and what float32 rounds.
+    most = 5 * drawn.std(0) / drawn.shape[0] ** 0.5 + 1e-5
+    mean = drawn.mean(0)
+    is_near = bool(((mean - exact).abs() <= most).all())
+    expect(is_near, f"weights of edges are {mean.tolist()} in the mean of draws, must be {exact.tolist()}")
+
+
+def _equal_rows() -> PlainGraph:
+    """Return rows of six edges with the same weights and times, each with sources of its own.
+
+    The last two edges that a time limit of `ALLOWED` leaves have one source.
+    """
+    places = [0, 1, 2, 3, 3, 4]
+    edges = [(5 * item + place, item) for item in range(ROWS) for place in places]
+    columns: dict[NodeType | EdgeType, dict[str, list[float]]] = {
+        BUYS: {"weight": WEIGHTS * ROWS, "time": [*map(float, TIMES)] * ROWS}
+    }
+    return PlainGraph({"user": 5 * ROWS, "item": ROWS}, {BUYS: edges}, {}, columns)
+
+
+def _weights(graph: CscGraph, rule: Rule, fanout: int, key: DrawKey) -> Tensor:
+    """Return the weight of each edge in the draw of each row, float64 (rows, 6); 0 if it is not drawn."""
+    rows = torch.arange(ROWS)
+    until = torch.full_like(rows, ALLOWED) if FrontierField.UNTIL in rule.frontier_fields else None
+    tree = rows if FrontierField.TREE in rule.frontier_fields else None
+    hop = Hop(1, {BUYS: fanout}, rule, edge_ids=True)
+    drawn = graph.sample_hop({"item": Frontier(rows, until, tree)}, hop, key)[BUYS]
+    assert drawn.edges is not None
+    weights = drawn.weights
+    if weights is None:
+        weights = drawn.by_row(drawn.offsets.diff().double().reciprocal())
+    found = torch.zeros(ROWS * len(WEIGHTS), dtype=torch.float64)
+    return found.index_add_(0, drawn.edges, weights.double()).view(ROWS, len(WEIGHTS))
+
+
+def _estimates(rule: Rule, arrays: RuleArrays) -> bool:
+    """Return True if draws estimate coefficients of all edges, within `Temporal` of the allowed ones."""
+    if isinstance(rule, Temporal):
+        return rule.strategy is TemporalStrategy.SAMPLE and _estimates(rule.inner, arrays)
+    try:
+        rule.exact_weights(BUYS, arrays)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class WatchedFrontier(Frontier):
+    """A frontier, and the names of its fields that were read."""
+
+    read: set[str] = field(default_factory=set)
+
+    def __getattribute__(self, name: str) -> object:
+        """Note the name if it is a field beside the nodes."""
+        if name in ("until", "tree"):
+            super().__getattribute__("read").add(name)
+        return super().__getattribute__(name)
+
+
+@dataclass(frozen=True)
+class WatchedArrays:
+    """The arrays of a store, and the names of those that were read."""
+
+    inner: RuleArrays
+    read: set[tuple[NeedKind, EdgeType, str]] = field(default_factory=set)
+
+    @property
+    def edges(self) -> Mapping[EdgeType, Csc]:
+        """Edges by type."""
+        return self.inner.edges
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """Original ids of node types that were renumbered."""
+        return self.inner.original_ids
+
+    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
+        """Return a column of the edges."""
+        self.read.add((NeedKind.COLUMN, edge_type, name))
+        return self.inner.column(edge_type, name)
+
+    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
+        """Return running sums of weights."""
+        self.read.add((NeedKind.WEIGHT_SUMS, edge_type, column))
+        return self.inner.weight_sums(edge_type, column)
+
+    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
+        """Return times that ascend within rows."""
+        self.read.add((NeedKind.TIMES, edge_type, column))
+        return self.inner.times(edge_type, column)
+
+    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
+        """Return times as the graph stores them."""
+        self.read.add((NeedKind.TIMES, edge_type, column))
+        return self.inner.own_times(edge_type, column)
+
+    def source_ids(self, edge_type: EdgeType) -> Tensor:
+        """Return the original id of each edge's source."""
+        self.read.add((NeedKind.SOURCE_IDS, edge_type, ""))
+        return self.inner.source_ids(edge_type)
+
+    def vector(self, need: Need) -> Tensor | None:
+        """Return rows in which edges share a source, or the vector of a column."""
+        self.read.add((need.kind, need.edge_type, need.column))
+        return self.inner.vector(need)
+
 
 FEW = 6  # examples of promises that write folders or draw many rows
 LARGE = 800  # rows of a frontier that several threads share

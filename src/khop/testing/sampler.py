@@ -13,20 +13,14 @@ from torch import Tensor
 
 from khop.batch import Adjacency, Block, LossWeights, Sample
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.graph.rule import Hop
 from khop.graph.store import GraphStore, GraphStoreBase
-from khop.rules.rule import Hop
-from khop.sampling.sampler import Sampler, Seeds
+from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 from khop.testing import group_sampler
 from khop.testing.graphs import SHOP, PlainGraph, plain_graphs, plain_seeds, ring, seeds_of
-from khop.testing.promises import (
-    examples,
-    expect,
-    expect_equal,
-    expect_refusal,
-    promise,
-    unless_unsupported,
-)
+from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise, unless_unsupported
 
 KEY = DrawKey(11)
 KINDS = {"nodes", "links", "groups"}

@@ -18,20 +18,21 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from khop.arguments import instance_of, path_of
-from khop.models.names import in_order, plain_name, row_orders
+from khop.distributed.processes.group import Group
+from khop.models.layer import in_order, plain_name, row_orders
 from khop.models.node_embedding import NodeEmbedding, sharded_rows, shown
-from khop.runtime.group import Group
-from khop.training.checkpoint_files import (
+from khop.training.optimizer_settings import HasState
+from khop.training.replace_folder import (
     FILES,
     MODEL,
     OPTIMIZER,
     checked_state,
     damaged,
     encoded,
+    push_folder,
+    pushed_folders,
     read_files,
 )
-from khop.training.model_optimizer import HasState
-from khop.training.replace_folder import push_folder, pushed_folders
 from khop.training.run_log import Record
 
 _WAYS_TO_COMPUTE = ("fused", "foreach")  # settings of torch's optimizers for this device, not of the run

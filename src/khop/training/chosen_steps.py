@@ -7,11 +7,10 @@ from importlib import import_module
 
 from torch import nn
 
+from khop.distributed.processes.group import this_group
 from khop.errors import Unsupported
-from khop.runtime.group import this_group
-from khop.training.batch_loader import BatchLoader, StaticLoader
 from khop.training.settings import TrainerSettings
-from khop.training.steps import Steps
+from khop.training.steps import BatchLoader, StaticLoader, Steps
 from khop.training.tasks import Task
 
 

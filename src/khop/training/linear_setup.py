@@ -1,21 +1,31 @@
-"""Selection of one way to compute layers on all ranks of a machine; a resumed run keeps it."""
+"""Selection of one way to compute layers on all ranks of a machine; a resumed run keeps it.
+
+Precision of products of float32 matrices on a GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from khop.distributed.processes.group import Group
 from khop.kernels.linear_blocks import Blocks, Library
-from khop.kernels.linear_choice import CHOICES, SHAPES, LayerKind, LinearChoices, fixed_by
-from khop.kernels.linear_measure import Measured
-from khop.kernels.linear_record import blocks_of, values_of
+from khop.kernels.linear_choice import (
+    CHOICES,
+    SHAPES,
+    LayerKind,
+    LinearChoices,
+    Measured,
+    blocks_of,
+    fixed_by,
+    values_of,
+)
 from khop.models.layer import Layer
-from khop.runtime.group import Group
-from khop.training.settings import TrainerSettings
+from khop.training.settings import Precision, TrainerSettings
 
 # Digest of a kind of layers -> {"layers": dtype and shape, "blocks": way, "over_float32": ratio of times}.
 Recorded = Mapping[str, Any]
@@ -133,3 +143,18 @@ def _decoded(values: Tensor) -> Measured:
     if not library:
         return Measured(None, millionths / 1e6)
     return Measured(Blocks(get_args(Library)[library - 1], rows, bool(in_float32)), millionths / 1e6)
+
+
+@contextmanager
+def products(precision: Precision) -> Iterator[None]:
+    """Compute products in TF32 while the block runs, if the precision is "tf32", else as torch is set.
+
+    TF32 has the range of float32 and the 10 bits of float16; sums are float32.
+    """
+    before = torch.get_float32_matmul_precision()
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,15 +1,149 @@
-"""Metrics of node outputs; each is one number."""
+"""Metrics of node outputs; each is one number.
+
+Metrics of regression, over the known numbers of labels.
+
+Exact ranking metrics, with one well-defined value if scores are equal.
+
+Equal scores have no order. ROC AUC, MRR, Hits, Recall and NDCG are therefore expected values over random
+orders of equal scores. A scorer that gives the same score to everything scores as much as a random guess,
+never all or nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
+from khop.arguments import whole_number
 from khop.schema import NodeType
-from khop.training.ranking import LOOK_FOR_NAN, average_precision, binary_roc_auc, check_scores
+
+LOOK_FOR_NAN = "look for NaN in the model's weights and in the columns"
+
+
+def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
+    """Fraction of (positive, negative) pairs in the right order, ties count half: counted exactly."""
+    check_scores(scores, "roc-auc")
+    positive = positive.bool()
+    order = torch.unique(scores, return_inverse=True)[1]
+    levels = int(order.max()) + 1 if order.numel() else 0
+    positives = torch.bincount(order[positive], minlength=levels)
+    negatives = torch.bincount(order[~positive], minlength=levels)
+    pairs = int(positives.sum()) * int(negatives.sum())
+    if pairs == 0:
+        kind = "positive" if positive.any() else "negative"
+        raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, it needs both kinds")
+    # Halves are counted as integers: Python's division of two integers is correctly rounded.
+    halves = int((positives * (2 * negatives.cumsum(0) - negatives)).sum())
+    return halves / (2 * pairs)
+
+
+def average_precision(scores: Tensor, positive: Tensor) -> float:
+    """Area under the precision-recall curve, computed by steps.
+
+    It is the sum of the precision at each distinct score, weighted by the share of positives with that score.
+    Equal scores are one step, as in scikit-learn.
+    """
+    check_scores(scores, "average precision")
+    positive = positive.bool()
+    if not positive.any():
+        raise ValueError(f"average precision: none of {positive.numel()} labels is positive, it needs one")
+    level = torch.unique(-scores, return_inverse=True)[1]
+    found = torch.bincount(level, positive.double())
+    precision = found.cumsum(0) / torch.bincount(level).cumsum(0)
+    return float((precision * found).sum() / found.sum())
+
+
+@dataclass(frozen=True)
+class Places:
+    """Place of each positive among its negatives: from above + 1 to above + tied + 1, all equally likely."""
+
+    above: Tensor  # int64 (positives): negatives with a higher score
+    tied: Tensor  # int64 (positives): negatives with the same score
+
+    @classmethod
+    def of(cls, positives: Tensor, negatives: Tensor, given: Tensor | None = None) -> Places:
+        """Compute places from scores: (n) of the positives, (n, k) of each one's negatives.
+
+        `given`, bool (n, k), is False for entries that pad a row; None if all are negatives.
+        """
+        check_scores(positives, "ranking")
+        own = positives.unsqueeze(1)
+        above, tied = negatives > own, negatives == own
+        if given is not None:
+            above, tied, negatives = above & given, tied & given, negatives.masked_fill(~given, 0)
+        check_scores(negatives, "ranking")
+        return cls(above.sum(1), tied.sum(1))
+
+    def mean_reciprocal_rank(self) -> float:
+        """Mean of 1 / place."""
+        self._check_not_empty("mrr")
+        gains = 1 / torch.arange(1, self._last() + 1, dtype=torch.float64)
+        return float(self._expected(gains).mean())
+
+    def hits(self, k: int) -> float:
+        """Fraction of positives among the first k."""
+        self._check_not_empty(f"hits@{k}")
+        check_k(k)
+        return float(self.reached(k).mean())
+
+    def ndcg(self, k: int) -> float:
+        """Mean of 1 / log2(place + 1) for the first k places, 0 for later ones: NDCG of one positive each."""
+        self._check_not_empty(f"ndcg@{k}")
+        check_k(k)
+        return float(self.discounted_gains(k).mean())
+
+    def discounted_gains(self, k: int) -> Tensor:
+        """Return float64 (positives): 1 / log2(place + 1) for the first k places, 0 for later ones."""
+        return self._expected(discounts(min(k, self._last())))
+
+    def reached(self, k: int) -> Tensor:
+        """Return float64 (positives): the probability of a place among the first k."""
+        return self._expected(torch.ones(min(k, self._last()), dtype=torch.float64))
+
+    def _last(self) -> int:
+        """Return the last place of any positive, at least 1."""
+        return int((self.above + self.tied).max()) + 1 if self.above.numel() else 1
+
+    def _expected(self, gains: Tensor) -> Tensor:
+        """Mean gain of each positive: `gains` lists the gain of place 1, 2, ...; later places have none."""
+        total = torch.cat([gains.new_zeros(1), gains.cumsum(0)])
+        first, last = self.above, self.above + self.tied + 1
+        ends = [at.clamp(max=gains.numel()) for at in (first, last)]
+        mean = (total[ends[1]] - total[ends[0]]) / (self.tied + 1)
+        # A certain place gets exactly its gain, without the rounding error of a difference of sums.
+        certain = (self.tied == 0) & (first < gains.numel())
+        return torch.where(certain, gains[first.clamp(max=gains.numel() - 1)], mean)
+
+    def _check_not_empty(self, metric: str) -> None:
+        if self.above.numel() == 0:
+            raise ValueError(f"{metric}: there are no positives to rank; give it one or more")
+
+
+def discounts(k: int) -> Tensor:
+    """Return float64 (k): 1 / log2(place + 1) of the first k places."""
+    return 1 / torch.log2(torch.arange(2, k + 2, dtype=torch.float64))
+
+
+def check_scores(scores: Tensor, metric: str) -> None:
+    """Raise ValueError, naming the first score, if a score is NaN or infinite."""
+    wrong = ~scores.isfinite()
+    if wrong.any():
+        at = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{metric}: the score at {at} is {float(scores[tuple(at)])}, which has no place in an order; "
+            f"{LOOK_FOR_NAN}"
+        )
+
+
+def check_k(k: int) -> None:
+    """Raise ValueError unless k is at least 1."""
+    if whole_number("k", k) < 1:
+        raise ValueError(f"k {k}: must be at least 1")
+
 
 Metric = Callable[[Tensor, Tensor], float]
 Name = TypeVar("Name", bound=str)
@@ -99,3 +233,29 @@ def known_metric(name: str | None, known: Iterable[Name]) -> Name:
         if each == name:
             return each
     raise ValueError(f"metric {name!r}: must be one of {', '.join(names)}")
+
+
+RegressionMetric = Literal["rmse", "mae", "r2"]
+
+
+def rmse(outputs: Tensor, labels: Tensor) -> float:
+    """Square root of the mean squared error, in the unit of the labels; lower is better."""
+    return float((outputs.double() - labels.double()).square().nanmean().sqrt())
+
+
+def mae(outputs: Tensor, labels: Tensor) -> float:
+    """Mean absolute error, in the unit of the labels; lower is better."""
+    return float((outputs.double() - labels.double()).abs().nanmean())
+
+
+def r2(outputs: Tensor, labels: Tensor) -> float:
+    """Coefficient of determination: 1 minus the error over that of the mean; the mean over the columns."""
+    labels = labels.double()
+    residual = (outputs.double() - labels).square().nansum(0)
+    total = (labels - labels.nanmean(0)).square().nansum(0)
+    if bool((total == 0).any()):
+        raise ValueError("r2: all labels of a column are equal, it needs two different numbers")
+    return float((1 - residual / total).mean())
+
+
+REGRESSION_METRICS: Mapping[RegressionMetric, Metric] = {"rmse": rmse, "mae": mae, "r2": r2}

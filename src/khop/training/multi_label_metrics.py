@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from khop.training.metrics import Metric
-from khop.training.ranking import average_precision, binary_roc_auc
+from khop.training.metrics import Metric, average_precision, binary_roc_auc
 
 MultiLabelMetric = Literal["f1-micro", "f1-macro", "roc-auc", "average-precision"]
 UNKNOWN = -1  # entry of a label that is not known

@@ -1,16 +1,28 @@
-"""Choice of the optimizer of weights, and the limit of the gradient's norm."""
+"""Choice of the optimizer of weights, and the limit of the gradient's norm.
+
+Optimizer of a whole model: of its weights, and RowAdam for sparse and sharded embeddings.
+
+Optimizer of embedding rows: torch's SparseAdam with gradients of the rows that any rank has read.
+
+Schedules of the learning rate over the updates of a run.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
-from khop.arguments import mapping_of, real_number
+from khop.arguments import check_word, instance_of, mapping_of, real_number, whole_number
+from khop.distributed.processes.group import Group
+from khop.models.node_embedding import NodeEmbedding, gathered_from_all, sent_to_owners, summed
 
 _SET_ELSEWHERE = {
     "params": "khop gives the parameters",
@@ -106,3 +118,225 @@ def square_sum(gradients: Iterable[Tensor]) -> Tensor:
 
 def _values(gradients: Iterable[Tensor]) -> list[Tensor]:
     return [each.values() if each.is_sparse else each for each in gradients]
+
+
+class RowAdam(torch.optim.SparseAdam):
+    """SparseAdam over a model's `khop.models.NodeEmbedding`, used next to another optimizer.
+
+    A row that no rank has read since the last step stays unchanged, and so do its moments. A step first
+    exchanges gradients and is therefore collective: every rank must call it, even if its batch has read no
+    rows.
+    """
+
+    def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
+        instance_of("model", model, nn.Module, "must be a torch.nn.Module")
+        self._tables = [module for module in model.modules() if isinstance(module, NodeEmbedding)]
+        if not self._tables:
+            raise ValueError(
+                "the model has no khop.models.NodeEmbedding: add one, or give "
+                'a khop model embedding_update="sparse"; or leave RowAdam out'
+            )
+        self._is_exchanged = False
+        super().__init__([table.weight for table in self._tables], lr=lr)
+
+    def exchange(self) -> None:
+        """Average the gradients over the ranks: the first half of a step, for separate use. Collective."""
+        for table in self._tables:
+            table.weight.grad = _averaged(table)
+        self._is_exchanged = True
+
+    def gradients(self) -> list[tuple[Tensor, Literal["whole", "sharded"]]]:
+        """Return the exchanged gradients: of whole tables, or of the rows that this rank holds."""
+        return [
+            (table.weight.grad, "sharded" if table.is_sharded else "whole")
+            for table in self._tables
+            if table.weight.grad is not None
+        ]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401
+        """Exchange gradients, unless that is done, and update the rows that were read."""
+        if not self._is_exchanged:
+            self.exchange()
+        self._is_exchanged = False
+        return super().step(closure)  # type: ignore[no-untyped-call]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Discard gradients that no step has used."""
+        for table in self._tables:
+            table.take_gradients()
+            table.weight.grad = None
+        self._is_exchanged = False
+
+
+def _averaged(table: NodeEmbedding) -> Tensor:
+    """Return the gradient of this rank's rows, averaged over the ranks, in the shape of `table.weight`.
+
+    Gradients are added in the order of the ranks, so every rank that holds a row gets the same bits.
+    """
+    ids, gradients = table.take_gradients()
+    group = table.group()
+    if group.world_size > 1:
+        if table.is_sharded:
+            ids, gradients = sent_to_owners(group, table.bounds, ids, gradients)
+        else:
+            ids, gradients = gathered_from_all(group, ids, gradients)
+        ids, gradients = summed(ids, gradients / group.world_size)
+    held = (ids - table.first).unsqueeze(0)
+    shape = table.weight.shape
+    return torch.sparse_coo_tensor(held, gradients, shape, is_coalesced=True, check_invariants=False)
+
+
+class HasState(Protocol):
+    """An optimizer with a state that a checkpoint can hold; torch's optimizers implement it."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameter groups: parameters under "params", and their settings."""
+        ...
+
+    @property
+    def state(self) -> Mapping[Tensor, Mapping[str, Any]]:
+        """State such as moments, by parameter."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load state and groups; parameters are numbered in the order of the groups."""
+        ...
+
+
+class ModelOptimizer:
+    """An optimizer of parameters, and RowAdam for `NodeEmbedding`; one step updates both.
+
+    Weight decay applies to parameters only: it would change embedding rows that no batch reads.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        learning_rate: float,
+        weight_decay: float,
+        settings: OptimizerSettings = ADAM,
+    ) -> None:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        weights = settings.over(parameters, learning_rate, weight_decay)
+        has_rows = any(isinstance(module, NodeEmbedding) for module in model.modules())
+        self._rows = RowAdam(model, learning_rate) if has_rows else None
+        self.parts = (weights,) if self._rows is None else (weights, self._rows)
+        self._parameters, self._clip_norm = parameters, settings.clip_norm
+
+    def zero_grad(self) -> None:
+        """Reset all gradients."""
+        for part in self.parts:
+            part.zero_grad()
+
+    def exchange(self) -> None:
+        """Average the gradients of `NodeEmbedding` over the ranks. Collective if the model has any."""
+        if self._rows is not None:
+            self._rows.exchange()
+
+    def clip(self, group: Group) -> None:
+        """Scale the exchanged gradients to the limit of their norm, if there is one. Collective then."""
+        if self._clip_norm is None:
+            return
+        whole = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        rows = [] if self._rows is None else self._rows.gradients()
+        sharded = [gradient for gradient, place in rows if place == "sharded"]
+        whole += [gradient for gradient, place in rows if place == "whole"]
+        squares = [square_sum(whole)] if whole else []
+        if sharded:
+            squares.append(group.gather(square_sum(sharded)).sum())
+        if squares:
+            clip_gradients([*whole, *sharded], torch.stack(squares).sum(), self._clip_norm)
+
+    def step(self) -> None:
+        """Update parameters and rows, after gradients are exchanged."""
+        for part in self.parts:
+            part.step()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameter groups of the weights, then the group of RowAdam."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    @property
+    def state(self) -> Mapping[Tensor, Mapping[str, Any]]:
+        """State by parameter, and by the weight of each `NodeEmbedding`."""
+        return {parameter: state for part in self.parts for parameter, state in part.state.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load state and groups; parameters are numbered in the order of `param_groups`."""
+        groups, start = list(state_dict["param_groups"]), 0
+        for part in self.parts:
+            own, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
+            count = sum(len(group["params"]) for group in own)
+            numbers = {start + number: number for number in range(count)}
+            state = {numbers[n]: of for n, of in state_dict["state"].items() if n in numbers}
+            renumbered = [group | {"params": [numbers[n] for n in group["params"]]} for group in own]
+            part.load_state_dict({"state": state, "param_groups": renumbered})
+            start += count
+
+
+Course = Literal["constant", "linear", "cosine"]
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """Reduction of the learning rate while the score on `val` does not improve."""
+
+    factor: float = 0.5  # multiplies the learning rate
+    patience: int = 2  # evaluations without improvement, since the best one or the last reduction
+
+    def __post_init__(self) -> None:
+        if not 0 < real_number("factor", self.factor) < 1:
+            raise ValueError(f"factor {self.factor}: must be above 0 and below 1")
+        whole_number("patience", self.patience, 1)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate with `warmup` linear warm-up updates, then constant or decaying to 0 at the end.
+
+    A plateau reduces it further.
+    """
+
+    course: Course = "constant"
+    warmup: int = 0  # updates
+    plateau: Plateau | None = None
+
+    def __post_init__(self) -> None:
+        check_word("course", self.course, Course)
+        if whole_number("warmup", self.warmup) < 0:
+            raise ValueError(f"warmup {self.warmup}: must be 0 or more updates")
+        if self.plateau is not None:
+            instance_of("plateau", self.plateau, Plateau, "must be a khop.Plateau, or None")
+
+    def factor(self, updates: int, update: int) -> float:
+        """Return the factor of the learning rate in update 0, 1, ... of a run of `updates` updates."""
+        if update < self.warmup:
+            return (update + 1) / (self.warmup + 1)
+        if self.course == "constant":
+            return 1.0
+        done = min((update - self.warmup) / max(updates - self.warmup, 1), 1.0)
+        return 1.0 - done if self.course == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def over(
+        self, optimizer: torch.optim.Optimizer, updates: int, scale: Callable[[], float] = lambda: 1.0
+    ) -> LambdaLR:
+        """Return torch's scheduler for the optimizer's learning rate; call its step once per update.
+
+        `scale` returns the factor of the plateau so far.
+        """
+        return LambdaLR(optimizer, partial(self._scaled, updates, scale))
+
+    def _scaled(self, updates: int, scale: Callable[[], float], update: int) -> float:
+        return self.factor(updates, update) * scale()
+
+
+def set_next(scheduler: LambdaLR) -> None:
+    """Set the learning rate of the next update again, after the factor of the plateau has changed."""
+    rates = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    for group, base, factor in rates:
+        group["lr"] = base * factor(scheduler.last_epoch)
+
+
+CONSTANT = Schedule()

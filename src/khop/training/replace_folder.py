@@ -1,12 +1,20 @@
-"""Atomic replacement of a folder of files, safe if the process or the machine dies at any moment."""
+"""Atomic replacement of a folder of files, safe if the process or the machine dies at any moment.
+
+Files of a checkpoint folder, written with digests and verified before their content is used.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import khop
 from khop.graph.atomic import flush_entries
 
 
@@ -106,3 +114,103 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+FORMAT = 2
+FILES = MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+TENSORS = (MODEL, OPTIMIZER)
+# state.json begins with this text. The digest covers all its bytes, with zeros in the place of the digest.
+_HEAD = '{\n "format": %d,\n "digest": "%s"'
+_SIGNED = re.compile(rb'\{\n "format": 2,\n "digest": "([0-9a-f]{64})"')
+_UNSIGNED = "0" * 64
+_KINDS = {
+    "format": int, "digest": str, "khop": str, "files": dict,
+    "training": dict, "groups": list, "records": list,
+}  # fmt: skip
+
+
+def encoded(tensors: Mapping[str, bytes], state: Mapping[str, object]) -> dict[str, bytes]:
+    """Encode a checkpoint as files by name: the tensor files, and state.json with digests of all files."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in tensors.items()}
+    rest = json.dumps({"khop": khop.__version__, "files": digests, **state}, indent=1)
+    body = "," + rest.removeprefix("{") + "\n"
+    digest = hashlib.sha256((_HEAD % (FORMAT, _UNSIGNED) + body).encode()).hexdigest()
+    return {**tensors, STATE: (_HEAD % (FORMAT, digest) + body).encode()}
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a checkpoint without checks; ValueError names a missing or unreadable file."""
+    there = existing_folder(folder)
+    if not there.is_dir():
+        raise ValueError(f"{folder}: no checkpoint there; train first, or name another run folder")
+    return {name: _read(there / name) for name in FILES}
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read state.json of a checkpoint alone; ValueError if it is missing or damaged."""
+    return _state(folder / STATE, _read(existing_folder(folder) / STATE))
+
+
+def checked_state(folder: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Check every byte of the files and return the content of state.json.
+
+    ValueError names the damaged file in `folder`, or the format that this khop cannot read.
+    """
+    state = _state(folder / STATE, files[STATE])
+    for name in TENSORS:
+        if state["files"].get(name) != hashlib.sha256(files[name]).hexdigest():
+            raise damaged(folder / name)
+    return state
+
+
+def damaged(path: Path) -> ValueError:
+    """Error for a file with content that differs from the content that was written."""
+    return ValueError(f"{path}: cut short or damaged; use another checkpoint, or train again")
+
+
+def _state(path: Path, content: bytes) -> dict[str, Any]:
+    signed = _SIGNED.match(content)
+    if signed is not None:
+        start, end = signed.span(1)
+        unsigned = content[:start] + _UNSIGNED.encode() + content[end:]
+        if hashlib.sha256(unsigned).hexdigest().encode() != signed[1]:
+            raise damaged(path)
+    try:
+        state = json.loads(content)
+    except (ValueError, RecursionError) as error:  # no JSON, or no UTF-8
+        raise damaged(path) from error
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
+        raise damaged(path)
+    if state["format"] != FORMAT:
+        reason = f"format {state['format']}, this khop reads format {FORMAT}; use the khop that wrote it"
+        raise ValueError(f"{path}: {reason}")
+    if signed is None or not _is_whole(state):
+        raise damaged(path)
+    return state
+
+
+def _is_whole(state: Mapping[str, Any]) -> bool:
+    """Return True if state.json has all entries and no others."""
+    return (
+        state.keys() == _KINDS.keys()
+        and all(isinstance(state[name], kind) for name, kind in _KINDS.items())
+        and all(_is_group(group) for group in state["groups"])
+        and all(isinstance(record, dict) for record in state["records"])
+    )
+
+
+def _is_group(group: object) -> bool:
+    match group:
+        case {"params": [*names]}:
+            return all(isinstance(name, str) for name in names)
+    return False
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError(f"{path}: missing from the checkpoint; use another checkpoint, or train again")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = f"{path}: can not be read ({error.strerror}); use another checkpoint, or train again"
+        raise ValueError(reason) from error

@@ -1,23 +1,146 @@
-"""Logs and checkpoints of a run that one or several ranks train."""
+"""Logs and checkpoints of a run that one or several ranks train.
+
+Output of a training run: two logs, and checkpoints written in a background thread.
+
+Log of a run's updates; their losses may be on their way from the device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from khop.distributed.processes.group import Group
+from khop.loading.device.streams import Event, Streams
 from khop.models.node_embedding import sharded_rows
-from khop.runtime.group import Group
+from khop.training import traffic
 from khop.training.checkpoint import Checkpoint, Snapshot, shared_checkpoint
-from khop.training.checkpoint_writer import LAST, CheckpointWriter
-from khop.training.finite import check_weights
-from khop.training.model_optimizer import ModelOptimizer
-from khop.training.run_log import Record
+from khop.training.optimizer_settings import ModelOptimizer
+from khop.training.replace_folder import make_youngest
+from khop.training.run_log import Record, RunLog
 from khop.training.settings import CheckpointPolicy
-from khop.training.trainer_state import TrainerState
+from khop.training.step_clock import GatheredStep, Observer
+from khop.training.trainer_state import TrainerState, check_loss, check_weights
+
+BEST, LAST = "best", "last"
+FLUSH_S = 2.0  # longest time that lines of steps stay in memory
+
+
+class CheckpointWriter:
+    """Writer of a run's logs and checkpoints.
+
+    A thread writes the checkpoints, one at a time. If a write fails, the writer reports it to `warn` and
+    tries again with the next checkpoint. `close` raises if data are still unwritten then.
+    """
+
+    def __init__(self, out: Path, policy: CheckpointPolicy, warn: Callable[[str], None]) -> None:
+        self.epochs = RunLog(out / "metrics.jsonl")
+        self.steps = RunLog(out / "steps.jsonl")
+        self.folder = out / "checkpoints"
+        self._policy = policy
+        self._warn = warn
+        self._unwritten: dict[str, Snapshot] = {}
+        self._writer: threading.Thread | None = None
+        self._problem: OSError | None = None
+        self._steps_since = 0
+        self._saved_at = self._flushed_at = time.monotonic()
+
+    def log_step(self, record: Record) -> None:
+        """Add a line to steps.jsonl; it reaches the disk with the next flush."""
+        self.steps.hold(record)
+        self._steps_since += 1
+        if time.monotonic() - self._flushed_at > FLUSH_S:
+            self._flush()
+
+    def log_epoch(self, record: Record) -> None:
+        """Add a line to metrics.jsonl, and flush both logs."""
+        self.epochs.hold(record)
+        self._flush()
+
+    def is_due(self) -> bool:
+        """Return True if a checkpoint within the epoch is due and the previous one is written."""
+        policy = self._policy
+        by_steps = policy.steps is not None and self._steps_since >= policy.steps
+        elapsed = time.monotonic() - self._saved_at
+        by_clock = policy.minutes is not None and elapsed >= 60 * policy.minutes
+        is_writing = self._writer is not None and self._writer.is_alive()
+        return (by_steps or by_clock) and not is_writing
+
+    def save(self, snapshots: dict[str, Snapshot]) -> None:
+        """Write checkpoints by name in the background, after earlier checkpoints and after the logs."""
+        self._wait()
+        self._unwritten.update(snapshots)
+        self._steps_since, self._saved_at = 0, time.monotonic()
+        # Flush the logs first: resume drops surplus lines, but cannot recreate missing ones.
+        if self._flush():
+            self._writer = threading.Thread(target=self._write, name="khop-checkpoint")
+            self._writer.start()
+
+    def close(self) -> None:
+        """Write all remaining data to disk; OSError if the disk still does not accept it."""
+        self._wait()
+        self.epochs.flush()
+        self.steps.flush()
+        if self._unwritten:
+            self._write()
+        if self._problem is not None:
+            raise self._problem
+
+    def begin(self, records: Sequence[Record], updates: int, steps: int, source: Path | None) -> None:
+        """Set the logs to the state of a run after `updates` updates, with `steps` updates per epoch.
+
+        `source` is the checkpoint from which the run resumes. Newer checkpoints are damaged; they are moved
+        aside.
+        """
+        self.epochs.path.parent.mkdir(parents=True, exist_ok=True)
+        if source is not None:
+            make_youngest(self.folder / LAST, source)
+        if absent := self.epochs.replace(records):
+            self._warn(f"{self.epochs.path}: {absent} lines were damaged or lost; the checkpoint has them")
+        if absent := self.steps.keep(updates, steps):
+            self._warn(f"{self.steps.path}: {absent} of {updates} lines are damaged or lost, and left out")
+
+    def _write(self) -> None:
+        self._problem = None
+        for name, snapshot in list(self._unwritten.items()):
+            try:
+                if name == LAST:
+                    snapshot.write(self.folder / LAST, self._policy.keep)
+                else:
+                    place = name.removeprefix(BEST).removeprefix("-")
+                    snapshot.write(self.folder / BEST, self._policy.best, int(place or 0))
+                del self._unwritten[name]
+            except OSError as error:
+                self._problem = error
+
+    def _wait(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+            if self._problem is not None:
+                self._warn(f"{_sentence(self._problem)}; the run continues")
+
+    def _flush(self) -> bool:
+        """Flush the logs to disk; return True on success."""
+        self._flushed_at = time.monotonic()
+        try:
+            self.epochs.flush()
+            self.steps.flush()
+        except OSError as error:
+            self._warn(f"{_sentence(error)}; the run continues")
+            return False
+        return True
+
+
+def _sentence(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}"
 
 
 class RunOutput:
@@ -85,3 +208,87 @@ class RunOutput:
         """Write all remaining data; OSError if the disk does not accept it."""
         if self.writer is not None:
             self.writer.close()
+
+
+@dataclass(frozen=True)
+class DeviceLoss:
+    """Loss of an update that a device computes."""
+
+    sums: Tensor  # float64 (ranks), or () over the seeds of all ranks; the current stream writes it
+    streams: Streams
+    behind: int  # updates after which the device has computed it
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An update with a loss that is not known yet."""
+
+    epoch: int
+    step: int
+    gathered: GatheredStep  # without losses
+    sums: Tensor  # float64 (ranks) or (1), in host memory once the device has passed the event
+    copied: Event
+
+
+class StepLog:
+    """Writes a line for each update, and adds its loss to the state.
+
+    Losses of a device are read some updates later, when the device has computed them long since. Until then
+    the sum in the state lacks them: `settled` reads all. If an observer raises, the loss that it was given is
+    added to the state that is settled next.
+    """
+
+    def __init__(self, writer: CheckpointWriter | None, observer: Observer, checkpoint: Path) -> None:
+        self._writer, self._observer = writer, observer
+        self._checkpoint = checkpoint  # named in errors
+        self._pending: deque[_Entry] = deque()
+        self._free: list[Tensor] = []
+        self._unadded: list[float] = []  # sums of losses that are logged, in order
+
+    def add(self, state: TrainerState, step: GatheredStep, loss: DeviceLoss | None = None) -> TrainerState:
+        """Log the update that ended before `state`; return the state with the losses that are known now.
+
+        Without `loss` it is the one that the ranks have exchanged. Else its copy to the host is issued.
+        """
+        position = (state.epoch, state.step - 1)
+        if loss is None:
+            self._log(*position, step)
+            return self._added(state)
+        streams, sums = loss.streams, loss.sums.view(-1)
+        has_room = self._free and self._free[-1].shape == sums.shape
+        on_host = self._free.pop() if has_room else streams.pinned(sums.new_zeros(sums.shape, device="cpu"))
+        on_host.copy_(sums, non_blocking=True)
+        copied = streams.record(streams.current())
+        self._pending.append(_Entry(*position, step, on_host, copied))
+        return self._read(state, loss.behind)
+
+    def settled(self, state: TrainerState) -> TrainerState:
+        """Return the state with the losses of all updates. It waits for them."""
+        return self._read(state, 0)
+
+    def _read(self, state: TrainerState, behind: int) -> TrainerState:
+        while len(self._pending) > behind:
+            entry = self._pending.popleft()
+            if not entry.copied.query():
+                entry.copied.synchronize()
+            gathered = entry.gathered.with_losses(entry.sums)
+            self._free.append(entry.sums)
+            check_loss(gathered.loss_sum, entry.epoch, entry.step, self._checkpoint)
+            self._log(entry.epoch, entry.step, gathered)
+        return self._added(state)
+
+    def _log(self, epoch: int, step: int, gathered: GatheredStep) -> None:
+        loss_sum, seeds = gathered.loss_sum, gathered.seeds
+        self._unadded.append(loss_sum)
+        loss = loss_sum / max(seeds, 1)
+        if self._writer is not None:
+            counts = traffic.step_record(gathered.seconds, gathered.traffic)
+            self._writer.log_step({"epoch": epoch, "step": step, "loss": loss, "seeds": seeds, **counts})
+        self._observer.stepped(epoch, step, loss)
+
+    def _added(self, state: TrainerState) -> TrainerState:
+        """Return the state with the losses that are logged."""
+        unadded, self._unadded = self._unadded, []
+        for loss_sum in unadded:
+            state = replace(state, loss_sum=state.loss_sum + loss_sum)
+        return state

@@ -10,9 +10,8 @@ from typing import Literal
 import torch
 
 from khop.arguments import check_word, instance_of, real_number, seed_number, whole_number
-from khop.loading.transfer import device_of
-from khop.training.optimizer_settings import ADAM, OptimizerSettings
-from khop.training.schedule import CONSTANT, Schedule
+from khop.loading.device.transfer import device_of
+from khop.training.optimizer_settings import ADAM, CONSTANT, OptimizerSettings, Schedule
 
 Precision = Literal["float32", "tf32", "float64", "bfloat16"]
 Launches = Literal["single", "recorded"]

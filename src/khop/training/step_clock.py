@@ -1,12 +1,24 @@
-"""Time measurement of a rank: every moment between two updates belongs to a stage."""
+"""Time measurement of a rank: every moment between two updates belongs to a stage.
+
+Values of one update that all ranks exchange: loss, seeds, signals, times and traffic.
+
+Observers of a training run, such as a progress bar, a log or a test.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
+import torch
+from torch import Tensor
+
+from khop.arguments import instance_of
 from khop.batch import Batch, Span
+from khop.distributed.processes.group import Group
+from khop.training import traffic
 
 BESIDE = ("sampling", "gathering")  # in other threads, in parallel to training
 WITHIN = ("waiting", "moving", "computing", "communicating", "saving")  # in the thread that trains
@@ -84,3 +96,155 @@ def seconds_by_stage(spans: Iterable[Span]) -> dict[str, float]:
     for span in spans:
         seconds[span.stage] += span.seconds
     return seconds
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """Values of one rank."""
+
+    loss_sum: float
+    seeds: int
+    signal_number: int  # of the signal that the rank has recorded, or 0
+    ready_at: float  # moment at which its gradients were ready, by the clock of rank 0
+
+    def gathered(
+        self, group: Group, seconds: Mapping[str, float], counts: Mapping[str, float]
+    ) -> GatheredStep:
+        """Exchange the values, with the seconds by stage and the counts of a batch's traffic. Collective."""
+        own = [self.loss_sum, self.seeds, self.signal_number, self.ready_at, *seconds.values()]
+        values = torch.tensor([*own, *traffic.values_of(counts)], dtype=torch.float64)
+        return GatheredStep(group.gather(values), counts)
+
+
+@dataclass(frozen=True)
+class GatheredStep:
+    """Values of all ranks, equal on all of them."""
+
+    values: Tensor  # float64 (ranks, 4 + stages + counts): the fields of RankStep, seconds, counts
+    counts: Mapping[str, float]  # traffic of this rank's batch; all ranks count the same names
+
+    def with_losses(self, sums: Tensor) -> GatheredStep:
+        """Return the same step with the losses of the ranks: float64 (ranks), or (1) of all together."""
+        values = self.values.clone()
+        values[: sums.numel(), 0] = sums
+        return replace(self, values=values)
+
+    @property
+    def loss_sum(self) -> float:
+        """Sum of the losses over all ranks."""
+        return float(self.values[:, 0].sum())
+
+    @property
+    def seeds(self) -> int:
+        """Number of losses over all ranks."""
+        return int(self.values[:, 1].sum())
+
+    @property
+    def signal_number(self) -> int:
+        """Number of the signal that a rank has recorded, or 0."""
+        return int(self.values[:, 2].max())
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """Seconds of each rank by stage, and its delay behind the first rank at the gradient exchange."""
+        columns = (self.values[:, 3] - self.values[:, 3].min(), *self.values[:, 4 : 4 + len(STAGES)].T)
+        return {
+            name: [round(s, 6) for s in of_ranks.tolist()]
+            for name, of_ranks in zip((LATE, *STAGES), columns, strict=True)
+        }
+
+    @property
+    def traffic(self) -> dict[str, list[float]]:
+        """Counts of each rank by name."""
+        return traffic.of_ranks(self.counts, self.values[:, 4 + len(STAGES) :])
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Receives every event of a training run, in the thread that trains."""
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Handle the start of training: `epochs` epochs of `steps` steps each."""
+        ...
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Handle the end of an update; the loss is the mean over its seeds."""
+        ...
+
+    def timed(self, step: TimedStep) -> None:
+        """Handle the time spans of this rank in the update that has ended."""
+        ...
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Handle progress of the evaluation."""
+        ...
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Handle the end of an epoch; `record` is the line just written to metrics.jsonl."""
+        ...
+
+    def warned(self, sentence: str) -> None:
+        """Handle a problem that does not end the run, such as a checkpoint that could not be written."""
+        ...
+
+
+class Unwatched:
+    """An observer that does nothing."""
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Do nothing."""
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Do nothing."""
+
+    def timed(self, step: TimedStep) -> None:
+        """Do nothing."""
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Do nothing."""
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+    def warned(self, sentence: str) -> None:
+        """Do nothing."""
+
+
+class Several:
+    """An observer that forwards every event to other observers, in order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        remedy = "must be observers, such as instances of subclasses of khop.Unwatched"
+        for observer in observers:
+            instance_of("observers", observer, Observer, remedy)
+        self.observers = observers
+
+    def started(self, epochs: int, steps: int) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.started(epochs, steps)
+
+    def stepped(self, epoch: int, step: int, loss: float) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.stepped(epoch, step, loss)
+
+    def timed(self, step: TimedStep) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.timed(step)
+
+    def evaluating(self, done: int, total: int) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.evaluating(done, total)
+
+    def epoch_ended(self, record: Mapping[str, object]) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.epoch_ended(record)
+
+    def warned(self, sentence: str) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.warned(sentence)

@@ -1,21 +1,376 @@
-"""Training tasks: their labels, loss per seed and score."""
+"""Training tasks: their labels, loss per seed and score.
+
+Regression: predict one or several numbers per node.
+
+Multi-label classification: predict any number of labels per node.
+
+Losses of node classification: cross-entropy and focal loss, with class weights and label smoothing.
+
+Baselines: scores of predictions that need no graph, to compare with the scores of a model.
+
+Numbers of a task as tensors on a device, copied there once.
+
+Label propagation: labels of training nodes averaged over neighbors, as a baseline without a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from khop.arguments import instance_of
+from khop.arguments import check_word, instance_of, real_number, whole_number
 from khop.batch import Batch
 from khop.kernels.choice import Engine, engine
+from khop.kernels.segment import segment_sum
 from khop.schema import NodeType, Schema
-from khop.training.baselines import Constant, constant_of
-from khop.training.class_loss import CROSS_ENTROPY, ClassLoss
-from khop.training.metrics import METRICS, NodeMetric, check_outputs, known_metric
+from khop.training.metrics import (
+    METRICS,
+    REGRESSION_METRICS,
+    NodeMetric,
+    RegressionMetric,
+    check_outputs,
+    known_metric,
+)
+from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, MultiLabelMetric, entries_of
+
+ConstantName = Literal["majority", "mean"]
+POPULARITY, OWN_FEATURES, LABEL_PROPAGATION = "popularity", "own-features", "label-propagation"
+BASELINES = (*get_args(ConstantName), POPULARITY, OWN_FEATURES, LABEL_PROPAGATION)
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A prediction that is the same for every node."""
+
+    name: ConstantName
+    output: Tensor  # (outputs), as a model gives it for one node
+
+    def __post_init__(self) -> None:
+        check_word("name", self.name, ConstantName)
+        instance_of("output", self.output, Tensor, "give a tensor (outputs)")
+
+    @classmethod
+    def majority(cls, labels: Tensor, classes: int) -> Constant | None:
+        """Return the most frequent class of `labels`, int (n); the lowest class wins a tie.
+
+        Labels outside 0 to `classes` - 1 are unknown and do not count. None if no label is known.
+        """
+        _check_labels(labels)
+        known = labels[(labels >= 0) & (labels < whole_number("classes", classes, 1))].long()
+        if known.numel() == 0:
+            return None
+        output = torch.zeros(classes)
+        output[torch.bincount(known, minlength=classes).argmax()] = 1
+        return cls("majority", output)
+
+    @classmethod
+    def majorities(cls, entries: Tensor) -> Constant | None:
+        """Return the labels that more than half of the known entries have: 1 for them, -1 for the others.
+
+        `entries` are int (n, labels): 1 has the label, 0 has it not, negative numbers are unknown. None if no
+        entry is known.
+        """
+        _check_labels(entries)
+        known = entries >= 0
+        if not bool(known.any()):
+            return None
+        is_majority = 2 * (entries > 0).sum(0) > known.sum(0)
+        return cls("majority", is_majority.float() * 2 - 1)
+
+    @classmethod
+    def mean(cls, labels: Tensor) -> Constant | None:
+        """Return the mean of `labels`, float (n) or (n, outputs), without NaN. None if no label is known."""
+        _check_labels(labels)
+        rows = labels.double().flatten(1) if labels.dim() > 1 else labels.double().unsqueeze(1)
+        known = rows[~rows.isnan().any(1)]
+        return cls("mean", known.mean(0)) if known.numel() else None
+
+
+@runtime_checkable
+class HasConstant(Protocol):
+    """An objective over nodes with a constant prediction as its baseline: `NodeClassification`, or yours."""
+
+    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
+        """Return the best constant prediction for the labels of training; None if it has none.
+
+        `outputs` is the number of values per node that the model gives.
+        """
+        ...
+
+
+def constant_of(objective: object, labels: Tensor, outputs: int) -> Constant | None:
+    """Return the constant prediction of an objective; None if it states none."""
+    return objective.constant(labels, outputs) if isinstance(objective, HasConstant) else None
+
+
+def _check_labels(labels: Tensor) -> None:
+    instance_of("labels", labels, Tensor, "give a tensor with one row per node")
+    if labels.dim() == 0:
+        raise ValueError("labels: has no rows; give a tensor with one row per node")
+
+
+@dataclass(frozen=True)
+class MultiLabelClassification:
+    """Task: predict for nodes of one type which labels they have, by the binary cross-entropy of each label.
+
+    An output above 0 predicts the label. Unknown entries are skipped: a seed's loss is the mean over its
+    known entries, and 0 if there are none.
+    """
+
+    node_type: NodeType
+    label: str  # column (nodes, labels) of 1 and 0; unknown: negative numbers, NaN, 255 of uint8
+    metric: MultiLabelMetric = "f1-micro"
+
+    def __post_init__(self) -> None:
+        known_metric(self.metric, MULTI_LABEL_METRICS)
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names that `score` takes."""
+        return tuple(MULTI_LABEL_METRICS)
+
+    def losses(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return (seeds): the mean cross-entropy over the known entries of each seed."""
+        rows = output.to(torch.promote_types(output.dtype, torch.float32))
+        entries = self._entries(batch.seed_column(self.label, self.node_type), rows)
+        known = entries != UNKNOWN
+        targets = (entries == 1).to(rows.dtype)
+        losses = F.binary_cross_entropy_with_logits(rows, targets, reduction="none")
+        return (losses * known).sum(1) / known.sum(1).clamp(min=1)
+
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
+        """Compute a metric, by default the task's, over the known entries.
+
+        ValueError names a node with a NaN output, and if no entry is known.
+        """
+        name = known_metric(metric or self.metric, MULTI_LABEL_METRICS)
+        check_outputs(output, nodes, self.node_type, name)
+        entries = self._entries(labels, output)
+        if bool((entries == UNKNOWN).all()):
+            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, it needs one")
+        return MULTI_LABEL_METRICS[name](output, entries)
+
+    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
+        """Return the labels that most nodes with a known entry have; None if no entry is known."""
+        return Constant.majorities(entries_of(labels))
+
+    def _entries(self, labels: Tensor, output: Tensor) -> Tensor:
+        if labels.shape != output.shape:
+            raise ValueError(
+                f"{self.label} of {self.node_type!r} is of shape {tuple(labels.shape)}, the model's output "
+                f"of {tuple(output.shape)}: give the model one output per label"
+            )
+        return entries_of(labels)
+
+
+_KEPT = 64  # tensors: a process has a few tasks
+
+
+@lru_cache(maxsize=_KEPT)
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return some numbers as a shared tensor (values); do not change it.
+
+    The first call copies them to the device and waits. Later calls return the same tensor: recorded steps can
+    read it, and no step waits.
+    """
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+RegressionLoss = Literal["mse", "mae"]
+
+
+@dataclass(frozen=True)
+class LabelScale:
+    """Mean and standard deviation of each number of a label; (0, 1) leaves labels as they are."""
+
+    mean: tuple[float, ...] = (0.0,)
+    deviation: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if not self.mean or len(self.mean) != len(self.deviation) or not min(self.deviation) > 0:
+            raise ValueError(
+                f"scale with mean {self.mean} and deviation {self.deviation}: give as many of both, and "
+                "deviations above 0"
+            )
+
+    @classmethod
+    def of(cls, labels: Tensor) -> LabelScale:
+        """Compute the scale of labels (n) or (n, numbers) in float64; NaN is left out.
+
+        Sums follow the order of the rows, so the result does not depend on threads or partitions. A number
+        that is constant has deviation 1.
+        """
+        instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
+        rows = labels.detach().cpu().double().reshape(labels.shape[0], -1).numpy()
+        known = [column[~np.isnan(column)] for column in rows.T]
+        if not all(column.size for column in known):
+            raise ValueError("labels: none is known, a scale needs one or more of each number")
+        mean = tuple(float(column.mean()) for column in known)
+        return cls(mean, tuple(float(column.std()) or 1.0 for column in known))
+
+
+UNSCALED = LabelScale()
+
+
+@dataclass(frozen=True)
+class NodeRegression:
+    """Task: predict the numbers of a label for nodes of one type, by squared ("mse") or absolute error.
+
+    Outputs are in the unit of the label. The loss divides errors by the deviation of `scale`; let the model
+    multiply by it too (`rescale`). Unknown numbers, NaN, are skipped: a seed's loss is the mean over its
+    known numbers, and 0 if there are none.
+    """
+
+    node_type: NodeType
+    label: str  # column of numbers, (nodes) or (nodes, numbers); NaN means unknown
+    loss: RegressionLoss = "mse"
+    metric: RegressionMetric = "rmse"
+    scale: LabelScale = LabelScale()
+
+    def __post_init__(self) -> None:
+        check_word("loss", self.loss, RegressionLoss)
+        known_metric(self.metric, REGRESSION_METRICS)
+        instance_of(
+            "scale", self.scale, LabelScale, "must be a khop.LabelScale, as khop.LabelScale.of(labels)"
+        )
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names that `score` takes."""
+        return tuple(REGRESSION_METRICS)
+
+    def losses(self, output: Tensor, batch: Batch) -> Tensor:
+        """Return (seeds): the error of each seed in units of the deviation."""
+        labels = batch.seed_column(self.label, self.node_type)
+        return number_losses(output, labels, self.loss, self.scale, self._column)
+
+    def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
+        """Compute a metric, by default the task's, over the nodes with known labels.
+
+        ValueError names a node with a NaN output, and if no label is known.
+        """
+        name = known_metric(metric or self.metric, REGRESSION_METRICS)
+        check_outputs(output, nodes, self.node_type, name)
+        rows = number_rows(labels, output, self._column).double()
+        if bool(rows.isnan().all()):
+            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, it needs one")
+        return REGRESSION_METRICS[name](output, rows)
+
+    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
+        """Return the mean of the labels; None if no label is known."""
+        return Constant.mean(labels)
+
+    @property
+    def _column(self) -> str:
+        return f"{self.label} of {self.node_type!r}"
+
+
+def number_losses(
+    output: Tensor, labels: Tensor, loss: RegressionLoss, scale: LabelScale, column: str
+) -> Tensor:
+    """Return (rows): the error of each row in units of the deviation, over its known numbers.
+
+    `column` names the labels in errors.
+    """
+    rows = output.to(torch.promote_types(output.dtype, torch.float32))
+    labels = number_rows(labels, rows, column)
+    known = ~labels.isnan()
+    deviation = constant(scale.deviation, rows.dtype, rows.device)
+    errors = (rows - torch.where(known, labels.to(rows.dtype), rows.detach())) / deviation
+    of_numbers = errors.square() if loss == "mse" else errors.abs()
+    return of_numbers.sum(1) / known.sum(1).clamp(min=1)
+
+
+def number_rows(labels: Tensor, output: Tensor, column: str) -> Tensor:
+    """Return labels as (n, numbers); ValueError if the model gives another number of outputs."""
+    rows = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
+    if not rows.is_floating_point():
+        rows = rows.double()
+    if rows.shape != output.shape:
+        raise ValueError(
+            f"{column} has {rows.shape[1]} numbers, the model's output is of "
+            f"shape {tuple(output.shape)}: give the model outputs={rows.shape[1]}"
+        )
+    return rows
+
+
+ClassLossKind = Literal["cross-entropy", "focal"]
+
+
+@dataclass(frozen=True)
+class ClassLoss:
+    """Loss of a seed: the class weight times cross-entropy or focal loss.
+
+    "focal" (Lin et al. 2017) multiplies the cross-entropy by (1 - p)^`gamma`, with p the probability of the
+    label. `smoothing` s trains on 1 - s for the label plus s / classes for every class (Szegedy et al. 2016).
+    `weights` are final: no division by the weights of a batch follows, which would depend on the ranks; see
+    `class_weights`.
+    """
+
+    kind: ClassLossKind = "cross-entropy"
+    weights: tuple[float, ...] | None = None  # by class; None: 1 for all
+    smoothing: float = 0.0
+    gamma: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_word("loss", self.kind, ClassLossKind)
+        if not 0 <= real_number("smoothing", self.smoothing) < 1:
+            raise ValueError(f"smoothing {self.smoothing}: must be at least 0 and below 1")
+        if not 0 <= real_number("gamma", self.gamma) < 1000:
+            raise ValueError(f"gamma {self.gamma}: must be at least 0 and below 1000")
+        for weight in self.weights or ():
+            if not 0 <= real_number("class weight", weight) < float("inf"):
+                raise ValueError(f"class weight {weight}: must be 0 or more, and finite")
+
+    def of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return (n): one loss per row of logits (n, classes), for int64 labels (n)."""
+        losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
+        if self.kind == "focal":
+            label = F.cross_entropy(logits, labels, reduction="none") if self.smoothing else losses
+            # 1 - p without cancellation; its power has no gradient at 0, where p is 1.
+            losses = (-torch.expm1(-label)).clamp(min=1e-12).pow(self.gamma) * losses
+        if self.weights is None:
+            return losses
+        if len(self.weights) != logits.shape[1]:
+            raise ValueError(
+                f"class weights {self.weights}: there are {logits.shape[1]} classes; give one weight for each"
+            )
+        weights = constant(self.weights, losses.dtype, losses.device)
+        return losses * weights.index_select(0, labels)
+
+
+CROSS_ENTROPY = ClassLoss()
+
+
+def class_weights(labels: Tensor, classes: int, weights: Sequence[float] | None = None) -> tuple[float, ...]:
+    """Return a weight per class, scaled so that the mean over `labels` is 1.
+
+    Without `weights` they are balanced: inverse to the number of labels of a class, and 0 for a class without
+    one. `labels` are those of the whole training split; -1 is left out.
+    """
+    instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
+    counts = torch.bincount(labels[labels >= 0].cpu().long(), minlength=classes).double()
+    if counts.numel() != classes:
+        raise ValueError(f"labels: {int(labels.max())} is among them, and there are {classes} classes")
+    if weights is None:
+        given = torch.where(counts > 0, 1 / counts, 0.0)
+    else:
+        given = torch.tensor(list(weights), dtype=torch.float64)
+        if given.numel() != classes or not bool((given >= 0).all()):
+            raise ValueError(
+                f"class weights {list(weights)}: give {classes} numbers of 0 or more, one for each class"
+            )
+    total = float((given * counts).sum())
+    if not 0 < total < float("inf"):
+        raise ValueError("class weights: no label of the split has a weight above 0; give other weights")
+    return tuple((given * (float(counts.sum()) / total)).tolist())
 
 
 class Task(Protocol):
@@ -168,3 +523,37 @@ class NodeClassification:
                 f"must be 0 to {classes - 1}; leave it out of the seeds or correct its label"
             )
         return labels.long()
+
+
+ROUNDS = 20
+
+
+def propagated(
+    edges: Sequence[tuple[Tensor, Tensor]],
+    values: Tensor,
+    known: Tensor,
+    rounds: int = ROUNDS,
+    joined: Callable[[Tensor], Tensor] = lambda rows: rows,
+) -> tuple[Tensor, Tensor]:
+    """Spread known rows along edges (Zhu and Ghahramani 2002); return rows, and True where one has arrived.
+
+    `edges` are offsets and sources of each edge type by destination, (nodes + 1) and (edges). `values` are
+    float (nodes, k), `known` bool (nodes). In each round a node takes the mean of its in-neighbors, weighted
+    by the share of known rows that has arrived there; known rows stay. Returns float64 (nodes, k) and bool
+    (nodes).
+
+    Where ranks hold the edges in parts, `edges` lead to the nodes here, and `joined` takes float64
+    (nodes here, k + 1) and returns the rows of all nodes.
+    """
+    mass = known.double().unsqueeze(1)
+    start = torch.cat([torch.where(known.unsqueeze(1), values.double(), 0.0), mass], dim=1)
+    degrees = torch.stack([indptr.diff() for indptr, _ in edges]).sum(0)
+    state = start
+    for _ in range(rounds):
+        total = start.new_zeros(degrees.numel(), start.shape[1])
+        for indptr, indices in edges:
+            total = total + segment_sum(state, indptr, indices)
+        means = joined(total / degrees.clamp(min=1).unsqueeze(1))
+        state = torch.where(known.unsqueeze(1), start, means)
+    reached = state[:, -1] > 0
+    return state[:, :-1] / torch.where(reached, state[:, -1], 1.0).unsqueeze(1), reached

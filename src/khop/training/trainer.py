@@ -1,46 +1,126 @@
-"""Training loop: takes batches, writes checkpoints and metrics; runs on one process or on several ranks."""
+"""Training loop: takes batches, writes checkpoints and metrics; runs on one process or on several ranks.
+
+Deferred handling of Ctrl-C and SIGTERM.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import nn
 
+from khop.distributed.processes.group import check_equal_settings, clock_offset, this_group
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
-from khop.runtime.clocks import clock_offset
-from khop.runtime.group import check_equal_settings, this_group
 from khop.training import traffic
-from khop.training.batch_loader import BatchLoader
 from khop.training.checkpoint import restore_model, restore_optimizer
-from khop.training.checkpoint_writer import BEST, LAST
 from khop.training.chosen_steps import chosen_steps
-from khop.training.drawn_relations import notice_drawn_relations
-from khop.training.finite import evaluation_of
-from khop.training.gathered_step import GatheredStep, RankStep
-from khop.training.interrupts import interrupts_held, interrupts_noted, terminations_raised
-from khop.training.linear_setup import settle_linear
+from khop.training.linear_setup import products, settle_linear
 from khop.training.metrics import is_better
-from khop.training.model_optimizer import ModelOptimizer
-from khop.training.observer import Observer, Unwatched
-from khop.training.products import products
+from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import Record
-from khop.training.run_output import RunOutput
-from khop.training.schedule import set_next
+from khop.training.run_output import BEST, LAST, DeviceLoss, RunOutput, StepLog
 from khop.training.settings import Launches, TrainerSettings
-from khop.training.step_clock import STAGES, StepClock, TimedStep, on_its_own, seconds_by_stage
-from khop.training.step_log import DeviceLoss, StepLog
-from khop.training.steps import ComputedStep, EagerSteps, Steps
+from khop.training.step_clock import (
+    STAGES,
+    GatheredStep,
+    Observer,
+    RankStep,
+    StepClock,
+    TimedStep,
+    Unwatched,
+    on_its_own,
+    seconds_by_stage,
+)
+from khop.training.steps import BatchLoader, ComputedStep, EagerSteps, Steps, notice_drawn_relations
 from khop.training.tasks import Task, score_name
-from khop.training.trainer_state import TrainerState, trainer_state_of
+from khop.training.trainer_state import TrainerState, evaluation_of, trainer_state_of
+
+_HELD = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM to the end of the block, so that the block runs completely or not at all.
+
+    Outside the main thread this does nothing: Python delivers no signals there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    before = {number: signal.signal(number, lambda *came: held.append(came)) for number in _HELD}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for came, frame in held[:1]:
+        handler = before[signal.Signals(came)]
+        if callable(handler):
+            handler(came, frame)
+        elif handler is signal.SIG_DFL:
+            signal.raise_signal(came)
+
+
+@contextmanager
+def interrupts_noted() -> Iterator[list[int]]:
+    """Record the first Ctrl-C or SIGTERM of the block in the list, and let the block end by itself.
+
+    A second signal goes to the previous handler. Outside the main thread no signal arrives.
+    """
+    noted: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, note) for number in _HELD}
+    try:
+        yield noted
+    finally:
+        restore()
+
+
+@contextmanager
+def terminations_raised() -> Iterator[None]:
+    """Make SIGTERM raise Terminated in the block instead of ending the process at once.
+
+    A handler that is already installed stays.
+    """
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
 
 CHOSEN_BY = "val"  # split with the score that decides which epoch is the best
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from khop.cli.doctor.finding import Finding
+from khop.cli.doctor.findings import Finding
 
 
 def by_name(found: Iterable[Finding]) -> dict[str, Finding]:

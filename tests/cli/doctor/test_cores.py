@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from khop.cli.doctor.cores import cores
-from khop.cli.doctor.finding import State
-
-from .support import by_name
+from cli.doctor.support import by_name
+from khop.cli.doctor.findings import State, cores
 
 
 def test_cores_are_limited_by_a_quota_and_taken_by_other_programs(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.cli.doctor.disk import folder
-from khop.cli.doctor.finding import Finding, State
+from khop.cli.doctor.findings import Finding, State, folder
 
 
 def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..conftest import Ran
+from cli.conftest import Ran
 
 
 def test_the_command_is_known_and_says_what_it_examines(khop_command: Callable[..., Ran]) -> None:

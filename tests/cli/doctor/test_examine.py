@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 import khop
-
-from ..conftest import Ran
+from cli.conftest import Ran
 
 SOURCE = str(Path(khop.__file__).parents[1])
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from khop.cli.doctor.finding import State
-from khop.cli.doctor.gpus import cards
+from cli.doctor.support import by_name
+from khop.cli.doctor.findings import State, cards
 from khop.kernels import choice
-
-from .support import by_name
 
 
 def _torch(cuda: str | None, cards: int, capability: tuple[int, int] = (9, 0)) -> Any:  # noqa: ANN401

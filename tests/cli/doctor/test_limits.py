@@ -5,10 +5,8 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from khop.cli.doctor.finding import State
-from khop.cli.doctor.limits import limits, locked_memory, open_files
-
-from .support import by_name
+from cli.doctor.support import by_name
+from khop.cli.doctor.findings import State, limits, locked_memory, open_files
 
 
 def test_limits_that_khop_reaches_are_named(tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from khop.cli.doctor.finding import State
+from cli.doctor.support import by_name
+from khop.cli.doctor.findings import State
 from khop.cli.doctor.memory import free_memory, memory
-
-from .support import by_name
 
 
 @pytest.mark.parametrize(

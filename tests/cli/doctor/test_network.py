@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from khop.cli.doctor.finding import State
-from khop.cli.doctor.network import network
-from khop.runtime.interfaces import LOOPBACK, Interface
-
-from .support import by_name
+from cli.doctor.support import by_name
+from khop.cli.doctor.findings import State, network
+from khop.distributed.processes.launchers import LOOPBACK, Interface
 
 
 def test_interfaces_say_what_they_are_for() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from khop.cli.doctor.finding import State
-from khop.cli.doctor.versions import PURPOSES, versions
-
-from .support import by_name
+from cli.doctor.support import by_name
+from khop.cli.doctor.findings import PURPOSES, State, versions
 
 
 def test_packages_are_missing_too_old_or_optional() -> None:

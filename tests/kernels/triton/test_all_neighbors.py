@@ -10,12 +10,12 @@ from torch import Tensor
 
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
 from khop.kernels.triton.all_neighbors import EdgeTrees, Expansion, Omitted, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, pairs_of
 from khop.kernels.triton.node_table import Overflow
 from khop.kernels.triton.rows import Marks
-from khop.rules.uniform import Uniform
+from khop.sampling.rules.uniform import Uniform
 from support.draws import sample_uniform
 from support.triton_rows import DEVICE, assert_same, csc_on_device, rows_on_device
 

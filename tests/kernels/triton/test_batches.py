@@ -6,19 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop import (
-    DrawKey,
-    Expansion,
-    NeighborSampler,
-    Seeds,
-    Temporal,
-    TemporalStrategy,
-    Uniform,
-    Weighted,
-)
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
+from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal, TemporalStrategy, Uniform, Weighted
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.kernels.choice import Engine, forcing
-from khop.rules.rule import Rule
 from reference.hops import as_plain
 
 BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought by", "user")

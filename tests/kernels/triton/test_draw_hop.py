@@ -13,14 +13,12 @@ from khop.kernels.choice import Engine, forcing
 from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import Candidates, NegativeDraw, NothingLeft, Partners, draw_negatives
 from khop.kernels.draw_request import DrawRequest
-from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import HopRows
-from khop.kernels.rising import Rising
+from khop.kernels.edge_arrays import weight_sums
+from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
 from khop.kernels.sample_hop import sample_hop
 from khop.kernels.time_ranges import time_ranges
-from khop.kernels.weight_sums import weight_sums
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from support.draws import rising, uniform_request, weighted_request
 from support.triton_rows import DEVICE, csc_on_device, on_device
 

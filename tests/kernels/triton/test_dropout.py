@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.kernels.dropout import dropout, dropout_key, dropout_reference
+from khop.kernels.activations import dropout, dropout_key, dropout_reference
 from support.triton_rows import DEVICE
 from support.triton_segments import DTYPES, assert_same_bits, by_triton, with_gradient
 

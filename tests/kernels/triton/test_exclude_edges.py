@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from khop.kernels.exclude_edges import exclude_edges as expected_removal
+from khop.kernels.edge_arrays import exclude_edges as expected_removal
 from khop.kernels.triton.exclude_edges import NO_PAIR, ExcludedPairs, check_pairs, exclude_edges, pairs_of
 from khop.kernels.triton.rows import Marks, Slots
 from support.examples import few

@@ -6,15 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from khop.kernels.gather import (
-    SMALL_DTYPES,
-    Column,
-    Copies,
-    column_reference,
-    gather,
-    gather_columns,
-)
-from khop.kernels.pitch import empty_rows
+from khop.kernels.gather import SMALL_DTYPES, Column, Copies, column_reference, gather, gather_columns
+from khop.kernels.memory import empty_rows
 from khop.kernels.triton.gather import PINNED_PROGRAMS
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.triton.test_node_table import NOT_WRITTEN, number, numbering, unwritten
-from khop.kernels.tree_index import TreeIndex
+from khop.kernels.node_index import TreeIndex
 from khop.kernels.triton.hash_table import (
     PairTable,
     TreeLevel,

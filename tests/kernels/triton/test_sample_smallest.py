@@ -14,10 +14,10 @@ from khop.draw import DrawKey
 from khop.kernels.choice import Engine, forcing
 from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
+from khop.kernels.philox import SourceNumbers
 from khop.kernels.sample_hop import sample_hop
-from khop.kernels.sample_smallest import sample_smallest_reference
-from khop.kernels.source_numbers import SourceNumbers
+from khop.kernels.sample_reference import sample_smallest_reference
 from khop.kernels.triton.draw_hop import can_draw
 from khop.kernels.triton.node_table import Numbering
 from khop.kernels.triton.rows import Slots, rows_of

@@ -9,19 +9,12 @@ import torch
 
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
 from khop.kernels.triton.rows import Marks
 from khop.kernels.triton.sample_uniform import MOST_PICKS, sample_uniform
-from khop.rules.uniform import Uniform
+from khop.sampling.rules.uniform import Uniform
 from support.draws import sample_uniform as expected_draw
-from support.triton_rows import (
-    DEVICE,
-    assert_same,
-    csc_on_device,
-    empty_slots,
-    neighbors,
-    rows_on_device,
-)
+from support.triton_rows import DEVICE, assert_same, csc_on_device, empty_slots, neighbors, rows_on_device
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
 HUB = (1 << 20) + 5

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from khop.draw import DrawKey, Neighbors
 from khop.kernels.csc import Csc
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_arrays import weight_sums
+from khop.kernels.edge_times import HopRows
 from khop.kernels.triton.rows import Marks
 from khop.kernels.triton.sample_weighted import MOST_PICKS, sample_weighted
-from khop.kernels.weight_sums import weight_sums
-from khop.rules.weighted import Weighted
+from khop.sampling.rules.weighted import Weighted
 from support.draws import rising
 from support.draws import sample_weighted as expected_draw
 from support.triton_rows import (

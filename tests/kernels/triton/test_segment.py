@@ -10,7 +10,7 @@ from hypothesis import given
 from torch import Tensor
 
 from khop.kernels.csc import Csc
-from khop.kernels.rows_by_id import RowsById
+from khop.kernels.lazy_rows import RowsById
 from khop.kernels.segment import prefix_and_mean, segment_mean, segment_sum
 from khop.kernels.triton.segment import segment_mean as mean_by_triton
 from support.triton_rows import DEVICE

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.kernels.segment_softmax import segment_softmax
+from khop.kernels.segment_attention import segment_softmax
 from support.triton_rows import DEVICE
 from support.triton_segments import DTYPES, FEW, Edges, assert_same_bits, by_triton, some_edges, with_gradient
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.rows_by_id import RowsById
+from khop.kernels.lazy_rows import RowsById
 from khop.kernels.segment_weighted import segment_weighted_sum
 from support.triton_rows import DEVICE
 from support.triton_segments import FEW, Edges, assert_same_bits, by_triton, some_edges

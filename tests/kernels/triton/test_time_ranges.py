@@ -7,8 +7,7 @@ import torch
 
 from khop.draw import DrawKey
 from khop.kernels.csc import Csc
-from khop.kernels.edge_times import EdgeTimes
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import EdgeTimes, HopRows
 from khop.kernels.time_ranges import time_ranges as expected_ranges
 from khop.kernels.triton.time_ranges import time_ranges
 from support.draws import rising

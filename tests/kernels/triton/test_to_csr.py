@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.kernels.triton.rows import Slots
-from khop.kernels.triton.to_csr import (
-    BLOCK,
-    CsrBuffers,
-    Place,
-    num_row_blocks,
-    row_sums,
-    to_csr,
-)
+from khop.kernels.triton.to_csr import BLOCK, CsrBuffers, Place, num_row_blocks, row_sums, to_csr
 from support.examples import few
 from support.triton_rows import DEVICE
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from khop import Expansion, NeighborSampler, Output, Rule, TopK, Uniform, Weighted
-from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.store import csc_graph_from_edges
 from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.cells import counts_of
+from khop.sampling.on_device.device_batch import exact_sample
 from khop.sampling.on_device.device_sampler import measured_capacities
-from khop.sampling.on_device.views import exact_sample
+from khop.sampling.on_device.type_nodes import counts_of
 from support.device_batches import batch_of, device_batch, ring_sampler
 from support.random_graphs import EDGE, ring
 from support.same_samples import assert_same

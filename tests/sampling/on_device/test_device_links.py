@@ -19,15 +19,14 @@ from khop import (
     UniformNegatives,
 )
 from khop.draw import DegreeNegatives, DrawnNegatives
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.sampling.exclusion import Exclude
-from khop.sampling.neighbor import Trees
+from khop.graph.store import CscGraph, csc_graph_from_edges
+from khop.sampling.links.exclusion import Exclude
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.cells import counts_of
-from khop.sampling.on_device.device_batch import DeviceBatch
+from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
 from khop.sampling.on_device.device_sampler import DeviceSampler, measured_capacities
-from khop.sampling.on_device.views import exact_sample
-from khop.sampling.sampler import LinkSeeds, SeedLinks
+from khop.sampling.on_device.type_nodes import counts_of
+from khop.sampling.sampler import Trees
+from khop.sampling.seeds import LinkSeeds, SeedLinks
 from support.host_reads import counting
 from support.same_samples import assert_same
 from support.triton_rows import DEVICE

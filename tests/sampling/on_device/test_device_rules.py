@@ -24,11 +24,11 @@ from khop import (
     Uniform,
     Weighted,
 )
-from khop.graph.csc_graph import CscGraph, csc_graph_from_edges
-from khop.rules.rule import Rule
-from khop.sampling.neighbor import Trees
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph, csc_graph_from_edges
+from khop.sampling.on_device.device_batch import padded_sample
 from khop.sampling.on_device.device_sampler import DeviceSampler
-from khop.sampling.on_device.views import padded_sample
+from khop.sampling.sampler import Trees
 from support.device_batches import device_batch
 from support.examples import few
 from support.host_reads import counting

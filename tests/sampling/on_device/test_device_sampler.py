@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Uniform
-from khop.graph.csc_graph import csc_graph_from_edges
-from khop.sampling.neighbor import Trees
+from khop.graph.store import csc_graph_from_edges
 from khop.sampling.on_device.device_sampler import DeviceSampler
+from khop.sampling.sampler import Trees
 from support.examples import few
 from support.random_graphs import EDGE, as_seeds, graphs
 from support.same_samples import assert_same

@@ -7,15 +7,15 @@ import torch
 
 from extension.test_rule import EverySecond
 from khop.draw import stream
-from khop.graph.csc_graph import csc_graph_from_edges
+from khop.graph.rule import Hop, Rule
+from khop.graph.store import csc_graph_from_edges
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
-from khop.rules.labor import Labor
-from khop.rules.rule import Hop, Rule
-from khop.rules.temporal import Temporal, TemporalStrategy
-from khop.rules.top_k import TopK
-from khop.rules.uniform import Uniform
-from khop.rules.weighted import Weighted
 from khop.sampling.on_device.edge_arrays import edge_arrays, stream_of
+from khop.sampling.rules.labor import Labor
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.top_k import TopK
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
 from support.triton_rows import DEVICE
 
 TO = ("node", "to", "node")

@@ -1,4 +1,7 @@
-"""Nodes of one type are numbered in first-seen order, each once in a batch, or once in a tree."""
+"""Nodes of one type are numbered in first-seen order, each once in a batch, or once in a tree.
+
+Counts of a batch: each cell is read at its place, beside the stamp of the last overflow.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from khop.kernels.triton.hash_table import Trees
-from khop.sampling.on_device.cells import Cells
-from khop.sampling.on_device.type_nodes import DenseTable, TreeTable, TypeNodes
+from khop.sampling.on_device.type_nodes import Cells, DenseTable, TreeTable, TypeNodes, counts_of
 from support.triton_rows import DEVICE
 
 IDS = st.lists(st.integers(-1, 19), min_size=1, max_size=12)
@@ -72,3 +74,16 @@ def test_more_slots_than_an_entry_can_tell_apart_are_refused(base: int) -> None:
     numbers = DenseTable(5, DEVICE).numbers(tensor(1), tensor(0), base, None)
     with pytest.raises(ValueError, match="sample fewer neighbors"):
         numbers.slots(tensor(1, 2, 3))
+
+
+def test_cells_are_apart_and_read_at_once() -> None:
+    cells = Cells(5, DEVICE)
+    taken = [cells.take() for _ in range(5)]
+    assert counts_of(cells.values).values == [0] * 6
+    for number, cell in enumerate(taken, start=1):
+        cell.value.fill_(number * 11)
+    cells.overflow.fill_((1 << 31) - 1)
+    counts = counts_of(cells.values.clone())
+    assert [counts[cell] for cell in taken] == [11, 22, 33, 44, 55]
+    assert counts.overflowed == (1 << 31) - 1
+    assert all(cell.value.data_ptr() % 16 == 0 for cell in taken)

@@ -11,12 +11,10 @@ from typing import TypeVar
 import pytest
 
 import khop
-from khop.api.connect import graph_on
-from khop.servers.access import Role, Token
-from khop.servers.fair_queue import Client, QueueLimits
+from khop.api.serve import graph_on
+from khop.servers.access import Answer, Buffer, CallContext, Role, Token
 from khop.servers.parts.exchange import PartExchange
-from khop.servers.request_handler import RequestHandler
-from khop.servers.transport import Answer, Buffer, CallContext
+from khop.servers.request_handler import Client, QueueLimits, RequestHandler
 from support.byte_service import arrived
 from support.parts_in_process import part_services
 from support.same_samples import assert_same

@@ -1,22 +1,50 @@
-"""Requests to the owners of other parts: all at once, within the patience of the caller."""
+"""Requests to the owners of other parts: all at once, within the patience of the caller.
+
+owners.toml: addresses of the servers of each part.
+
+Hops and negatives as servers write and read them.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import torch
 
+from khop.distributed.exchange.draw_wire import HopWire, NegativeWire
+from khop.draw import DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives, WeightedNegatives
 from khop.errors import PeerLost
-from khop.servers.access import Limits
-from khop.servers.caller import Caller, working_for
+from khop.graph.rule import Hop, Rule
+from khop.sampling.rules.labor import Labor
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.schema import ColumnSpec, Schema
+from khop.servers.access import Answer, Buffer, CallContext, Limits
+from khop.servers.call_timeouts import Caller, working_for
 from khop.servers.errors import InvalidAnswer, InvalidRequest, NotAllowed, PartLost, WrongGraph, WrongVersion
-from khop.servers.frame import VERSION, Frame, parsed, whole
-from khop.servers.parts.exchange import PartExchange, Query, identity_of_owner, within
-from khop.servers.transport import Answer, Buffer, CallContext
+from khop.servers.frame import VERSION, Document, Frame, parsed, whole
+from khop.servers.parts.exchange import (
+    Owners,
+    PartExchange,
+    Query,
+    hop_fields,
+    identity_of_owner,
+    negative_fields,
+    read_hop,
+    read_negatives,
+    read_owners,
+    within,
+)
+from khop.servers.request_wire import BUILTIN
+from support.small_typed_folders import BUYS, LIKE
 
 Received = TypeVar("Received")
 
@@ -135,3 +163,89 @@ def test_a_server_with_another_part_is_refused(
     assert identity(json.dumps(GOOD).encode()) == f"{'f' * 64}, part 2"
     with pytest.raises(raised, match=words):
         identity(json.dumps({**GOOD, **change}).encode())
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "servers.md"
+
+
+def test_the_example_of_the_documentation_is_read(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```toml\n(parts = .*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "owners.toml").write_text(example)
+    found = read_owners(tmp_path / "owners.toml")
+    assert found.parts == (("127.0.0.1:7311",), ("127.0.0.1:7312",))
+    assert found.access.token_file == tmp_path / "between"
+    assert (found.limits.attempt_s, found.limits.deadline_s) == (5.0, 60.0)
+    found.check(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("parts = [", "is no TOML"),
+        ("", "parts None: must be a list of addresses for each part"),
+        ("parts = []", "must be a list of addresses"),
+        ('parts = ["a:1"]', "must be a list of addresses"),
+        ("parts = [[]]", "must be a list of addresses"),
+        ('parts = [["a:1", 2]]', "must be a list of addresses"),
+        ('parts = [["nowhere"]]', "HOST:PORT"),
+        ('parts = [["a:1"]]\nowner = 1', "unknown key 'owner'"),
+        ('parts = [["a:1"]]\ntoken_file = 1', "token_file 1: must be the path of a file"),
+        ('parts = [["a:1"]]\ninsecure = 1', "insecure 1: must be true or false"),
+        ('parts = [["a:1"]]\nattempt = 0', "attempt_s 0: must be a number of seconds above 0"),
+    ],
+)
+def test_a_wrong_file_is_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "owners.toml").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        read_owners(tmp_path / "owners.toml")
+
+
+@pytest.mark.parametrize(
+    ("part", "num_parts", "sentence"),
+    [(0, 3, "lists servers of 2 parts, and the graph has 3"), (2, 2, "--part 2: the graph has parts 0 to 1")],
+)
+def test_a_list_that_does_not_fit_the_graph_is_a_sentence(part: int, num_parts: int, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Owners((("a:1",), ("b:1",))).check(part, num_parts)
+    with pytest.raises(ValueError, match="the graph has one part"):
+        Owners((("a:1",),)).check(0, 1)
+
+
+COLUMNS = {BUYS: {"time": ColumnSpec("int64", ()), "weight": ColumnSpec("float32", ())}}
+SCHEMA = Schema(("user", "item"), (BUYS, LIKE), columns=COLUMNS)
+NODES, EDGES = {"user": 300, "item": 200}, {BUYS: 3000, LIKE: 900}
+IDS = torch.tensor([3, 0])
+
+
+def sent(fields: dict[str, object]) -> Document:
+    """Return fields as they arrive."""
+    return Document(json.loads(json.dumps(fields)), "request")
+
+
+@pytest.mark.parametrize(
+    ("rule", "frontier"),
+    [
+        (Uniform(replacement=True), Frontier(IDS)),
+        (Weighted("weight"), Frontier(IDS, tree=IDS)),
+        (Labor(kappa=2), Frontier(IDS)),
+        (Temporal("time", window=(9, 0), inner=Weighted("weight")), Frontier(IDS, until=IDS, tree=IDS)),
+    ],
+    ids=["uniform", "trees", "labor", "times"],
+)
+def test_a_hop_is_read_as_it_was_written(rule: Rule, frontier: Frontier) -> None:
+    hop, key = Hop(3, {BUYS: 4, LIKE: -1}, rule, edge_ids=True), DrawKey((1 << 64) - 1, 7, 5)
+    wire = HopWire.of({"item": frontier}, hop, key, NODES, EDGES)
+    asked = read_hop(sent(hop_fields((), hop, key, wire)), BUILTIN, SCHEMA, NODES, EDGES)
+    assert (asked.hop, asked.key, asked.wire) == (hop, key, wire)
+    assert (asked.key.of_epoch, asked.key.step) == (7, 5)
+
+
+@pytest.mark.parametrize("until", [None, IDS], ids=["always", "times"])
+@pytest.mark.parametrize("negatives", [UniformNegatives(2, exact=True), WeightedNegatives("w", exact=True)])
+def test_negatives_are_read_as_they_were_written(
+    negatives: DrawnNegatives, until: torch.Tensor | None
+) -> None:
+    key, positives = DrawKey(7, 3, 2), Positives(IDS, IDS, until, "time")
+    asked = read_negatives(sent(negative_fields((), BUYS, negatives, positives, key)), BUILTIN, SCHEMA, NODES)
+    assert (asked.edge_type, asked.negatives, asked.key) == (BUYS, negatives, key)
+    assert asked.wire == NegativeWire.of(BUYS, negatives, positives, key, 200)

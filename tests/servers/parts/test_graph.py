@@ -1,4 +1,11 @@
-"""Single hops over parts on several servers."""
+"""Single hops over parts on several servers.
+
+Numbers of links over all parts.
+
+Negatives over parts on several servers.
+
+Splits of links over parts: each server splits its own edges.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +13,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import khop
-from khop.draw import DrawKey, Frontier
+from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives
 from khop.errors import Unsupported
-from khop.rules.rule import Hop
-from khop.rules.uniform import Uniform
-from khop.servers.frame import parsed, whole
-from khop.servers.parts.graph import SharedGraph, bytes_of
+from khop.graph.features.store import Rows
+from khop.graph.partitions.parts_folder import open_parts
+from khop.graph.rule import Hop
+from khop.sampling.links.link_split import Counted
+from khop.sampling.rules.uniform import Uniform
+from khop.servers.description import SplitArguments
+from khop.servers.frame import Document, checked_counts, parsed, whole
+from khop.servers.parts import graph as module
+from khop.servers.parts.graph import LinkPlaces, SharedGraph, SharedSplit, bytes_of, shared_links
 from support.parts_in_process import part_services
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS, LIKE
@@ -80,3 +94,155 @@ def test_a_field_that_is_not_bytes_is_refused() -> None:
     frame = parsed(whole({"drawn": 0}, [torch.arange(3)]), 1 << 20, "answer")
     with pytest.raises(ValueError, match=r"answer\.drawn: is torch\.int64 \(3,\), not bytes"):
         bytes_of(frame, "drawn")
+
+
+COUNTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+
+
+@given(counts=COUNTS, seed=st.integers(0, 99))
+def test_links_are_numbered_by_the_original_ids_of_their_destinations(counts: list[int], seed: int) -> None:
+    originals = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
+    by_id = [(node, row) for node, count in enumerate(counts) for row in range(count)]
+    expected = sorted(by_id, key=lambda link: (int(originals[link[0]]), link[1]))
+    places = LinkPlaces.of(torch.tensor(counts), originals)
+    assert places.count == len(expected)
+    nodes, rows = places.found(torch.arange(places.count))
+    assert nodes.tolist() == [node for node, _ in expected]
+    assert rows.tolist() == [by_id.index(link) for link in expected]
+
+
+def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_parts: Path) -> None:
+    arguments = {
+        "by": "random",
+        "edge_types": [list(BUYS)], "val": 0.2, "test": 40, "disjoint_share": 0.0, "negatives": 2,
+        "label": "weight", "time": "time", "seed": 4,
+    }  # fmt: skip
+    split = khop.split_links(
+        khop.open_graph(typed_parts), BUYS, 0.2, 40, negatives=2, label="weight", time="time", seed=4
+    )
+    served = part_services(typed_parts)[1]._part
+    found = served._views.split(Document([], "view"), Document(arguments, "split"))  # type: ignore[union-attr,attr-defined]
+    for name, expected in (
+        ("train", split.train_links),
+        ("val", split.val_links),
+        ("test", split.test_links),
+    ):
+        links = shared_links(found, name, found.graph)
+        assert (dict(links.counts), links.facts) == (dict(expected.counts), expected.facts)
+        assert links.digest() == expected.digest()
+    wanted = {BUYS: Rows(torch.tensor([5, 1]), ("ends", "times"), {"times": 1})}
+    rows = links.table.gather(wanted)[BUYS]
+    assert rows["ends"].tolist() == split.test_links.edges[BUYS][:, [5, 1]].T.tolist()
+    assert rows["times"].tolist() == [int(split.test_links.times[BUYS][5])]
+
+
+def test_a_part_of_a_split_that_there_is_not_is_refused(typed_parts: Path) -> None:
+    assert len(open_parts(typed_parts).parts) == 3
+    arguments = {"by": "random", "edge_types": [["user", "sells", "item"]]}
+    views = part_services(typed_parts)[0]._part._views  # type: ignore[union-attr,attr-defined]
+    with pytest.raises(ValueError, match="has no field"):
+        views.split(Document([], "view"), Document(arguments, "split"))
+
+
+NEGATIVES_KEY = DrawKey(9)
+
+
+def graph_of(path: Path) -> SharedGraph:
+    graph: SharedGraph = part_services(path)[2]._part._graph  # type: ignore[union-attr,attr-defined]
+    return graph
+
+
+@pytest.mark.parametrize("edge_type", [BUYS, LIKE], ids=["reverse type", "edges of other parts"])
+@pytest.mark.parametrize("negatives", [UniformNegatives(2, exact=True), DegreeNegatives(3, exact=True)])
+def test_exact_negatives_are_those_of_one_process(
+    typed_parts: Path,
+    edge_type: khop.EdgeType,
+    negatives: DrawnNegatives,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "EDGES_AT_ONCE", 100)  # so that edges by source come in several answers
+    positives = Positives(torch.tensor([199, 0, 70, 0]), torch.tensor([4, 9, 0, 2]))
+    found = graph_of(typed_parts).sample_negatives(edge_type, negatives, positives, NEGATIVES_KEY)
+    expected = khop.open_graph(typed_parts).sample_negatives(edge_type, negatives, positives, NEGATIVES_KEY)
+    assert torch.equal(found, expected)
+
+
+def test_a_source_of_no_part_is_named(typed_parts: Path) -> None:
+    positives = Positives(torch.tensor([300]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="source 300: there are 300 'user' nodes"):
+        graph_of(typed_parts).sample_negatives(BUYS, UniformNegatives(exact=True), positives, NEGATIVES_KEY)
+
+
+def test_counts_of_an_answer_are_checked() -> None:
+    def answer(counts: torch.Tensor) -> torch.Tensor:
+        return checked_counts(parsed(whole({"counts": 0}, [counts]), 1 << 20, "answer"), 3)
+
+    assert answer(torch.tensor([1, 0, 2])).tolist() == [1, 0, 2]
+    for wrong in (torch.tensor([1, 2]), torch.tensor([1.0, 0, 2]), torch.tensor([1, -1, 2])):
+        with pytest.raises(ValueError, match=r"counts: are|number of edges -1"):
+            answer(wrong)
+
+
+ARGUMENTS = {
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 40, "disjoint_share": 0.25, "negatives": 2, "label": None,
+    "time": None, "seed": 4,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def splits(typed_parts: Path) -> list[SharedSplit]:
+    """The same split on the server of each part."""
+    return [
+        service._part._views.split(Document([], "view"), Document(ARGUMENTS, "split"))  # type: ignore[union-attr,attr-defined]
+        for service in part_services(typed_parts)
+    ]
+
+
+@pytest.mark.parametrize("name", ["train", "val", "test"])
+def test_the_links_of_all_parts_are_those_of_one_process(
+    splits: list[SharedSplit], typed_parts: Path, name: str
+) -> None:
+    split = khop.split_links(khop.open_graph(typed_parts), BUYS, 0.2, 40, disjoint_share=0.25, seed=4)
+    expected = {"train": split.train_links, "val": split.val_links, "test": split.test_links}[name]
+    counts = torch.cat([of_part.link_counts(name, BUYS) for of_part in splits])
+    assert counts.tolist() == torch.bincount(expected.edges[BUYS][1], minlength=200).tolist()
+    assert splits[0].ask_link_counts(name, BUYS).tolist() == counts.tolist()
+    rows = [of.link_rows(name, BUYS, torch.arange(int(of.link_counts(name, BUYS).sum()))) for of in splits]
+    found = torch.cat([of_part["ends"] for of_part in rows])
+    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, expected.edges[BUYS].T.tolist()))
+
+
+def test_counts_of_links_need_no_other_part(splits: list[SharedSplit]) -> None:
+    every = [int(of_part.counts(Counted(BUYS))) for of_part in splits]
+    assert sum(every) == 3000
+    assert all(
+        int(of.counts(Counted(BUYS, 48)).sum()) == count for of, count in zip(splits, every, strict=True)
+    )
+
+
+def test_links_that_there_are_not_are_refused(splits: list[SharedSplit]) -> None:
+    with pytest.raises(ValueError, match="part 'dev' of a split"):
+        splits[0].part("dev")
+    with pytest.raises(ValueError, match="links -1 to 0: there are"):
+        splits[0].link_rows("val", BUYS, torch.tensor([0, -1]))
+    with pytest.raises(ValueError, match="must be int64"):
+        splits[0].link_rows("val", BUYS, torch.tensor([0.5]))
+    with pytest.raises(ValueError, match="the split has those of"):
+        splits[0].link_counts("val", ("item", "like", "item"))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"edge_types": ["user"]}, "is no edge type"),
+        ({"label": "price"}, "price"),
+        ({"val": 2.5}, "must be a share from 0 to below 1"),
+        ({"negatives": -1}, "not a whole number"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_sentences(
+    splits: list[SharedSplit], change: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        SplitArguments.read(Document({**ARGUMENTS, **change}, "split"), splits[0].graph.schema)

@@ -1,8 +1,16 @@
-"""Batches of servers of parts have the bits of the local loader over all parts, for every kind of batch."""
+"""Batches of servers of parts have the bits of the local loader over all parts, for every kind of batch.
+
+Answers to other servers: by tokens of servers alone, about the own part, and from no damaged message.
+
+Nodes that exist before a time, by the edges of all parts.
+
+Views of a part, each made once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +18,23 @@ import pytest
 import torch
 
 import khop
-from khop.api.time_split import split_links_by_time, time_cut_offs
-from khop.graph.import_record import TimeCutOffs
-from khop.servers.errors import InvalidRequest
+from khop.api.split_links import edges_before, split_links_by_time, time_cut_offs
+from khop.distributed.exchange.draw_wire import HopWire
+from khop.distributed.link_split import HeldEdges
+from khop.draw import DrawKey, Frontier
+from khop.graph.folder import TimeCutOffs
+from khop.graph.rule import Hop
+from khop.sampling.rules.uniform import Uniform
+from khop.servers.access import Buffer, Role, Token
+from khop.servers.errors import InvalidRequest, NotAllowed, ServerError, WrongGraph
+from khop.servers.frame import Document, Plain, Tensors, received, whole, written_key
+from khop.servers.parts.exchange import DEGREES, EDGES, HOP, LINK_COUNTS, NEGATIVES, hop_fields
+from khop.servers.parts.graph import SharedGraph
+from khop.servers.parts.served import PartViews, existing, touched_answer
+from khop.servers.request_handler import Client, QueueLimits, RequestHandler
+from khop.servers.service import Service
 from support.batch_kinds import PLAIN, TYPED
+from support.byte_service import arrived
 from support.dated_shop import BUYS as DATED_BUYS
 from support.dated_shop import CUT_OFFS, DATED, Loaders, write_dated_shop
 from support.parts_in_process import connected_to_parts, part_services
@@ -138,3 +159,193 @@ def test_fewer_edge_types_are_left_out(typed_parts: Path) -> None:
     remote, local = loader(connected_to_parts(typed_parts)), loader(khop.open_graph(typed_parts))
     for found, expected in zip(remote, local, strict=True):
         assert_same_batches(found, expected)
+
+
+KEY = DrawKey(5)
+
+
+@pytest.fixture(scope="module")
+def services(typed_parts: Path) -> list[Service]:
+    return part_services(typed_parts)
+
+
+def hop_request(service: Service, *, part: int = 0, **change: Plain) -> bytes:
+    """Return a request for a hop from items of a part."""
+    graph = service._part._graph  # type: ignore[union-attr,attr-defined]
+    first, end = graph.spans(part)["item"]
+    frontier = {"item": Frontier(torch.arange(first, end))}
+    hop = Hop(1, {BUYS: 3}, Uniform(), edge_ids=True)
+    wire = HopWire.of(frontier, hop, KEY, graph.nodes.counts, graph.num_all_edges)
+    tensors = Tensors()
+    fields: dict[str, Plain] = {
+        "kind": HOP,
+        "graph": service._served.fingerprint,
+        "part": part,
+        "request": 7,
+        **hop_fields((), hop, KEY, wire),
+        "frontier": tensors(wire.request(frontier, graph.spans(part))),
+        **change,
+    }
+    return whole(fields, tensors.all)
+
+
+def plain_request(service: Service, kind: str, fields: Mapping[str, Plain]) -> bytes:
+    return whole(
+        {"kind": kind, "graph": service._served.fingerprint, "part": 0, "request": 7, "view": [], **fields},
+        [],
+    )
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def heartbeat(self) -> None: ...
+
+    def send(self, piece: Buffer) -> None:
+        self.sent.append(bytes(piece))
+
+
+def test_only_tokens_of_servers_may_ask_for_hops(services: list[Service]) -> None:
+    handler, stream = RequestHandler(services[0], QueueLimits()), _Stream()
+    request = hop_request(services[0])
+    for token in (Token("alice", b""), Token("none", b"")):
+        with pytest.raises(NotAllowed, match='only tokens with `role = "server"`'):
+            handler.answer(arrived(request), token, Client("a", "a"), stream, 1.0)
+    assert not stream.sent
+    handler.answer(arrived(request), Token("between", b"", role=Role.SERVER), Client("a", "a"), stream, 1.0)
+    answer = received(stream.sent, 1 << 20, "answer")
+    assert answer.tensors[0].numel() > 100
+    assert answer.document["request"].whole() == 7
+    assert handler.drain(5)
+
+
+def test_a_request_about_another_part_or_graph_is_refused(services: list[Service]) -> None:
+    with pytest.raises(WrongGraph, match="the request is for part 1, and this server has part 0"):
+        services[0].accept(hop_request(services[0], part=1)).run()
+    with pytest.raises(WrongGraph, match="start all servers with the same graph"):
+        services[0].accept(hop_request(services[0], graph="e" * 64))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"key": written_key(DrawKey(6))}, "for another hop, or for another key"),
+        ({"key": written_key(DrawKey(5, 0, 1))}, "for another hop, or for another key"),  # of another step
+        ({"key": 6}, r"request\.key: has no field"),
+        ({"fanouts": [[["user", "sells", "item"], 3]]}, "no edge type"),
+        ({"fanouts": [["item", 3]]}, "is no edge type"),
+        ({"rule": {"kind": "os:system", "with": {}}}, "is not registered"),
+        ({"rule": 3}, "must be khop.Uniform"),
+        ({"sent": [["shop", []]]}, "is no node type"),
+        ({"sent": [["item", ["until"]]]}, "are not among those"),
+        ({"view": [{"only": [["user", "sells", "item"]]}]}, "no edge type"),
+    ],
+)
+def test_a_hop_that_does_not_fit_is_a_sentence(
+    services: list[Service], change: dict[str, Plain], sentence: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        services[0].accept(hop_request(services[0], **change)).run()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "sentence"),
+    [
+        (DEGREES, {"type": "item"}, "is no edge type"),
+        (EDGES, {"type": list(BUYS), "span": [1], "begin": 0}, "not a first and a last node"),
+        (NEGATIVES, {"type": list(BUYS)}, "has no field"),
+        (LINK_COUNTS, {"split": {}}, "has no field"),
+    ],
+)
+def test_other_requests_that_do_not_fit_are_sentences(
+    services: list[Service], kind: str, fields: dict[str, Plain], sentence: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        services[0].accept(plain_request(services[0], kind, fields)).run()
+
+
+def test_a_damaged_hop_is_refused_or_drawn_from_nodes_of_the_part(services: list[Service]) -> None:
+    """A byte of the frontier is another node, or an error that a request may give: never anything else."""
+    request, drawn = bytearray(hop_request(services[0])), random.Random(3)
+    outcomes, mistakes = set(), []
+    for _ in range(300):
+        damaged = bytearray(request)
+        for _ in range(drawn.randint(1, 3)):
+            damaged[drawn.randrange(len(damaged))] = drawn.randrange(256)
+        del damaged[len(damaged) - drawn.choice((0, 0, 0, 8)) :]
+        try:
+            list(services[0].accept(bytes(damaged)).run())
+            outcomes.add("drawn")
+        except ServerError as error:
+            outcomes.add(error.code)
+            mistakes += [str(error)] * ("Error on the server" in str(error))
+    assert outcomes >= {"drawn", "invalid"}
+    assert not mistakes
+
+
+@pytest.fixture(scope="module")
+def graphs(dated_parts: Path) -> list[SharedGraph]:
+    return [service._served.graph for service in part_services(dated_parts)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limit", [-1, 30, 60, 200])
+def test_every_server_marks_the_nodes_that_one_process_marks(
+    graphs: list[SharedGraph], dated_parts: Path, limit: int
+) -> None:
+    topology = edges_before(khop.open_graph(dated_parts), limit).in_one_piece("a test")
+    for graph in graphs:
+        found = existing(graph, HeldEdges(graph.held), limit)
+        assert found.keys() == topology.candidates.keys() == {"user", "item"}
+        assert all(torch.equal(marks, topology.candidates[t]) for t, marks in found.items())
+
+
+def test_an_answer_is_about_the_edges_of_its_part_alone(graphs: list[SharedGraph]) -> None:
+    marks = []
+    for graph in graphs:
+        fields, tensors = touched_answer(HeldEdges(graph.held), 60)
+        numbers = dict(map(tuple, fields["marks"]))  # type: ignore[call-overload]
+        marks.append(tensors.all[numbers["item"]])
+    together = torch.stack(marks)
+    assert together.any(0).sum() > max(int(of_part.sum()) for of_part in marks)
+
+
+SPLIT = {
+    "by": "random", "edge_types": [list(BUYS)],
+    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
+    "time": None, "seed": 4,
+}  # fmt: skip
+
+
+def view(*steps: dict[str, object]) -> Document:
+    return Document(list(steps), "view")
+
+
+@pytest.fixture(scope="module")
+def views(typed_parts: Path) -> PartViews:
+    views: PartViews = part_services(typed_parts)[0]._part._views  # type: ignore[union-attr,attr-defined]
+    return views
+
+
+def test_steps_follow_one_another(views: PartViews) -> None:
+    only = {"only": [list(BUYS), list(LIKE)]}
+    graph = views.graph(view(only, {"split_links": SPLIT, "part": "val"}))
+    assert graph.schema.edge_types == (BUYS, LIKE)
+    assert graph.held.thinned == {BUYS}
+    assert graph is views.graph(view(only, {"split_links": SPLIT, "part": "val"}))
+    assert views.graph(view()).held.thinned == frozenset()
+
+
+def test_only_a_split_has_links(views: PartViews) -> None:
+    links = views.links(view({"split_links": SPLIT, "part": "test"}))
+    assert {name: dict(of.counts) for name, of in links.items()} == {
+        "train": {BUYS: 2100}, "val": {BUYS: 600}, "test": {BUYS: 300},
+    }  # fmt: skip
+    assert views.links(view()) == views.links(view({"only": [list(BUYS)]})) == {}
+
+
+def test_a_step_that_does_not_fit_is_a_sentence(views: PartViews) -> None:
+    with pytest.raises(ValueError, match="no edge type"):
+        views.graph(view({"only": [["user", "sells", "item"]]}))
+    with pytest.raises(ValueError, match="part 'dev'"):
+        views.graph(view({"split_links": SPLIT, "part": "dev"}))

@@ -50,7 +50,7 @@ def append(
 
     Processes that have opened the graph before keep their snapshot.
     """
-    from khop.cli.append import run_append
+    from khop.cli.importing import run_append
 
     run_append(graph, spec, delete or [], split, memory, threads)
 
@@ -60,7 +60,7 @@ def compact(graph: AppendedGraph) -> None:
 
     Runs on earlier snapshots cannot be resumed afterwards. Batches stay the same.
     """
-    from khop.graph.compact import compact as compacted
+    from khop.graph.snapshots import compact as compacted
 
     compacted(graph)
     typer.echo(f"{graph}: has one snapshot. Show it: khop info {graph}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from khop.cli.graph_argument import Report
-from khop.cli.option_groups import takes_groups
+from khop.cli.arguments import Report
+from khop.cli.options import takes_groups
 
 
 def register(app: typer.Typer) -> None:

@@ -9,13 +9,10 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.shared import AllowCode, Baselines, Checkpoint, RankOptions, RankReport, RunFolder
-from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, named, takes_run_options
+from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.cli.short_help import ShortHelp
-from khop.config.fields import run_fields
-from khop.config.read import checked, with_options
-from khop.config.run_fingerprint import MACHINE, TOGETHER
+from khop.run.read import MACHINE, TOGETHER, checked, with_options
+from khop.run.run_type import run_fields
 
 
 class Split(StrEnum):
@@ -85,7 +82,7 @@ def _evaluate(
     """Evaluate a trained model on a split, exactly or on sampled neighborhoods."""
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     config = checked(raw)
-    from khop.cli.evaluate import Request, evaluate
+    from khop.cli.trained import Request, evaluate
 
     request = Request(
         run_folder,

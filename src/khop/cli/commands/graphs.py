@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import GraphArgument, Report, folder_of
 from khop.cli.commands.split import split
-from khop.cli.graph_argument import GraphArgument, Report, folder_of
-from khop.cli.option_groups import takes_groups
-from khop.partition.methods import PARTITIONERS
+from khop.cli.options import takes_groups
+from khop.data.partition.methods import PARTITIONERS
 
 
 def register(app: typer.Typer) -> None:
@@ -119,8 +119,7 @@ def walks(
     """
     folder = folder_of(graph)
     from khop.cli import graph as work
-    from khop.sampling.node2vec import Node2Vec
-    from khop.sampling.walk_neighbors import WalkCounts
+    from khop.sampling.random_walks import Node2Vec, WalkCounts
 
     parameters = (return_parameter, in_out_parameter)
     bias = None if parameters == (1, 1) else Node2Vec(*parameters)

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import Words
 from khop.cli.options import ComponentCommand, values_of_components
-from khop.cli.which_run import Words
 from khop.components import ANY_NAMED, Component, Permission
-from khop.config.fields import RunField
-from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
-from khop.datasets.importers import IMPORTERS, NAME, ImportContext
+from khop.data.importers import IMPORTERS, NAME, ImportContext
+from khop.run.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
+from khop.run.run_type import RunField
 
 KIND = "kind"
 
@@ -116,7 +116,7 @@ def import_graph(
     named = {path: f"--{path.replace('_', '-')}" for path in given}
     written = {name: value for name, value in raw.values.items() if name != KIND}
     options = checked_options(replace(raw, values={**written, **given}, options=named), component)
-    from khop.cli.bytes_bar import bytes_bar
+    from khop.cli.terminal import bytes_bar
 
     folder = Path() if raw.source == COMMAND_LINE else Path(raw.source).parent
     importer = component.build(component.options(**options), _context(folder, memory, threads))
@@ -127,8 +127,8 @@ def import_graph(
 
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:
-    from khop.loading.byte_size import byte_size
-    from khop.loading.cores import allowed_cores
+    from khop.loading.device.device_placement import byte_size
+    from khop.process_tuning import allowed_cores
 
     budget = byte_size(memory, "memory") if memory else None
     return ImportContext(folder, budget, threads or allowed_cores())

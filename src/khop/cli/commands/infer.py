@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder
-from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, named, takes_run_options
+from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder, Values
+from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.cli.short_help import ShortHelp
-from khop.config.fields import run_fields
-from khop.config.read import checked, with_options
-from khop.config.run_fingerprint import MACHINE, TOGETHER
-
-
-class Values(StrEnum):
-    """Contents of the written rows."""
-
-    EMBEDDINGS = "embeddings"
-    OUTPUTS = "outputs"
-
+from khop.run.read import MACHINE, TOGETHER, checked, with_options
+from khop.run.run_type import run_fields
 
 Out = Annotated[
     Path,
@@ -105,7 +93,8 @@ def _infer(
         raise ValueError("--split and --ids both select nodes: give only one of them")
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     config = checked(raw)
-    from khop.cli.infer import Request, infer
+    from khop.cli.trained import InferRequest as Request
+    from khop.cli.trained import infer
 
     request = Request(
         run_folder,

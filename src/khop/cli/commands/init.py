@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from khop.cli.graph_argument import GraphArgument, folder_of
+from khop.cli.arguments import GraphArgument, folder_of
 
 
 def register(app: typer.Typer) -> None:
@@ -17,8 +17,8 @@ def init(graph: GraphArgument) -> None:
 
     Write it to a file, khop init GRAPH > run.toml, and train it: khop train run.toml.
     """
-    from khop.cli.next_steps import tell_next
-    from khop.config.proposed_run import proposed_run
+    from khop.cli.terminal import tell_next
+    from khop.run.proposed_run import proposed_run
 
     typer.echo(proposed_run(folder_of(graph)), nl=False)
     tell_next(("khop", "init", str(graph), ">", "run.toml"), ("khop", "train", "run.toml"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.graph_argument import GraphArgument, folder_of
+from khop.cli.arguments import GraphArgument, folder_of
 
 
 class By(StrEnum):
@@ -39,8 +39,8 @@ def lookup(
 
     The exit code is 1 if an id is unknown.
     """
-    from khop.api.open_ids import open_ids
-    from khop.cli.next_steps import tell_next
+    from khop.api.open_graph import open_ids
+    from khop.cli.terminal import tell_next
 
     info = ("khop", "info", str(graph))
     of_type = open_ids(folder_of(graph), node_type)

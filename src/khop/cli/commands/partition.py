@@ -9,16 +9,14 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.graph_argument import GraphArgument, Report, folder_of
-from khop.cli.numbers import fanout_list
-from khop.cli.option_groups import takes_groups
-from khop.cli.options import ComponentCommand, values_of_components
-from khop.cli.which_run import Words
+from khop.cli.arguments import GraphArgument, Report, Words, folder_of
+from khop.cli.lines import fanout_list
+from khop.cli.options import ComponentCommand, takes_groups, values_of_components
 from khop.components import ANY_NAMED, Component, Permission
-from khop.config.fields import RunField
-from khop.config.read import COMMAND_LINE, RawRun, checked_options, component_fields
-from khop.partition.methods import PARTITIONERS
-from khop.partition.placements import Placement
+from khop.data.partition.methods import PARTITIONERS
+from khop.graph.partitions.placements import Placement
+from khop.run.read import COMMAND_LINE, RawRun, checked_options, component_fields
+from khop.run.run_type import RunField
 
 
 class PartitionCommand(ComponentCommand):
@@ -110,7 +108,8 @@ def partition(
     given = values_of_components(context)
     if method not in PARTITIONERS.builtin:
         given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method, ANY_NAMED))
-    from khop.cli.partition import Settings, write_parts
+    from khop.cli.graph import PartitionSettings as Settings
+    from khop.cli.graph import write_parts
 
     settings = Settings(
         method,
@@ -137,6 +136,6 @@ def part_files(
     ] = Placement.FEATURES,
 ) -> None:
     """List the files of a partitioned graph that one machine needs, e.g. for rsync --files-from=-."""
-    from khop.cli.partition import print_part_files
+    from khop.cli.graph import print_part_files
 
     print_part_files(graph, placement, machine, machines, procs)

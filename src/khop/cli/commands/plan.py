@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.graph_argument import AsJson
-from khop.cli.numbers import fanout_list, whole
-from khop.cli.option_groups import takes_groups
-from khop.loading.cores import usable_cores
-from khop.planning.workload import Cluster, GraphSize, Run
+from khop.cli.arguments import AsJson
+from khop.cli.lines import fanout_list, whole
+from khop.cli.options import takes_groups
+from khop.process_tuning import usable_cores
+from khop.run.planning.workload import Cluster, GraphSize, Run
 
 
 @dataclass(frozen=True)

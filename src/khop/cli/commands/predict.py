@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
-from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, named, takes_run_options
+from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.cli.short_help import ShortHelp
-from khop.config.fields import run_fields
-from khop.config.read import checked, with_options
+from khop.run.read import checked, with_options
+from khop.run.run_type import run_fields
 
 Later = Annotated[
     Path | None,
@@ -74,6 +72,7 @@ def _predict(
     """
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     checked(raw)
-    from khop.cli.predict import Request, predict
+    from khop.cli.trained import PredictRequest as Request
+    from khop.cli.trained import predict
 
     predict(Request(run_folder, raw, graph, pairs, out, checkpoint.value, named(options), report.as_json))

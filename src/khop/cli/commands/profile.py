@@ -7,15 +7,12 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import written
 from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
-from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, RunCommand, takes_run_options
+from khop.cli.options import Options, RunCommand, takes_groups, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.cli.which_run import written
-from khop.config.fields import run_fields
-from khop.config.presets import preset_names
-from khop.config.read import checked, with_options
-from khop.config.saved_run import CONFIG, is_run_folder
+from khop.run.read import CONFIG, checked, is_run_folder, preset_names, with_options
+from khop.run.run_type import run_fields
 
 _BESIDE_STEPS: dict[str, object] = {
     "checkpoint.steps": 0,
@@ -80,6 +77,7 @@ def _profile(
     )
     raw = with_options(run, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
     config = checked(raw)
-    from khop.cli.profile import Request, profile
+    from khop.cli.train import ProfileRequest as Request
+    from khop.cli.train import profile
 
     profile(Request(raw, steps, report.as_json), config, ranks)

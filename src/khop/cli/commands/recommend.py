@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
-from khop.cli.option_groups import takes_groups
+from khop.cli.options import takes_groups
 from khop.cli.run_folder import read_run
-from khop.config.read import checked
+from khop.run.read import checked
 
 
 class Until(StrEnum):
@@ -92,7 +92,8 @@ def _recommend(
         )
     raw = read_run(run_folder, allow_code or ())
     config = checked(raw)
-    from khop.cli.recommend import Request, recommend
+    from khop.cli.trained import RecommendRequest as Request
+    from khop.cli.trained import recommend
 
     request = Request(
         run_folder,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.commands.shared import AllowCode
-from khop.cli.option_groups import takes_groups
+from khop.cli.options import takes_groups
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN_FOLDER...", help="One or more run folders.")]
 Out = Annotated[

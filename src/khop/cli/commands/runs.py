@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.graph_argument import AsJson
-from khop.cli.option_groups import takes_groups
+from khop.cli.arguments import AsJson
+from khop.cli.options import takes_groups
 
 Below = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs, at any depth.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN_FOLDER...", help="Two or more run folders.")]
@@ -32,6 +32,6 @@ def runs(folder: Below = Path("runs"), as_json: AsJson = False) -> None:
 
 def compare(run_folders: Runs, as_json: AsJson = False) -> None:
     """Compare runs side by side: scores, time, environment, and the settings that differ."""
-    from khop.cli.compare import print_comparison
+    from khop.cli.runs import print_comparison
 
     print_comparison(run_folders, as_json)

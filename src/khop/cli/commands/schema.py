@@ -49,9 +49,9 @@ def schema(
 
 def _schema(of: SchemaFile) -> dict[str, object]:
     if of is SchemaFile.IMPORT:
-        from khop.importing.spec_schema import spec_schema
+        from khop.data.tables.spec import spec_schema
 
         return spec_schema()
-    from khop.config.run_schema import run_schema
+    from khop.run.run_type import run_schema
 
     return run_schema()

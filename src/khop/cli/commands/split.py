@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.graph_argument import GraphArgument, folder_of
+from khop.cli.arguments import GraphArgument, folder_of
 
 _PART = "a share of the links, or a number of links from 1 on"
 
@@ -48,7 +48,7 @@ def split(
     result in Python with khop.LinkSplit.open(OUT).
     """
     folder = folder_of(graph)
-    from khop.cli import split as work
+    from khop.cli import graph as work
 
     settings = work.Settings(val, test, disjoint_share, negatives, label, time, seed)
     work.split(folder, out, links, settings)

@@ -8,16 +8,12 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import written
 from khop.cli.commands.shared import AllowCode, Baselines, RankOptions, RankReport
-from khop.cli.option_groups import takes_groups
-from khop.cli.options import Options, RunCommand, takes_run_options
+from khop.cli.options import Options, RunCommand, takes_groups, takes_run_options
 from khop.cli.run_folder import read_run
-from khop.cli.which_run import written
-from khop.config.fields import field_at, run_fields
-from khop.config.presets import preset_names
-from khop.config.read import checked, with_options
-from khop.config.run_fingerprint import RESUMABLE
-from khop.config.saved_run import is_run_folder
+from khop.run.read import RESUMABLE, checked, is_run_folder, preset_names, with_options
+from khop.run.run_type import field_at, run_fields
 
 Source = Annotated[
     str | None,

@@ -13,14 +13,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from khop.cli.doctor.disk import disk
-from khop.cli.doctor.finding import Finding, State
-from khop.cli.doctor.gpus import gpus
-from khop.cli.doctor.limits import limits
-from khop.cli.doctor.versions import installed, requirements, versions
-from khop.cli.failures import FAILED
-from khop.cli.next_steps import say_next
-from khop.cli.terminal import say
+from khop.cli.doctor.findings import Finding, State, disk, gpus, installed, limits, requirements, versions
+from khop.cli.start import FAILED
+from khop.cli.terminal import say, say_next
 from khop.user_cache import cache_folder
 
 
@@ -49,10 +44,9 @@ def findings() -> Iterator[Finding]:
 
 
 def _with_torch() -> Iterator[Finding]:
-    from khop.cli.doctor.cores import cores
+    from khop.cli.doctor.findings import cores, network
     from khop.cli.doctor.memory import memory
-    from khop.cli.doctor.network import network
-    from khop.runtime.interfaces import interfaces
+    from khop.distributed.processes.launchers import interfaces
 
     yield from cores(os.environ)
     yield from memory(os.environ)

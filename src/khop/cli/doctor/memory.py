@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from khop.cli.doctor.finding import Finding, State
+from khop.cli.doctor.findings import Finding, State
 from khop.kernels.memory import free_memory_bytes, memory_limit_bytes
 
 AREA = "memory"

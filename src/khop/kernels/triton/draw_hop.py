@@ -12,7 +12,7 @@ from torch import Tensor
 
 from khop.draw import Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.source_numbers import SourceNumbers
+from khop.kernels.philox import SourceNumbers
 from khop.kernels.triton.all_neighbors import Expansion, expand_all, offsets_of_all
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import Rows, Slots, rows_of

@@ -1,4 +1,4 @@
-"""Removal of some drawn edges on the device: the bits of `khop.kernels.exclude_edges`."""
+"""Removal of some drawn edges on the device: the bits of `khop.kernels.edge_arrays`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from khop.kernels.pitch import accessible_width, flat_rows, padded_pitch
+from khop.kernels.memory import accessible_width, flat_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, tile_of
 

@@ -1,13 +1,18 @@
-"""Launches of kernels, and the list of their variants that are compiled ahead of time."""
+"""Launches of kernels, and the list of their variants that are compiled ahead of time.
+
+Counts of the kernels that Triton compiles. Later runs on the machine read them from its cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import torch
+import triton
 from torch import Tensor
 
 
@@ -77,3 +82,30 @@ class Variant:
     constants: Mapping[str, object]  # by parameter; operands that are None too
     warps: int = 4
     vector_bits: int = 0  # the widest loads must have at least this width; 0: any
+
+
+@contextmanager
+def compilations_told(tell: Callable[[int], None]) -> Iterator[None]:
+    """Call `tell` with the number of kernels compiled in the block so far, after each, in any thread.
+
+    A kernel that Triton's cache on disk holds is not compiled, and not counted. `tell` is never called with
+    Triton 3.3, which has no listener, or if another listener is set.
+    """
+    knobs = getattr(getattr(triton, "knobs", None), "compilation", None)
+    if knobs is None or getattr(knobs, "listener", knobs) is not None:
+        yield
+        return
+    count, lock = 0, Lock()
+
+    def compiled(*, cache_hit: bool, **_: object) -> None:
+        nonlocal count
+        if not cache_hit:
+            with lock:
+                count += 1
+                tell(count)
+
+    knobs.listener = compiled
+    try:
+        yield
+    finally:
+        knobs.listener = None

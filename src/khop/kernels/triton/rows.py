@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from khop.kernels.hop_rows import HopRows
+from khop.kernels.edge_times import HopRows
 from khop.kernels.philox import signed
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from khop.draw import mix64
 from khop.kernels.csc import Csc
-from khop.kernels.philox import signed
-from khop.kernels.source_numbers import SourceNumbers
+from khop.kernels.philox import SourceNumbers, signed
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import Marks, Rows, Slots, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import mix64 as mixed

@@ -8,13 +8,7 @@ import triton.language as tl
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
-from khop.kernels.triton.words import (
-    WIDE_DEGREE,
-    draw_below,
-    four_words,
-    reduce_wide,
-    row_keys,
-)
+from khop.kernels.triton.words import WIDE_DEGREE, draw_below, four_words, reduce_wide, row_keys
 
 MOST_PICKS = 8192  # distinct picks per row: a row's picks must fit the registers of one program
 _MOST_IN_REGISTERS = 16  # picks of a thread's own row

@@ -8,17 +8,19 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.picks import (
+from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.words import (
     NO_PICK,
     edge_weight,
+    first_above,
     is_picked,
     next_pick,
     no_picks,
+    row_keys,
     weight_of_picks,
+    wide_draw,
     with_pick,
 )
-from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
-from khop.kernels.triton.words import first_above, row_keys, wide_draw
 
 MOST_PICKS = 128  # distinct picks per row: a wider tile spills registers
 _MOST_REPEATS = tl.constexpr(64)  # of a row; then the remaining edges are drawn from exactly

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.csc import Csc
-from khop.kernels.pitch import accessible_width, empty_rows, padded_pitch
+from khop.kernels.memory import accessible_width, empty_rows, padded_pitch
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.csc import Csc
-from khop.kernels.pitch import empty_rows
+from khop.kernels.memory import empty_rows
 from khop.kernels.triton.launch import Kernel, Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 

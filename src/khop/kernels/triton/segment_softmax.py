@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from khop.kernels.pitch import LOAD_BYTES
+from khop.kernels.memory import LOAD_BYTES
 from khop.kernels.triton.launch import Kernel, Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from khop.kernels.pitch import LOAD_BYTES
+from khop.kernels.memory import LOAD_BYTES
 
 THREADS = 128  # of a program: four warps
 MOST_COLUMNS = 256

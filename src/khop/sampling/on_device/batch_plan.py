@@ -7,17 +7,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from khop.graph.rule import Hop, Rule, reads_times
 from khop.kernels.triton.exclude_edges import check_pairs
 from khop.kernels.triton.node_table import STAMP_LIMIT
-from khop.rules.rule import Hop, Rule, reads_times
-from khop.rules.sum import Sum
-from khop.sampling.neighbor import Expansion, NeighborSampler
 from khop.sampling.on_device.capacities import Capacities
-from khop.sampling.on_device.edge_arrays import EdgeArrays, edge_arrays, stream_of
-from khop.sampling.on_device.edge_weights import Degrees
+from khop.sampling.on_device.edge_arrays import Degrees, EdgeArrays, edge_arrays, stream_of
 from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, Table, TreeTable
 from khop.sampling.outputs import Output
+from khop.sampling.rules.sum import Sum
+from khop.sampling.sampler import Expansion, NeighborSampler
 from khop.schema import EdgeType, NodeType
 
 

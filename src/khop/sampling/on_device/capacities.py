@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from khop.batch import Sample
-from khop.sampling.neighbor import Expansion
+from khop.sampling.sampler import Expansion
 from khop.schema import EdgeType, NodeType
 
 Type = TypeVar("Type", NodeType, EdgeType)

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from khop.batch import Sample
 from khop.draw import DrawKey
-from khop.rules.rule import reads_times
-from khop.sampling.neighbor import NeighborSampler, check_seeds, check_times
+from khop.graph.rule import reads_times
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import SLACK, Capacities, Type
-from khop.sampling.on_device.cells import counts_of
-from khop.sampling.on_device.device_batch import DeviceBatch
-from khop.sampling.on_device.views import exact_sample
-from khop.sampling.sampler import Sampler, Seeds
+from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
+from khop.sampling.on_device.type_nodes import counts_of
+from khop.sampling.sampler import NeighborSampler, Sampler, check_seeds, check_times
+from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
 

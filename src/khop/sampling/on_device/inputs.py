@@ -12,7 +12,7 @@ from khop.draw import DrawKey
 from khop.kernels.philox import signed
 from khop.kernels.triton.exclude_edges import NO_PAIR, ExcludedPairs, pairs_of
 from khop.kernels.triton.hash_table import Trees
-from khop.sampling.sampler import Seeds
+from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
 Excluded = Mapping[EdgeType, Tensor]  # int64 (2, pairs), ends of edges that carry no message

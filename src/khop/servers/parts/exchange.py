@@ -1,28 +1,44 @@
-"""Requests of a server to the owners of other parts: all parts at once, each to any of its servers."""
+"""Requests of a server to the owners of other parts: all parts at once, each to any of its servers.
+
+Requests between servers of parts: their kinds, and the fields of hops and negatives.
+
+The list of the servers that have each part of a graph: owners.toml.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TypeVar
+from pathlib import Path
+from typing import NoReturn, TypeVar
 
-from khop.draw import RANDOMNESS
+import torch
+
+from khop.distributed.exchange.draw_wire import HopWire, NegativeWire
+from khop.draw import RANDOMNESS, DrawKey, DrawnNegatives, Frontier, Positives, check_drawn
 from khop.errors import PeerLost
-from khop.servers.access import Limits
-from khop.servers.caller import Caller, present_caller
-from khop.servers.errors import (
-    InvalidAnswer,
-    InvalidRequest,
-    PartLost,
-    ServerError,
-    WrongGraph,
-    WrongVersion,
+from khop.graph.rule import Hop, Rule, check_rule
+from khop.schema import EdgeType, NodeType, Schema
+from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, Limits, parsed_addresses
+from khop.servers.call_timeouts import Caller, present_caller
+from khop.servers.description import edge_type_of
+from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
+from khop.servers.frame import (
+    VERSION,
+    Document,
+    Frame,
+    Plain,
+    Tensors,
+    by_type,
+    read_key,
+    received,
+    whole,
+    written_key,
 )
-from khop.servers.frame import VERSION, Frame, Tensors, received, whole
-from khop.servers.json_fields import Document, Plain
-from khop.servers.transport import Buffer, CallContext, Exchange
+from khop.servers.request_wire import Registry, View, described
 
 Own = TypeVar("Own")
 Value = TypeVar("Value")
@@ -141,3 +157,172 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
         return f"{found}, part {part}"
 
     return identity
+
+
+HOP, ROWS, NEGATIVES = "hop", "part rows", "part negatives"
+DEGREES, EDGES = "part degrees", "part edges"
+COUNTS, LINK_COUNTS, LINK_ROWS = "split counts", "split links", "split rows"
+TOUCHED = "nodes with edges"
+_NOTHING = torch.empty(0, dtype=torch.int64)
+
+
+def hop_fields(view: View, hop: Hop, key: DrawKey, wire: HopWire) -> dict[str, Plain]:
+    """Return the fields that state a hop, but for its frontier."""
+    return {
+        "view": list(view),
+        "number": hop.number,
+        "fanouts": by_type(hop.fanouts),
+        "rule": described(hop.rule),
+        "edge_ids": hop.edge_ids,
+        "key": written_key(key),
+        "sent": by_type({t: list(names) for t, names in wire.fields.items()}),
+    }
+
+
+@dataclass(frozen=True)
+class HopQuestion:
+    """A hop as a server reads it, with the format of its messages."""
+
+    hop: Hop
+    key: DrawKey
+    wire: HopWire
+
+
+def read_hop(
+    given: Document,
+    registry: Registry,
+    schema: Schema,
+    nodes: Mapping[NodeType, int],
+    edges: Mapping[EdgeType, int],
+) -> HopQuestion:
+    """Read a hop over a graph; `nodes` and `edges` are its counts by type. ValueError names what is wrong."""
+    fanouts = {edge_type_of(t, schema): count.whole(-1) for t, count in given["fanouts"].entries()}
+    rule: Rule = registry.made(given["rule"])  # type: ignore[assignment]
+    check_rule(rule, schema)
+    hop = Hop(given["number"].whole(), fanouts, rule, given["edge_ids"].value is True)
+    key = read_key(given["key"])
+    frontier = {}
+    for node_type, names in given["sent"].entries():
+        if not isinstance(node_type, str) or node_type not in schema.node_types:
+            raise ValueError(f"{names.where}: {node_type!r} is no node type; there are {schema.node_types}")
+        sent = [name.text() for name in names.each()]
+        if not set(sent) <= rule.frontier_fields:
+            raise ValueError(f"{names.where}: {sent} are not among those that {rule} reads")
+        frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
+    return HopQuestion(hop, key, HopWire.of(frontier, hop, key, nodes, edges))
+
+
+def negative_fields(
+    view: View, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+) -> dict[str, Plain]:
+    """Return the fields that state a draw of exact negatives, but for its links."""
+    return {
+        "view": list(view),
+        "type": list(edge_type),
+        "negatives": described(negatives),
+        "until": positives.until is not None,
+        "time_column": positives.time_column,
+        "key": written_key(key),
+    }
+
+
+@dataclass(frozen=True)
+class NegativeQuestion:
+    """A draw of exact negatives as a server reads it, with the format of its messages."""
+
+    edge_type: EdgeType
+    negatives: DrawnNegatives
+    key: DrawKey
+    wire: NegativeWire
+
+
+def read_negatives(
+    given: Document, registry: Registry, schema: Schema, nodes: Mapping[NodeType, int]
+) -> NegativeQuestion:
+    """Read a draw of negatives; ValueError names what is wrong."""
+    edge_type = edge_type_of(given["type"].type_(), schema)
+    negatives: DrawnNegatives = registry.made(given["negatives"])  # type: ignore[assignment]
+    check_drawn(negatives)
+    column, key = given.given("time_column"), read_key(given["key"])
+    until = _NOTHING if given["until"].value is True else None
+    positives = Positives(_NOTHING, _NOTHING, until, None if column is None else column.text())
+    wire = NegativeWire.of(edge_type, negatives, positives, key, nodes[edge_type[2]])
+    return NegativeQuestion(edge_type, negatives, key, wire)
+
+
+_ATTEMPT_S = 5.0
+_FILES = ("token_file", "ca", "client_cert", "client_key")
+_NUMBERS = ("attempt", "deadline")
+_KEYS = {"parts", "insecure", *_FILES, *_NUMBERS}
+_FORM = 'parts = [["10.0.0.5:7311"], ["10.0.0.6:7311", "10.0.0.7:7311"]]'
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Addresses of the servers of each part, and how servers reach each other."""
+
+    parts: tuple[tuple[str, ...], ...]  # by number of the part; any of a part's servers may be asked
+    access: Access = field(default_factory=Access)
+    limits: Limits = field(default_factory=lambda: Limits(attempt_s=_ATTEMPT_S))
+
+    def addresses(self, part: int) -> tuple[Address, ...]:
+        """Return the addresses of the servers of a part."""
+        return parsed_addresses(self.parts[part])
+
+    def check(self, part: int, num_parts: int) -> None:
+        """Raise ValueError unless the list fits a graph with so many parts, of which `part` is one."""
+        if len(self.parts) != num_parts:
+            raise ValueError(
+                f"--owners: lists servers of {len(self.parts)} parts, and the graph has {num_parts}; "
+                "list each part once, in order"
+            )
+        if not 0 <= part < num_parts:
+            raise ValueError(f"--part {part}: the graph has parts 0 to {num_parts - 1}")
+        if num_parts == 1:
+            raise ValueError("--part: the graph has one part; serve the folder without --part and --owners")
+
+
+def read_owners(path: Path) -> Owners:
+    """Read owners.toml; ValueError names the key that is wrong. Files in it are relative to its folder."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: is no TOML ({error})") from None
+    if unknown := sorted(given.keys() - _KEYS):
+        raise ValueError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
+    parts = _parts(path, given.get("parts"))
+    files = {name: _file(path, name, given[name]) for name in _FILES if name in given}
+    insecure = given.get("insecure", False)
+    if not isinstance(insecure, bool):
+        _refuse(path, "insecure", insecure, "true or false")
+    limits = Limits(
+        deadline_s=given.get("deadline", Limits.deadline_s),
+        attempt_s=given.get("attempt", _ATTEMPT_S),
+    )
+    found = Owners(parts, Access(**files, encryption="off" if insecure else "remote"), limits)
+    for part in range(len(parts)):
+        found.addresses(part)
+    return found
+
+
+def _parts(path: Path, given: object) -> tuple[tuple[str, ...], ...]:
+    found = [_texts(each) for each in given] if isinstance(given, list) else []
+    if not found or not all(found):
+        _refuse(path, "parts", given, f"a list of addresses for each part, as in {_FORM}")
+    return tuple(found)
+
+
+def _texts(given: object) -> tuple[str, ...]:
+    """Return the texts of a list; nothing if it is no list of texts."""
+    texts = tuple(each for each in given if isinstance(each, str)) if isinstance(given, list) else ()
+    return texts if isinstance(given, list) and len(texts) == len(given) else ()
+
+
+def _file(path: Path, name: str, given: object) -> Path:
+    if not isinstance(given, str):
+        _refuse(path, name, given, "the path of a file")
+    return path.parent / given
+
+
+def _refuse(path: Path, key: str, value: object, wanted: str) -> NoReturn:
+    raise ValueError(f"{path}: {key} {value!r}: must be {wanted}")

@@ -1,0 +1,725 @@
+"""Inference for every node of a graph into files: activations may be larger than memory.
+
+Evaluation of a model over a whole graph, for custom training loops; collective over all ranks.
+
+Recommendations: for each source of an edge type, the destinations with the best scores of a model.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import khop
+from khop.api.edges import in_degrees, linked, without_edges
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph, names_of
+from khop.api.split_links import edges_of_split
+from khop.arguments import check_word, graph_of, instance_of, path_of, shown, whole_number
+from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.processes.group import ALONE, Group, this_group, unwrapped
+from khop.draw import GivenNegatives, NegativeMode, Negatives
+from khop.graph.atomic import in_bytes
+from khop.graph.rule import Rule
+from khop.graph.store import CscGraph
+from khop.inference.chunks import (
+    CollectiveChunks,
+    InferenceWork,
+    Progress,
+    evaluating,
+    rank_bounds,
+    unwatched,
+)
+from khop.inference.evaluation import scores
+from khop.inference.full_ranking import Best
+from khop.inference.link_evaluation import (
+    check_labeled,
+    check_metrics,
+    check_negatives,
+    check_pair_labels,
+    check_untimed,
+    comparable,
+    exact_edge_outputs,
+    exact_link_scores,
+    is_labeled,
+    labeled_outputs,
+    mean_metrics,
+    sampled_edge_outputs,
+    sampled_link_scores,
+)
+from khop.inference.node_outputs import (
+    ALL_NEIGHBORS,
+    ExactDraws,
+    Layers,
+    all_neighbors,
+    columns_read,
+    evaluation_sampler,
+    layerwise_inference,
+    sampled_inference,
+    takes_fanouts,
+    unknown_fanouts,
+)
+from khop.inference.predictions import RowOutput
+from khop.inference.stages import CHUNK_EDGES, ChunkLimits
+from khop.inference.work_folder import is_seen_by_all, own_stage, rank_folder, remove, work_folder
+from khop.loading.columns import ColumnChoice, NamesByType
+from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
+from khop.models.link_predictor import EdgePredictor, LinkPredictor
+from khop.models.node_embedding import gathered
+from khop.models.stack import Layered, Stack
+from khop.sampling.given_seeds import SeedIds, ids_here, node_ids
+from khop.sampling.links.link_seeds import LinkList, Links, check_links
+from khop.sampling.links.links import LinkSampler
+from khop.sampling.node_set import check_ids
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.sampler import Fanout
+from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of, sole_type
+from khop.training.edge_tasks import EdgeObjective, LinkMetric
+from khop.training.steps import mover
+from khop.training.tasks import NodeClassification, NodeObjective
+
+Values = Literal["embeddings", "outputs"]
+UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def infer(
+    model: nn.Module,
+    graph: Graph,
+    out: str | os.PathLike[str],
+    *,
+    node_types: NodeType | Sequence[NodeType] | None = None,
+    nodes: SeedIds | None = None,
+    values: Values = "embeddings",
+    rule: Rule = Uniform(),
+    fanouts: Sequence[Fanout] | None = None,
+    chunk_size: int = 2048,
+    chunk_edges: int = CHUNK_EDGES,
+    progress: Progress = unwatched,
+    in_flight: InFlight = FEW_IN_FLIGHT,
+) -> dict[NodeType, Path]:
+    """Compute a row for every node, or for `nodes` in their order, over all neighbors; return files by type.
+
+    "embeddings" are the outputs of the model's last layer for the node type; for a link-prediction model, the
+    inputs of its decoder. "outputs" are the outputs of the whole model, e.g. the logits of a classifier.
+    `nodes` are ids or a boolean mask, as a tensor, an array or a list.
+    Give the `rule` and the `fanouts` of training, as for `khop.layerwise_inference`.
+
+    `out` ends in .npy (`name.ids.npy` next to it holds the ids) or in .parquet (columns of ids and rows).
+    With several node types each has a file, such as `name.user.npy`. Files are written atomically.
+
+    The computation runs layer by layer, in files: a process holds a few chunks of `chunk_size` nodes in
+    memory, or of fewer nodes with `chunk_edges` edges, for any size of the graph. Collective: the ranks share
+    the chunks, and the result is bit-identical for any number of ranks.
+
+    If the call is killed, or stopped by a full disk, the next call resumes it, also with another number of
+    ranks. Until then the unfinished work is in `out`.unfinished. Ranks that hold parts of the graph and share
+    no file system write one file each, `name.rank-0.npy`; the returned path is then this rank's file.
+    """
+    graph_of("graph", graph)
+    wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
+    wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
+    chunks = ChunkLimits(chunk_size, chunk_edges)
+    draws = ExactDraws(rule, fanouts)
+    planned = Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunks, draws)
+    return planned.run(progress, in_flight)
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """A validated plan of rows to compute and write."""
+
+    out: Path
+    layers: Layers
+    outputs: tuple[RowOutput, ...]  # one for each stage of the last layer
+    facts: dict[str, str]  # must be equal for a later call to reuse the work of this one
+    lanes: Lanes | None = None  # of a graph that ranks hold in parts
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        graph: Graph,
+        out: Path,
+        node_types: Sequence[NodeType],
+        nodes: SeedIds | None,
+        values: Values,
+        chunks: ChunkLimits,
+        draws: ExactDraws = ALL_NEIGHBORS,
+    ) -> Inference:
+        """Make the plan; ValueError if model, graph and files do not fit together."""
+        check_word("values", values, Values)
+        ids = _checked_nodes(graph, node_types, nodes)
+        model, depth = _rows_of(unwrapped(model), node_types, values)
+        wanted = dict.fromkeys(node_types, ids)
+        layers = Layers.of(model, graph, graph.features, wanted, chunks, depth=depth, draws=draws)
+        outputs, names = [], names_of(graph)
+        for stage in layers.stages[-1]:
+            is_one = len(layers.stages[-1]) == 1
+            path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
+            original, own = (of.get(stage.node_type) for of in (names.original_ids, names.ids))
+            name = values.removesuffix("s")
+            output = RowOutput(path, stage.node_type, name, stage.count, ids, original, own)
+            output.check()
+            outputs.append(output)
+        with gathered(model):
+            weights = _digest(*model.state_dict().values())
+        facts = {
+            "khop version": khop.__version__,
+            "graph": _fingerprint(graph),
+            "model": weights,
+            "choice of nodes": "all" if ids is None else _digest(ids),
+            "choice of values": f"{values} of {', '.join(node_types)}",
+            "chunk size": str(chunks.nodes),
+            "edges of a chunk": str(chunks.edges),
+        }
+        if draws.rule != Uniform():
+            facts["rule"] = str(draws.rule)
+        if takes_fanouts(draws.rule, graph.schema, graph.schema.edge_types):
+            facts["fanouts"] = str(list(draws.fanouts or ()))
+        return cls(out, layers, tuple(outputs), facts, graph.lanes)
+
+    @property
+    def bytes_kept(self) -> int:
+        """Size of the result in bytes."""
+        return sum(stage.entry.bytes + 8 * stage.count for stage in self.layers.stages[-1])
+
+    @property
+    def bytes_needed(self) -> int:
+        """Peak disk usage in bytes: two layers, or the last layer and the result."""
+        of_layers = [sum(stage.entry.bytes for stage in layer) for layer in self.layers.stages]
+        pairs = [before + after for before, after in pairwise(of_layers)]
+        return max([*pairs, self.bytes_kept, of_layers[-1] + self.bytes_kept * self._is_copied])
+
+    @property
+    def work_folder(self) -> Path:
+        """Path of the folder with unfinished work."""
+        return self.out.with_name(self.out.name + UNFINISHED)
+
+    def run(
+        self, progress: Progress = unwatched, in_flight: InFlight = FEW_IN_FLIGHT
+    ) -> dict[NodeType, Path]:
+        """Compute and write all rows; OSError if the disk has no space for them. Collective."""
+        group = this_group()
+        group.meet("inferring")
+        try:
+            with group.exchanging("inferring"):
+                return self._run(progress, in_flight, group)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise OSError(
+                f"{self.out}: no space for the rows ({os.strerror(error.errno)}); free some and "
+                f"run it again, to continue from {self.work_folder}"
+            ) from error
+
+    def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
+        sharing = self.layers.sharing(self.lanes, group, in_flight)
+        if isinstance(sharing, CollectiveChunks) and not is_seen_by_all(
+            self.out.absolute().parent, sharing.group
+        ):
+            return self._run_apart(progress, sharing)
+        if group.rank == 0:
+            self._check_space()
+        with work_folder(self.work_folder, self.facts, self.layers.stages, group) as folder:
+            first = folder.first_layer(self.layers.stages)
+            rows = self.layers.computed(sharing, folder, progress, first=first)
+            for stage, output in zip(self.layers.stages[-1], self.outputs, strict=True):
+                output.write(rows[stage.node_type], folder.file(stage), group)
+            remove(folder)
+        return {output.node_type: output.path for output in self.outputs}
+
+    def _run_apart(self, progress: Progress, sharing: CollectiveChunks) -> dict[NodeType, Path]:
+        """Compute rows with one set of files per rank."""
+        rank = sharing.group.rank
+        stages = [own_stage(stage, sharing.group) for stage in self.layers.stages[-1]]
+        outputs = [
+            output.of_rank(rank, rank_bounds(stage, sharing.group.world_size)[rank], own.count)
+            for stage, own, output in zip(self.layers.stages[-1], stages, self.outputs, strict=True)
+        ]
+        for output in outputs:
+            output.check()
+        path = self.out.with_name(f"{self.out.name}.rank-{rank}{UNFINISHED}")
+        with rank_folder(path, self.facts, self.layers.stages, sharing.lanes) as folder:
+            first = folder.first_layer(self.layers.stages)
+            rows = self.layers.computed(sharing, folder, progress, first=first)
+            for own, output in zip(stages, outputs, strict=True):
+                output.write(rows[own.node_type], folder.folder.file(own), ALONE)
+            remove(folder.folder)
+        sharing.group.barrier()
+        return {output.node_type: output.path for output in outputs}
+
+    def _check_space(self) -> None:
+        folder = self.out.absolute().parent
+        there = sum(file.stat().st_blocks * 512 for file in self.work_folder.glob("*.npy"))
+        free = shutil.disk_usage(folder).free + there
+        if self.bytes_needed > free:
+            raise OSError(
+                f"{self.out}: needs {in_bytes(self.bytes_needed)} on the disk of {folder} while it is "
+                f"computed, {in_bytes(free)} are free; free some, or write to another disk"
+            )
+
+    @property
+    def _is_copied(self) -> bool:
+        return self.out.suffix == ".parquet"
+
+
+def _fingerprint(graph: Graph) -> str:
+    found = graph.servers if graph.folder is None else graph.folder
+    return f"in the memory of process {os.getpid()}" if found is None else found.fingerprint
+
+
+def _checked_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: SeedIds | None) -> Tensor | None:
+    for node_type in node_types:
+        if node_type not in graph.schema.node_types:
+            there = ", ".join(graph.schema.node_types)
+            raise ValueError(f"node type {node_type!r}: the graph has none of that name; it has {there}")
+    if nodes is None:
+        return None
+    if len(node_types) > 1:
+        raise ValueError(
+            f"nodes with the node types {', '.join(node_types)}: ids need one node type, name it"
+        )
+    return node_ids(f"seeds of {node_types[0]!r}", nodes, graph.num_nodes(node_types[0]))
+
+
+def _rows_of(
+    model: nn.Module, node_types: Sequence[NodeType], values: Values
+) -> tuple[nn.Module, int | None]:
+    """Return the model that computes the rows, and the number of layers to apply; None: the whole model."""
+    if isinstance(model, LinkPredictor | EdgePredictor):
+        model = model.encoder
+        if isinstance(model, Stack) and set(node_types) <= set(model.sizes.target_types):
+            return model, None  # the decoder's input is the embedding
+    return model, _depth(model, node_types) if values == "embeddings" else None
+
+
+def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
+    if not isinstance(model, Stack):
+        return int(getattr(model, "num_layers", 0))
+    depths = {node_type: model.depth(node_type) for node_type in node_types}
+    for node_type, depth in depths.items():
+        if depth == 0:
+            raise ValueError(
+                f"node type {node_type!r}: no layer of the model gives rows of it; its targets are "
+                f"{', '.join(model.sizes.target_types)}"
+            )
+    if len(set(depths.values())) > 1:
+        raise ValueError(
+            f"node types {', '.join(node_types)}: they have different numbers of layers, {depths}; "
+            "infer one type at a time"
+        )
+    return depths[node_types[0]]
+
+
+def _digest(*tensors: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def evaluate(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    split: str,
+    task: NodeObjective | None = None,
+    fanouts: Sequence[Fanout] | None = None,
+    columns: Sequence[str] | NamesByType | None = None,
+    loader: Loader | None = None,
+    progress: Progress = unwatched,
+) -> float:
+    """Compute the task's score on a split; the default task is accuracy on the graph's only label column.
+
+    A task of your own is an objective with the members of `khop.NodeClassification`.
+
+    Without `fanouts` the score is exact. A model that exposes its layers (`khop.models.Sequential`,
+    `Layered`) is evaluated layer by layer over all neighbors. For another model, `model(batch)` runs on
+    batches of all neighbors, and a warning says so. The number of hops then comes from `loader`, the loader
+    that the model is trained with, or from the model's `num_layers`. With `fanouts`, `model(batch)` runs on
+    sampled neighborhoods, which are the same in every evaluation.
+
+    In a graph that an import has split by time, messages pass over the edges that the split may use: training
+    those before `val`, validation those before `test`, test all.
+
+    Batches have `columns`, by default the model's `input_columns`, else the loader's columns, else all node
+    columns except labels. Neighbors are drawn, or all weighed, by the rule of the loader's sampler.
+    Collective: the ranks share the work, and every rank gets the score, which does not depend on their
+    number. A model in DistributedDataParallel is unwrapped.
+    """
+    graph_of("graph", graph)
+    graph = edges_of_split(graph, split)
+    if task is not None:
+        remedy = "must be a khop.NodeClassification, or an objective with all members of one"
+        instance_of("task", task, NodeObjective, remedy)
+    model, group = unwrapped(model), this_group()
+    task = NodeClassification.of(graph.schema) if task is None else task
+    node_type = task.node_type
+    hops = _hops(model, fanouts, loader, group)
+
+    def outputs_of(nodes: Tensor) -> Tensor:
+        if hops is None:
+            rule = _rule_of(loader)
+            draws = _draws(rule, graph, model, loader, fanouts)
+            place = (model, graph, graph.features, node_type)
+            compute = partial(layerwise_inference, *place, rule=rule, fanouts=draws.fanouts)
+        else:
+            chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
+            like = None if loader is None else loader.graph_sampler
+            sampler = evaluation_sampler(graph, hops, chosen, like)
+            compute = partial(sampled_inference, model, sampler, graph.features, node_type, columns=chosen)
+        return compute(nodes=nodes, progress=progress, group=group, lanes=graph.lanes)
+
+    nodes_by_type = graph.split(split)
+    if node_type not in nodes_by_type:
+        raise ValueError(
+            f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
+        )
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        return scores(task, graph.features, {split: ids_here(nodes_by_type[node_type])}, outputs_of)[split]
+
+
+def evaluate_links(
+    model: nn.Module,
+    graph: Graph,
+    links: LinkList,
+    *,
+    metrics: Sequence[LinkMetric] | None = None,
+    fanouts: Sequence[Fanout] | None = None,
+    rule: Rule | None = None,
+    columns: Sequence[str] | NamesByType | None = None,
+    loader: Loader | None = None,
+    progress: Progress = unwatched,
+) -> dict[str, float]:
+    """Compute metrics of a link-prediction model: each link is compared with its own negatives.
+
+    Negatives come with the links (see `khop.with_negatives`). Where links have different numbers of them, pad
+    the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
+    `khop.links_from_pyg` gives them, are compared with each other. `metrics` are "mrr", "roc-auc",
+    "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K, such as "hits@50"; by default "mrr"
+    and "roc-auc", for labels "roc-auc" and "average-precision", the metrics that labels have.
+
+    Without `fanouts` the result is exact: the rows
+    of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
+    encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
+    so. Neighbors are weighed by `rule`: by default that of the sampler of `loader`, else `khop.Uniform()`.
+
+    With `fanouts`, every link is scored from a sampled batch, as in training. This works for any encoder, and
+    for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every
+    evaluation.
+
+    `columns` and `loader` have the meaning they have in `evaluate`, for the encoder. A rule that takes the
+    same edges in exact inference, such as `TopK`, needs `loader` or `fanouts`. `graph` should not contain the
+    links, as with the graph of a split. With several edge types each metric is the mean over
+    them. Collective, as `evaluate` is.
+    """
+    graph_of("graph", graph)
+    predictor, group = unwrapped(model), this_group()
+    if not isinstance(predictor, LinkPredictor):
+        raise ValueError(
+            f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
+            "an encoder with a decoder per edge type"
+        )
+    if metrics is None:
+        metrics = ("roc-auc", "average-precision") if is_labeled(links) else ("mrr", "roc-auc")
+    check_metrics(metrics)
+    links = links.of_schema(graph.schema) if isinstance(links, Links) else links
+    check_negatives(graph, links)
+    if isinstance(links, Links) and is_labeled(links):
+        check_pair_labels(links, metrics)
+    given, links = links, comparable(links)
+    encoder = predictor.encoder
+    if fanouts is None:
+        check_untimed(links)
+    rule = _rule_of(loader) if rule is None else rule
+    draws = _draws(rule, graph, encoder, loader, fanouts)
+    hops = _hops(encoder, fanouts, loader, group)
+    of_loader = None if loader is None else loader.columns
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        if hops is None:
+            work = InferenceWork(8192, progress, group=group, lanes=graph.lanes)
+            exact = exact_link_scores(predictor, graph, graph.features, links, work, draws)
+            return mean_metrics(exact, metrics, given)
+        chosen = columns_read(encoder, graph.schema, columns, of_loader)
+        scores_of_links = sampled_link_scores(
+            predictor,
+            _link_sampler(graph, hops, chosen, GivenNegatives(NegativeMode.TRIPLET), rule),
+            graph.features,
+            links,
+            chosen,
+            InferenceWork(1024, progress, group=group, lanes=graph.lanes),
+        )
+        return mean_metrics(scores_of_links, metrics, given)
+
+
+def evaluate_edges(
+    model: nn.Module,
+    graph: Graph,
+    links: LinkList,
+    task: EdgeObjective,
+    *,
+    fanouts: Sequence[Fanout] | None = None,
+    rule: Rule | None = None,
+    columns: Sequence[str] | NamesByType | None = None,
+    loader: Loader | None = None,
+    progress: Progress = unwatched,
+) -> float:
+    """Compute the score of a task over labels of edges, such as `khop.EdgeClassification`.
+
+    `links` have labels, as by `khop.split_links(label=...)`. `model` is a `khop.models.EdgePredictor`.
+    The other arguments, and the ways to compute, are as for `evaluate_links`. Collective.
+    """
+    graph_of("graph", graph)
+    predictor, group = unwrapped(model), this_group()
+    if not isinstance(predictor, EdgePredictor):
+        raise ValueError(
+            f"evaluate_edges of a {type(predictor).__name__}: it takes a khop.models.EdgePredictor, "
+            "an encoder with a head per edge type"
+        )
+    instance_of("task", task, EdgeObjective, "must be a khop.EdgeClassification or EdgeRegression")
+    if isinstance(links, Links):
+        links = links.of_schema(graph.schema)
+        check_links(graph, links)
+    check_labeled(links, task.edge_type)
+    encoder = predictor.encoder
+    if fanouts is None:
+        check_untimed(links)
+    rule = _rule_of(loader) if rule is None else rule
+    draws = _draws(rule, graph, encoder, loader, fanouts)
+    hops = _hops(encoder, fanouts, loader, group)
+    of_loader = None if loader is None else loader.columns
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        work = InferenceWork(8192 if hops is None else 1024, progress, group=group, lanes=graph.lanes)
+        if hops is None:
+            found = exact_edge_outputs(predictor, graph, graph.features, links, work, draws)
+        else:
+            chosen = columns_read(encoder, graph.schema, columns, of_loader)
+            sampler = _link_sampler(graph, hops, chosen, None, rule)
+            found = sampled_edge_outputs(predictor, sampler, graph.features, links, chosen, work)
+        outputs = labeled_outputs(links, task.edge_type, found[task.edge_type])
+        return task.score(outputs.outputs, outputs.labels, outputs.edges)
+
+
+def _rule_of(loader: Loader | None) -> Rule:
+    """Return the rule of training: that of the loader's sampler, if there is a loader."""
+    return Uniform() if loader is None else loader.graph_sampler.rule
+
+
+def _link_sampler(
+    graph: Graph, hops: Sequence[Fanout], columns: ColumnChoice, negatives: Negatives | None, rule: Rule
+) -> LinkSampler:
+    """Return a sampler that gives edge ids if the model reads edge columns."""
+    return LinkSampler(graph, hops, negatives=negatives, rule=rule, edge_ids=bool(columns.of_edges))
+
+
+def _draws(
+    rule: Rule, graph: Graph, model: nn.Module, loader: Loader | None, fanouts: Sequence[Fanout] | None
+) -> ExactDraws:
+    """Return the draws of exact evaluation, with the fanouts of the loader's sampler if it states some."""
+    if loader is not None:
+        every = [-1] * getattr(model, "num_layers", 0)
+        return ExactDraws(rule, loader.graph_sampler.exact_fanouts or every)
+    if fanouts is None and takes_fanouts(rule, graph.schema, graph.schema.edge_types):
+        raise unknown_fanouts(rule)
+    return ExactDraws(rule)
+
+
+def _hops(
+    model: nn.Module, fanouts: Sequence[Fanout] | None, loader: Loader | None, group: Group
+) -> Sequence[Fanout] | None:
+    """Return the fanouts of batches; None if the model is computed layer by layer, without batches."""
+    if fanouts is not None or isinstance(model, Layered):
+        return fanouts
+    return all_neighbors(model, None if loader is None else loader.graph_sampler, warn=group.rank == 0)
+
+
+Candidates = Literal["unseen", "all"]
+_PAIRS_AT_ONCE = 1 << 22  # scored at a time
+_BLOCK = 1 << 14  # candidates
+_CHUNKS = ChunkLimits(2048)
+_SOURCES_AT_ONCE = 1 << 16  # whose links are read at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendations:
+    """The best destinations of some sources, best first; equal scores by ascending node."""
+
+    sources: Tensor  # int64 (n)
+    destinations: Tensor  # int64 (n, k); -1 where there are fewer candidates than k
+    scores: Tensor  # float32 or float64 (n, k), of the model, or the in-degree; -inf where there is none
+    cold: Tensor  # bool (n): sources without an edge, ranked by popularity
+
+
+def recommend(
+    model: LinkPredictor,
+    graph: Graph,
+    edge_type: EdgeTypeName,
+    sources: Tensor | None = None,
+    *,
+    k: int = 20,
+    candidates: Candidates = "unseen",
+    rule: Rule = Uniform(),
+    fanouts: Sequence[Fanout] | None = None,
+    work_folder: str | os.PathLike[str] | None = None,
+    progress: Progress = unwatched,
+) -> Recommendations:
+    """Return the `k` best destinations of each source, by the model's decoder, over all destinations.
+
+    `sources` are nodes, int64 (n), without repetition; None: all nodes of the source type. Candidates exist
+    in `graph`: in the graph of a split by time, the nodes before its cut-off. "unseen" leaves out the
+    destinations that a source is linked to already. A node is never recommended to itself. A source without
+    any edge is cold: its candidates are ranked by their number of in-edges, and marked in the result.
+
+    The rows of all nodes are computed layer by layer over all neighbors, by the `rule` of training (and its
+    `fanouts`: see `khop.layerwise_inference`), into files in `work_folder`, by default the system's folder of
+    temporary files. They are removed at the end. Pairs are scored in blocks, so memory is bounded, except for
+    the result. For one process with all edges.
+    """
+    work = None if work_folder is None else path_of("work_folder", work_folder)
+    checked = Recommender.checked(model, graph, edge_type_of(edge_type), k, candidates)
+    wanted = checked.sources(sources)
+    with checked.rows(ExactDraws(rule, fanouts), work, progress) as recommender:
+        pieces = list(recommender.pieces(wanted, progress))
+    return Recommendations(
+        *(torch.cat([getattr(piece, name) for piece in pieces]) for name in Recommendations.__annotations__)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Recommender:
+    """A model, the edges of a graph and a choice of candidates, checked."""
+
+    model: LinkPredictor
+    graph: Graph
+    edges: CscGraph
+    edge_type: EdgeType
+    k: int
+    candidates: Candidates
+
+    @classmethod
+    def checked(
+        cls, model: LinkPredictor, graph: Graph, edge_type: EdgeType, k: int, candidates: Candidates
+    ) -> Recommender:
+        """Check the arguments. ValueError if they do not fit together, before any work."""
+        graph_of("graph", graph)
+        instance_of("graph", graph, Graph, "give a khop.Graph, as khop.open_graph gives it")
+        predictor = unwrapped(model)
+        if not isinstance(predictor, LinkPredictor):
+            raise ValueError(f"model {shown(model)}: give a khop.models.LinkPredictor")
+        check_word("candidates", candidates, Candidates)
+        k = whole_number("k", k, 1)
+        if edge_type not in graph.schema.edge_types:
+            raise ValueError(f"edge type {edge_type}: the graph has {list(graph.schema.edge_types)}")
+        predictor.decoder(edge_type)
+        if this_group().world_size > 1:
+            raise ValueError("recommend on several ranks: it works in one process; start it without --procs")
+        if graph.num_nodes(edge_type[2]) == 0:
+            raise ValueError(f"recommend: there are no nodes of {edge_type[2]!r}")
+        return cls(predictor, graph, graph.in_one_piece("recommend"), edge_type, k, candidates)
+
+    def sources(self, given: Tensor | None) -> Tensor:
+        """Return the sources to recommend for, int64 (n): as given, or all. ValueError for other nodes."""
+        source, count = self.edge_type[0], self.graph.num_nodes(self.edge_type[0])
+        if given is None:
+            return torch.arange(count)
+        instance_of("sources", given, Tensor, f"give the nodes of {source!r}, int64 (n)")
+        if given.dim() != 1 or given.numel() == 0 or given.dtype not in (torch.int64, torch.int32):
+            raise ValueError(
+                f"sources {given.dtype} {tuple(given.shape)}: give nodes of {source!r}, int64 (n), n > 0"
+            )
+        given = given.long()
+        check_ids(f"sources of {source!r}", given, count)
+        if given.unique().numel() < given.numel():
+            raise ValueError(f"sources of {source!r}: some are given twice; give each once")
+        return given
+
+    @contextmanager
+    def rows(self, draws: ExactDraws, work_folder: Path | None, progress: Progress) -> Iterator[Ranker]:
+        """Compute the rows of all nodes at both ends into files, and yield what ranks them."""
+        ends = tuple(dict.fromkeys(self.edge_type[::2]))
+        with tempfile.TemporaryDirectory(prefix=".recommend-", dir=work_folder) as folder:
+            out = Path(folder) / "rows.npy"
+            inference = Inference.of(self.model, self.graph, out, ends, None, "outputs", _CHUNKS, draws)
+            files = inference.run(progress)
+            rows = {t: torch.from_numpy(np.load(path, mmap_mode="c")) for t, path in files.items()}
+            yield Ranker(self, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranker:
+    """The rows of all nodes, to rank destinations with."""
+
+    of: Recommender
+    rows_of: Mapping[NodeType, Tensor]
+
+    def pieces(self, sources: Tensor, progress: Progress = unwatched) -> Iterator[Recommendations]:
+        """Yield recommendations for consecutive sources, some at a time."""
+        edges, edge_type = self.of.edges, self.of.edge_type
+        is_cold = without_edges(edges, edge_type[0])
+        popular = in_degrees(self.of.graph, edge_type, ()).double().unsqueeze(0)
+        done = 0
+        with torch.no_grad(), evaluating(self.of.model):
+            for group in sources.split(_SOURCES_AT_ONCE):
+                at, seen = self._left_out(group)
+                for span in torch.arange(group.numel()).split(max(1, _PAIRS_AT_ONCE // _BLOCK)):
+                    first, last = int(span[0]), int(span[-1]) + 1
+                    near = (at >= first) & (at < last)
+                    some, left_out = group[first:last], (at[near] - first, seen[near])
+                    yield self._ranked(some, is_cold[some], left_out, popular)
+                    done += some.numel()
+                    progress(done, sources.numel())
+
+    def _left_out(self, sources: Tensor) -> tuple[Tensor, Tensor]:
+        """Return pairs that are not recommended: positions of sources, ascending, and destinations."""
+        none = torch.empty(0, dtype=torch.int64)
+        edge_type = self.of.edge_type
+        seen = linked(self.of.edges, edge_type, sources) if self.of.candidates == "unseen" else (none, none)
+        if edge_type[0] != edge_type[2]:
+            return seen
+        return torch.cat([seen[0], torch.arange(sources.numel())]), torch.cat([seen[1], sources])
+
+    def _ranked(
+        self, sources: Tensor, cold: Tensor, left_out: tuple[Tensor, Tensor], popular: Tensor
+    ) -> Recommendations:
+        model, (source, _, destination) = self.of.model, self.of.edge_type
+        move, decoder = mover(model), model.decoder(self.of.edge_type)
+        candidates = self.rows_of[destination]
+        own = move(self.rows_of[source][sources])
+
+        def by_model(span: slice) -> Tensor:
+            return decoder.grid(own, move(candidates[span]))
+
+        def by_popularity(span: slice) -> Tensor:
+            return popular[:, span].expand(sources.numel(), -1)
+
+        k, count = self.of.k, candidates.shape[0]
+        allowed = self.of.edges.candidates.get(destination)
+        best = Best.of(by_model, count, k, left_out, allowed, _BLOCK)
+        if not cold.any():
+            return Recommendations(sources, best.candidates, best.scores, cold)
+        popularity = Best.of(by_popularity, count, k, left_out, allowed, _BLOCK)
+        rows = cold.unsqueeze(1)
+        return Recommendations(
+            sources,
+            torch.where(rows, popularity.candidates, best.candidates),
+            torch.where(rows, popularity.scores.to(best.scores.dtype), best.scores),
+            cold,
+        )

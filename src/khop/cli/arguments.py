@@ -1,0 +1,122 @@
+"""The run argument of commands: a file, a preset of khop, or only options.
+
+The graph argument of commands: a folder, or the name of a built-in graph.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from khop.components import ANY_NAMED, Permission
+from khop.data.importers import BUILTIN_NAMES, builtin_path
+from khop.run.read import COMMAND_LINE, CONFIG, RawRun, preset, preset_names, read_toml, with_options
+from khop.run.tables import FAMILIES
+from khop.user_cache import cache_folder
+
+_ALLOW_CODE = "--allow-code"
+
+
+def written(
+    source: str | None, options: Mapping[str, object], command: str, packages: Sequence[str] = ()
+) -> RawRun:
+    """Return the run of this name, before its options are applied. Raises ValueError if there is none.
+
+    A run file that the user names may name code. The config.toml of a run folder may not: it imports only
+    code of `packages`.
+    """
+    permission = Permission(tuple(packages))
+    if source is None and "graph" not in options:
+        raise ValueError(
+            f"no run is given: use {command} debian, {command} run.toml, or {command} --graph FOLDER"
+        )
+    if source is None:
+        return RawRun({}, COMMAND_LINE)
+    if source in preset_names():
+        return preset(source)
+    if not Path(source).is_file():
+        presets = ", ".join(preset_names())
+        raise ValueError(f"{source}: no such file; give a run.toml, or a preset: {presets}")
+    is_of_folder = Path(source).name == CONFIG
+    return replace(read_toml(Path(source)), permission=permission if is_of_folder else ANY_NAMED)
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a command before they are parsed, while the options of its components are unknown."""
+
+    options: tuple[tuple[str, str], ...]  # names, and values or the following words
+    operands: tuple[str, ...]  # all other words; last the ones that may be values of unknown options
+    known: Mapping[str, bool]  # options of the command itself -> whether they take a value
+
+    @classmethod
+    def of(cls, words: Sequence[str], known: Mapping[str, bool]) -> Words:
+        """Sort the words of a command with these options."""
+        options: list[tuple[str, str]] = []
+        sure: list[str] = []
+        unsure: list[str] = []
+        left = deque(words)
+        while left:
+            word = left.popleft()
+            if word == "--":
+                sure += left
+                break
+            if not word.startswith("-"):
+                sure.append(word)
+                continue
+            name, is_assigned, value = word.partition("=")
+            after = left[0] if left else ""
+            options.append((name, value if is_assigned else after))
+            takes_value = False if is_assigned or not left else known.get(name)
+            if takes_value:
+                left.popleft()
+            elif takes_value is None and not after.startswith("-"):
+                unsure.append(left.popleft())
+        return cls(tuple(options), (*sure, *unsure), known)
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of an option, in order."""
+        return [value for each, value in self.options if each == name]
+
+
+def named_run(words: Words, file_of: Callable[[str], Path] = Path) -> RawRun:
+    """Return the run in the arguments of a command, with its kinds, before the arguments are parsed.
+
+    `file_of` gives the run file that an operand stands for.
+    """
+    paths = {f"--{path.rpartition('.')[2]}": f"{path}.kind" for path in FAMILIES}
+    kinds = {paths[name]: value for name, value in words.options if name in paths}
+    for word in words.operands:
+        if word in preset_names():
+            return with_options(preset(word), kinds)
+        if file_of(word).is_file():
+            return with_options(written(str(file_of(word)), {}, "", words.values(_ALLOW_CODE)), kinds)
+    return with_options(RawRun({}, COMMAND_LINE), kinds)
+
+
+GraphArgument = Annotated[str, typer.Argument(help="Graph folder, or name of a built-in graph.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Option of a command for its output."""
+
+    as_json: AsJson = False
+
+
+def folder_of(graph: str) -> Path:
+    """Return the folder of a graph. A built-in graph is unpacked first."""
+    if graph not in BUILTIN_NAMES:
+        return Path(graph)
+    unpacked = builtin_path(graph, cache_folder())
+    if unpacked.exists():
+        return unpacked
+    from khop.data.builtin import builtin_folder
+
+    return builtin_folder(graph, cache_folder())

@@ -1,0 +1,124 @@
+"""A server of batches in this process: its request, and its life."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from khop.cli.commands.shared import ServeOptions
+from khop.loading.device.device_placement import byte_size
+from khop.process_tuning import usable_cores
+from khop.servers.access import Address, ServerSecurity
+from khop.servers.parts.exchange import read_owners
+from khop.servers.request_handler import Life, QueueLimits, RequestHandler, Serves, metrics_on, serve_until
+
+ANY_HOST = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """A graph folder, the addresses of its server, and its options."""
+
+    folder: Path
+    listen: Address
+    metrics: Address | None
+    security: ServerSecurity
+    options: ServeOptions
+
+    def later(self, number: int) -> ServeRequest:
+        """Return the request of the server `number` ports further."""
+        return replace(
+            self, listen=_later(self.listen, number), metrics=self.metrics and _later(self.metrics, number)
+        )
+
+
+def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[str, Address], None]) -> bool:
+    """Serve until `stop` is set or the server is idle. `began` is called once with graph and address.
+
+    Return whether all that was begun has been finished; if not, connections are still open.
+    """
+    options = request.options
+    flight_server = _flight("flight_server")
+    limits = QueueLimits(at_once=options.at_once or usable_cores())
+    handler = RequestHandler(_service(request.folder, options), limits, options.max_rate)
+    server = flight_server.served(handler, request.listen, request.security)
+    with metrics_on(request.metrics, handler.status) as metrics_port:
+        if request.metrics is not None:
+            say(f"metrics on http://{request.metrics.host}:{metrics_port}/metrics")
+        began(str(handler.status()["graph"]), Address(request.listen.host, server.port))
+        ended = serve_until(handler, Life(options.exit_idle), stop, say)
+    if ended:
+        server.shutdown()
+    return ended
+
+
+def _later(address: Address, number: int) -> Address:
+    return Address(address.host, address.port + number)
+
+
+def _service(folder: Path, options: ServeOptions) -> Serves:
+    limit = options.max_batch_bytes
+    most = None if limit is None else byte_size(limit, "--max-batch-bytes", least=1)
+    views = None if options.view_bytes is None else byte_size(options.view_bytes, "--view-bytes", least=1)
+    modules = [_loaded(path) for path in options.module or ()]
+    if options.part is not None and options.owners is not None:
+        from khop.api.serve import part_service_of
+
+        cache = byte_size(options.cache_bytes, "--cache-bytes")
+        owners = read_owners(options.owners)
+        return part_service_of(folder, options.part, owners, modules, most, cache, views)
+    from khop.api.serve import service_of
+
+    return service_of(folder, modules, most, views)
+
+
+def _loaded(path: Path) -> ModuleType:
+    """Import the file of a --module option, which this command alone names.
+
+    ValueError if the name of its module is that of another one, which it would replace for all importers.
+    """
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"--module {path}: is no Python file")
+    other = _origin(path.stem)
+    if other is not None and not (Path(other).is_file() and path.samefile(other)):
+        raise ValueError(
+            f"--module {path}: {path.stem} is another module already ({other}); rename the file, here and "
+            "where clients import it"
+        )
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _origin(name: str) -> str | None:
+    """Return where the module of a name comes from; None if there is none."""
+    try:
+        spec = find_spec(name)
+    except ValueError:  # a module of this process without a spec
+        return "of this process"
+    return None if spec is None else spec.origin or "a package"
+
+
+def _flight(name: str) -> ModuleType:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its failures reach the log as errors of requests
+    try:
+        return import_module(f"khop.servers.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        raise ValueError("servers need pyarrow, for Arrow Flight: pip install pyarrow") from None
+
+
+def say(line: str) -> None:
+    """Print a line to stderr, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,79 @@
+"""Graphs included in khop: small snapshots in the wheel, unpacked into graph folders on first use."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from khop.arguments import path_of
+from khop.data.debian.graph import read_snapshot, write_debian
+from khop.data.importers import BUILTIN_NAMES, SNAPSHOT_SHA256, builtin_path
+from khop.graph.atomic import ProgressCallback
+from khop.graph.folder import open_folder
+from khop.user_cache import cache_folder
+
+SNAPSHOT = "debian.npz"
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Return the names of the graphs for `builtin_folder`."""
+    return BUILTIN_NAMES
+
+
+def builtin_folder(
+    name: str, cache: str | os.PathLike[str] | None = None, notice: ProgressCallback | None = None
+) -> Path:
+    """Return the graph folder of a built-in graph in `cache`. The first use writes it, in a few seconds.
+
+    Without `cache` it is in the user's cache: $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else ~/.cache/khop.
+    The folder appears whole or not at all. Processes may call this at the same time; all of them get the
+    folder. `notice` is called while the folder is written. ValueError if `name` is no built-in graph, or if
+    the snapshot or the folder is damaged.
+    """
+    if name not in BUILTIN_NAMES:
+        raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")
+    folder = builtin_path(name, cache_folder() if cache is None else path_of("cache", cache))
+    if not folder.exists():
+        _write(name, folder, notice)
+    return open_folder(folder).path
+
+
+def named_folder(graph: str | os.PathLike[str]) -> Path:
+    """Return the folder for `graph`: a built-in graph given by its name as text, else the path itself.
+
+    ValueError if a name could be both.
+    """
+    if not isinstance(graph, str) or graph not in BUILTIN_NAMES:
+        close = difflib.get_close_matches(graph, BUILTIN_NAMES, n=1) if isinstance(graph, str) else []
+        if close and not Path(graph).exists():
+            raise ValueError(f"graph {graph!r}: no such folder; did you mean the built-in {close[0]!r}?")
+        return Path(graph)
+    if Path(graph).exists():
+        raise ValueError(
+            f"graph {graph!r}: names a built-in graph and a folder here; give './{graph}' for the folder, or "
+            f"khop.builtin_folder({graph!r}) for the built-in one"
+        )
+    return builtin_folder(graph)
+
+
+def _write(name: str, folder: Path, notice: ProgressCallback | None) -> None:
+    facts = read_snapshot(_snapshot())
+    try:
+        write_debian(folder, name, facts, notice)
+    except ValueError:
+        # Another process wrote it first, from the same snapshot: the same graph.
+        if not folder.exists():
+            raise
+
+
+def _snapshot() -> bytes:
+    file = files("khop.data.debian") / SNAPSHOT
+    data = file.read_bytes()
+    if sha256(data).hexdigest() != SNAPSHOT_SHA256:
+        raise ValueError(
+            f"{file}: checksum differs from khop's; the file was changed or damaged. Install khop again"
+        )
+    return data

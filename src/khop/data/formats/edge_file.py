@@ -1,0 +1,614 @@
+"""Import of one file with a graph: all steps of `khop import edges:FILE`.
+
+Edge lists: lines of two ids, and maybe a weight and a time, read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import re
+import shlex
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import networkx
+import numpy as np
+import numpy.typing as npt
+from networkx.readwrite import gexf, graphml, pajek
+
+from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
+from khop.data.importers import EdgeFileOptions, ImportContext
+from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
+from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
+from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.networkx_tables import NetworkxTables, attribute_columns
+from khop.graph.tables import EdgeTable, NodeTable
+from khop.kernels.id_table import Keys, StringKeys, id_table
+from khop.schema import EdgeType
+
+WEIGHT, TIME = "weight", "time"
+Header = Literal["auto", "yes", "no"]
+_SEPARATORS = ("\t", ";", ",", " ")  # blanks are last: "a, b" is separated by a comma
+_FIELDS = range(2, 5)
+_CHUNK_BYTES = 32 << 20
+_SAMPLE_LINES, _SAMPLE_BYTES = 1000, 1 << 14
+_COMMENT = re.compile(rb"(?m)^[ \t]*(?:#|%|//).*$")
+_ATTRIBUTES = re.compile(rb"[ \t,;]*(\{.*\})[ \t]*$")
+_DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # of a weight after blanks
+_ENDS = ({"source", "target"}, {"src", "dst"}, {"from", "to"}, {"source", "destination"}, {"head", "tail"})
+_FORM = "an edge has two ids and maybe a weight and a time; import other tables by a spec (docs/import.md)"
+
+
+@dataclass(frozen=True)
+class ReadEdges:
+    """Nodes, and edges between them."""
+
+    ids: Keys  # of the nodes, as they first appear
+    sources: npt.NDArray[np.int64]
+    destinations: npt.NDArray[np.int64]
+    direction: Literal["directed", "undirected"] = "directed"
+    node_columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    edge_columns: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The form of a file."""
+
+    path: Path
+    separator: str  # " " for any blanks
+    fields: int
+    has_attributes: bool  # networkx's {'weight': 3} at the end of a line
+
+
+@dataclass
+class _Content:
+    """The lines so far. The first piece is the first line, which may be a header."""
+
+    ends: list[Keys] = field(default_factory=list)  # source, destination, source, ...
+    values: list[Any] = field(default_factory=list)  # tables of the other fields
+    attributes: list[Mapping[str, Any]] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
+
+
+def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
+    """Read an edge list, also compressed. Lines that begin with #, % or // are comments.
+
+    Ids are int64 if each is a decimal integer without signs, zeros or blanks that a number would lose, else
+    text as it stands. A third field is the edge column `weight`, a fourth `time`, or as a header names them.
+    ValueError names the first line that is no edge.
+    """
+    form, content = _form(path), _Content()
+    try:
+        for chunk in _from_first_line(path):
+            if chunk and not chunk.isspace():
+                _add(content, chunk, form)
+    except pa.ArrowInvalid:
+        raise _problem(form, True, "a line is no edge, or not UTF-8") from None
+    names, notes = [WEIGHT, TIME][: form.fields - 2], []
+    first, is_header = content.first, _is_header(content, header)
+    if is_header:
+        words = form.separator.join(first)
+        notes.append(f"the first line, {words!r}, names the columns; --header no reads it as an edge")
+        names = [name.strip() for name in first[2:]]
+        content = _Content(content.ends[1:], content.values[1:], content.attributes[1:])
+    if not content.ends:
+        raise ValueError(f"{path}: has no edges; give a file with two ids on each line")
+    columns = {}
+    for at, name in enumerate(names):
+        numbers = _numbers(pa.chunked_array([table[at] for table in content.values]), name, form.separator)
+        if numbers is None:
+            raise _problem(form, is_header, f"{name} is not a number")
+        columns[name] = numbers
+    if content.attributes:
+        found, more = attribute_columns(content.attributes, "edges")
+        columns |= found
+        notes += more
+    ids, rows = _numbered(content.ends)
+    return ReadEdges(ids, rows[0::2].copy(), rows[1::2].copy(), edge_columns=columns, notes=notes)
+
+
+def _add(content: _Content, chunk: bytes, form: _Form) -> None:
+    if form.has_attributes:
+        lines = [_split_attributes(line) for line in chunk.split(b"\n") if line.strip()]
+        content.attributes += [attributes for _, attributes in lines]
+        chunk = b"\n".join([line for line, _ in lines] + [b""])
+    integers = _plain_integers(chunk, form) if content.ends else None
+    if integers is not None:
+        content.ends.append(integers)
+        content.values.append([])
+        return
+    try:
+        table = _table(chunk, form)
+    except pa.ArrowInvalid:
+        table = _table(_tidy(chunk, form.separator), form)
+    content.first = content.first or [column[0].as_py() for column in table.columns]
+    ends = [table[0].combine_chunks(), table[1].combine_chunks()]
+    numbers = [canonical_integers(end) for end in ends]
+    if numbers[0] is not None and numbers[1] is not None:
+        content.ends.append(np.stack([numbers[0], numbers[1]], axis=1).reshape(-1))
+    else:
+        places = pa.array(np.arange(2 * len(ends[0])).reshape(2, -1).T.reshape(-1))
+        content.ends.append(string_keys(pa.concat_arrays(ends).cast(pa.large_string()).take(places)))
+    content.values.append(table.columns[2:])
+
+
+def _plain_integers(chunk: bytes, form: _Form) -> npt.NDArray[np.int64] | None:
+    """Return the ids of a chunk that is nothing but canonical integers; else None. Makes no copy as text."""
+    if form.fields > 2 or not chunk[:1].isdigit() or b"x" in chunk or b"X" in chunk:
+        return None
+    kinds = {"0": pa.int64(), "1": pa.int64()}
+    try:
+        table = pa_csv.read_csv(
+            pa.BufferReader(chunk),
+            read_options=pa_csv.ReadOptions(column_names=list(kinds)),
+            parse_options=pa_csv.ParseOptions(delimiter=form.separator, quote_char=False),
+            convert_options=pa_csv.ConvertOptions(column_types=kinds, null_values=[]),
+        )
+    except pa.ArrowInvalid:
+        return None
+    ends = [numpy_of(column.combine_chunks()) for column in table.columns]
+    is_all = sum(length_as_text(end) + len(end) for end in ends) == len(chunk)
+    return np.stack(ends, axis=1).reshape(-1) if is_all else None
+
+
+def _numbered(ends: list[Keys]) -> tuple[Keys, npt.NDArray[np.int64]]:
+    """Return the distinct ids as they first appear, and the position of each end among them."""
+    is_text = any(isinstance(piece, StringKeys) for piece in ends)
+    ids = id_table("string" if is_text else "int64", 0)
+    rows = []
+    while ends:  # a piece is dropped once it is numbered
+        piece = ends.pop(0)
+        if is_text and not isinstance(piece, StringKeys):
+            piece = string_keys(pa.array(piece).cast(pa.large_string()))
+        rows.append(ids.add(piece))
+    return ids.keys(np.arange(len(ids), dtype=np.int64)), np.concatenate(rows)
+
+
+def _is_header(content: _Content, header: Header) -> bool:
+    """Return True if the first line names columns: names over integers, or the usual names."""
+    if header != "auto":
+        return header == "yes"
+    names = [name.strip().lower() for name in content.first]
+    if len(content.ends) < 2 or not all(re.match(r"[^\W\d]", name) for name in names[:2]):
+        return False
+    over_integers = not any(isinstance(piece, StringKeys) for piece in content.ends[1:])
+    over_numbers = len(names) > 2 and re.match(r"(?!nan|inf)[^\W\d]", names[2]) is not None
+    return over_integers or over_numbers or set(names[:2]) in _ENDS
+
+
+def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
+    """Return a column of weights as float32, of other whole numbers as int64; None if one is no number."""
+    if separator != "," and pc.any(pc.match_substring(values, ",")).as_py():
+        values = pc.replace_substring(values, ",", ".")  # a decimal comma
+    kinds = (pa.float64(),) if name == WEIGHT else (pa.int64(), pa.float64())
+    for kind in kinds:
+        try:
+            made = numpy_of(values.cast(kind).combine_chunks())
+        except pa.ArrowInvalid:
+            continue
+        return made.astype(np.float32) if name == WEIGHT else made
+    return None
+
+
+def _table(chunk: bytes, form: _Form) -> Any:
+    """Return the fields as text; pyarrow's ArrowInvalid for lines with other fields, or with an empty id."""
+    if (b"\t" in chunk and form.separator == " ") or b'"' in chunk:
+        chunk = _tidy(chunk, form.separator)
+    names = [str(number) for number in range(form.fields)]
+    table = pa_csv.read_csv(
+        pa.BufferReader(chunk),
+        read_options=pa_csv.ReadOptions(column_names=names),
+        parse_options=pa_csv.ParseOptions(delimiter=form.separator),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+        ),
+    )
+    if b" " in chunk and form.separator != " ":
+        table = pa.table([pc.ascii_trim_whitespace(column) for column in table.columns], names)
+    if any(pc.min(pc.binary_length(table[end])).as_py() == 0 for end in (0, 1)):
+        raise pa.ArrowInvalid("an id is empty")
+    return table
+
+
+def _form(path: Path) -> _Form:
+    """Find the form of a file from its first lines."""
+    sample: list[tuple[int, bytes]] = []
+    number = 0
+    for chunk in _chunks(path, _SAMPLE_BYTES):
+        for line in chunk.split(b"\n"):
+            number += 1
+            if line.strip():
+                sample.append((number, line))
+        if len(sample) >= _SAMPLE_LINES:
+            break
+    if not sample:
+        raise ValueError(f"{path}: has no edges; give a file with two ids on each line")
+    has_attributes = _ATTRIBUTES.search(sample[-1][1]) is not None
+    lines = [_split_attributes(line)[0] if has_attributes else line for _, line in sample]
+    if all(_DECIMAL_COMMA.fullmatch(line) for line in lines):
+        return _Form(path, " ", 3, has_attributes)
+    form, most, fields = None, 0, 1
+    for separator in _SEPARATORS:
+        counts = Counter(len(of_line) for of_line in _fields(b"\n".join(lines), separator))
+        fields = max(fields, *counts)
+        count, times = counts.most_common(1)[0]
+        if count in _FIELDS and times > most:  # where lines differ, reading them names the wrong one
+            form, most = _Form(path, separator, count, has_attributes), times
+    if form is not None:
+        return form
+    raise ValueError(f"{path}, line {sample[0][0]}: has {fields} fields; {_FORM}")
+
+
+def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
+    """Find the line that is no edge."""
+    for number, fields in _lines(form.path, form):
+        where = f"{form.path}, line {number}"
+        if len(fields) != form.fields:
+            return ValueError(
+                f"{where}: has {len(fields)} fields, and other lines have {form.fields}; {_FORM}"
+            )
+        if not all(fields[:2]):
+            return ValueError(f"{where}: an id is empty; complete or remove the line")
+        for name, text in zip(("third", "fourth"), [] if is_header else fields[2:], strict=False):
+            if _numbers(pa.chunked_array([[text]]), WEIGHT, form.separator) is None:
+                return ValueError(f"{where}: the {name} field is {text!r}, which is not a number; {_FORM}")
+        is_header = False
+    return ValueError(f"{form.path}: cannot be read ({reason}); correct the file")
+
+
+def _lines(path: Path, form: _Form) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line with an edge."""
+    number = 0
+    for chunk in _chunks(path):
+        for line in chunk.removesuffix(b"\n").split(b"\n"):
+            number += 1
+            if line.strip():
+                text = _split_attributes(line)[0] if form.has_attributes else line
+                try:
+                    fields = next(_fields(text, form.separator, "strict"))
+                except UnicodeDecodeError:
+                    raise ValueError(
+                        f"{path}, line {number}: invalid UTF-8; save the file as UTF-8"
+                    ) from None
+                yield number, [one.strip() for one in fields]
+
+
+def _fields(text: bytes, separator: str, errors: str = "replace") -> Iterator[list[str]]:
+    lines = _tidy(text + b"\n", separator).decode(errors=errors).split("\n")
+    return csv.reader((line for line in lines if line.strip()), delimiter=separator)
+
+
+def _tidy(chunk: bytes, separator: str) -> bytes:
+    """Drop blanks that separate nothing: at both ends of lines, repeated, and before quotes."""
+    if separator == " ":
+        if b"\t" in chunk or b"  " in chunk:
+            chunk = re.sub(rb'("[^"\n]*")|[ \t]+', lambda found: found[1] or b" ", chunk)
+        chunk = chunk.removeprefix(b" ")
+        return (
+            chunk.replace(b"\n ", b"\n").replace(b" \n", b"\n")
+            if b" \n" in chunk or b"\n " in chunk
+            else chunk
+        )
+    if b" \n" in chunk or b"\t\n" in chunk:
+        chunk = re.sub(rb"[ \t]+\n", b"\n", chunk)
+    if b'"' in chunk and b" " in chunk:
+        chunk = re.sub(rb'([\t,;]) +"', rb'\1"', re.sub(rb'" +([\t,;])', rb'"\1', chunk))
+    return chunk
+
+
+def _split_attributes(line: bytes) -> tuple[bytes, Mapping[str, Any]]:
+    """Return the ids of a line, and the attributes that networkx writes after them."""
+    found = _ATTRIBUTES.search(line)
+    if found is None:
+        return line, {}
+    try:
+        attributes = {} if found[1] == b"{}" else ast.literal_eval(found[1].decode())
+    except (ValueError, SyntaxError):
+        return line, {}
+    return (line[: found.start()], attributes) if isinstance(attributes, dict) else (line, {})
+
+
+def _from_first_line(path: Path) -> Iterator[bytes]:
+    """Yield the first line that is not empty, then the rest in chunks."""
+    chunks = _chunks(path)
+    for chunk in chunks:
+        if not chunk.isspace():
+            first, _, rest = chunk.lstrip().partition(b"\n")
+            yield first + b"\n"
+            yield rest
+            break
+    yield from chunks
+
+
+def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
+    """Yield the lines of a file in chunks, each ends with a newline. Comments are empty lines."""
+    rest, is_first = b"", True
+    for read in _blocks(path, size):
+        if is_first and read.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise ValueError(f"{path}: is UTF-16; save the file as UTF-8")
+        data = rest + (read.removeprefix(b"\xef\xbb\xbf") if is_first else read)
+        is_first = False
+        last_return = data.endswith(b"\r")  # its \n may follow
+        if b"\r" in data:
+            body = data[:-1] if last_return else data
+            data = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if last_return else b"")
+        end = data.rfind(b"\n") + 1
+        rest = data[end:]
+        if end:
+            yield _without_comments(data[:end])
+    if rest.strip():
+        yield _without_comments(rest.rstrip(b"\r") + b"\n")
+
+
+def _blocks(path: Path, size: int) -> Iterator[bytes]:
+    with reading(str(path), "write it again"), pa.input_stream(str(path), compression="detect") as stream:
+        while block := stream.read(size):
+            yield block
+
+
+def _without_comments(chunk: bytes) -> bytes:
+    start = 0
+    while chunk.startswith((b"#", b"%", b"//"), start):
+        start = chunk.index(b"\n", start) + 1
+    lines = chunk.count(b"\n", 0, start)
+    rest = chunk[start:]
+    if b"#" in rest or b"%" in rest or b"//" in rest:
+        rest = _COMMENT.sub(b"", rest)
+    return b"\n" * lines + rest
+
+
+BACK: EdgeType = (NODE, "rev_to", NODE)
+_COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+_LIST_SUFFIXES = (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el")
+_ERRORS = (
+    networkx.NetworkXException, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+    SyntaxError, StopIteration, RecursionError,
+)  # fmt: skip
+_MATRIX_MARKET = b"%%MatrixMarket"
+
+
+@dataclass(frozen=True)
+class EdgeFileImporter:
+    """An import of one file."""
+
+    path: Path
+    undirected: bool
+    header: Header
+    context: ImportContext
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its endings."""
+        name = self.path.name
+        for suffix in (*_COMPRESSED, *_FORMATS, *_LIST_SUFFIXES):
+            name = name.removesuffix(suffix)
+        return name
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its counts and notes. Nodes are numbered as they first appear."""
+        refuse_existing(out)
+        if not self.path.is_file():
+            raise ValueError(
+                f"{self.path}: no such file; give an edge list, or a GraphML, GML, GEXF, Pajek or "
+                "MatrixMarket file"
+            )
+        read = self._read()
+        notes = list(read.notes)
+        node_columns, edge_columns = (_stored(c, notes) for c in (read.node_columns, read.edge_columns))
+        edges = {EDGE: EdgeTable(read.sources, read.destinations, edge_columns)}
+        if self.undirected or read.direction == "undirected":
+            edges[BACK] = EdgeTable(read.destinations, read.sources, edge_columns, EDGE)
+        unknown = [name for name, column in node_columns.items() if np.isnan(column).any()]
+        node = NodeTable(len(read.ids), node_columns, ids=read.ids, unknown=unknown)
+        graph = SetGraph(self.name, {NODE: node}, edges, notes=notes)
+        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
+
+    def _read(self) -> ReadEdges:
+        name = self.path.name.lower()
+        for suffix in _COMPRESSED:
+            name = name.removesuffix(suffix)
+        read = next((read for suffix, read in _FORMATS.items() if name.endswith(suffix)), None)
+        if read is None and _content(self.path, len(_MATRIX_MARKET)) == _MATRIX_MARKET:
+            read = _matrix_market
+        return edge_list(self.path, self.header) if read is None else read(self.path)
+
+
+def edge_file_importer(options: EdgeFileOptions, context: ImportContext) -> EdgeFileImporter:
+    """Make the importer."""
+    return EdgeFileImporter(context.folder / options.name, options.undirected, options.header, context)
+
+
+def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return columns as the graph stores them, under names of files; a note tells each that is renamed."""
+    found: dict[str, Any] = {}
+    for name, column in columns.items():
+        short = stored_name(name, found)
+        if short != name:
+            notes.append(f"attribute {name!r} is column {short!r}")
+        found[short] = column.astype(np.uint8) if column.dtype == bool else column
+    return found
+
+
+def _content(path: Path, size: int | None = None) -> bytes:
+    with reading(str(path), "correct the file"), pa.input_stream(str(path), compression="detect") as stream:
+        content: bytes = stream.read(size)
+    return content
+
+
+def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], ReadEdges]:
+    """Return the reader of a format that networkx parses from the bytes of a file."""
+
+    def read(path: Path) -> ReadEdges:
+        content, notes = _content(path).removeprefix(b"\xef\xbb\xbf"), list[str]()
+        try:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                graph = parse(content, notes)
+        except _ERRORS as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"{path}: cannot be read ({reason}); correct the file") from None
+        tables = NetworkxTables.of(graph)
+        notes += [str(one.message) for one in told] + list(tables.notes)
+        is_int = all(type(node) is int and -(2**63) <= node < 2**63 for node in tables.ids)
+        ids = np.array(tables.ids, np.int64) if is_int else StringKeys.of([str(node) for node in tables.ids])
+        return ReadEdges(
+            ids, tables.sources, tables.destinations, "directed" if graph.is_directed() else "undirected",
+            tables.node_columns, tables.edge_columns, notes,
+        )  # fmt: skip
+
+    return read
+
+
+class _NamedKeys(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
+    """Reader of GraphML that keeps both of two keys with one name."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def find_graphml_keys(self, graph_element: Any) -> Any:
+        """Return the keys; the second of a name is NAME_ID."""
+        keys, defaults = super().find_graphml_keys(graph_element)
+        taken: set[tuple[str, str]] = set()
+        for key_id, key in keys.items():
+            if (key["for"], key["name"]) in taken:
+                name = f"{key['name']}_{key_id}"
+                self._notes.append(f"key {key_id!r} has the name {key['name']!r} of another: it is {name!r}")
+                key["name"] = name
+            taken.add((key["for"], key["name"]))
+        return keys, defaults
+
+
+def _graphml(content: bytes, notes: list[str]) -> Any:
+    content = _plain_xml(content)
+    if len(re.findall(rb"<(?:\w+:)?graph[\s>/]", content)) > 1:
+        raise ValueError("it has several or nested graphs; keep one")
+    graphs = list(_NamedKeys(notes)(path=io.BytesIO(content)))
+    if not graphs:
+        raise ValueError("it has no graph of the namespace http://graphml.graphdrawing.org/xmlns")
+    _check_xml(content, graphs[0])
+    return graphs[0]
+
+
+def _gexf(content: bytes, notes: list[str]) -> Any:
+    content = _plain_xml(content)
+    for elements in re.findall(rb"(?s)<attributes\b.*?</attributes>", content):
+        titles = re.findall(rb"<attribute\s[^>]*?\btitle\s*=\s*[\"']([^\"']*)", elements)
+        if len(set(titles)) < len(titles):
+            raise ValueError(f"two attributes have one title; there are {b', '.join(titles).decode()}")
+    graph = gexf.read_gexf(io.BytesIO(content))
+    _check_xml(content, graph)
+    return graph
+
+
+def _plain_xml(content: bytes) -> bytes:
+    """Return XML without comments; ValueError for entities, whose expansion may be endless."""
+    if b"<!ENTITY" in content:
+        raise ValueError("it declares an entity; remove it")
+    return re.sub(rb"(?s)<!--.*?-->", b"", content)
+
+
+def _check_xml(content: bytes, graph: Any) -> None:
+    """Raise ValueError if networkx has merged nodes or edges of one id."""
+    nodes = re.findall(rb"<(?:\w+:)?node\s[^>]*?\bid\s*=\s*[\"']([^\"']*)", content)
+    _check_nodes([node.decode(errors="replace") for node in nodes], len(graph))
+    edges = len(re.findall(rb"<(?:\w+:)?edge[\s/>]", content))
+    lost = edges - graph.number_of_edges()
+    if lost > 0:
+        raise ValueError(f"{lost:,} edges have the id of another edge; rename them")
+
+
+def _check_nodes(declared: list[str], count: int) -> None:
+    if len(set(declared)) < len(declared):
+        twice = next(node for at, node in enumerate(declared) if node in declared[:at])
+        raise ValueError(f"two nodes are named {twice!r}; rename one")
+    if len(declared) < count:
+        raise ValueError(f"{count - len(declared):,} nodes of edges are not declared; add them to the nodes")
+
+
+def _gml(content: bytes, notes: list[str]) -> Any:
+    """Nodes have their labels as ids, or their numbers if labels are missing or not distinct."""
+    lines = content.decode().splitlines()
+    try:
+        return networkx.parse_gml(lines)
+    except networkx.NetworkXError as error:
+        graph = networkx.parse_gml(lines, label="id")
+        notes.append(f"ids of nodes are their numbers ({error})")
+        return graph
+
+
+def _pajek(content: bytes, notes: list[str]) -> Any:
+    """Arcs and edges have a section each; where both are there, each edge is two arcs."""
+    sections: dict[str, list[str]] = {}
+    section: list[str] = []
+    for line in content.decode().splitlines():
+        word = (line.split() or ["%"])[0].lower()
+        if word.startswith("*"):
+            section = sections.setdefault(word, [])
+        if not word.startswith("%"):
+            section.append(line)
+    for word in sections:
+        if word not in ("*network", "*vertices", *_PAJEK_LINKS):
+            raise ValueError(f"it has a section {word}; *Vertices, *Arcs, *Edges and *Matrix are read")
+    vertices = sections.get("*vertices", [""])
+    if len(vertices[0].split()) != 2:
+        raise ValueError(f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read")
+    parts = [sections[word] for word in _PAJEK_LINKS if len(sections.get(word, [])) > 1] or [[]]
+    graph, *more = [pajek.parse_pajek(iter(vertices + part)) for part in parts]
+    for edges in more:
+        given = list(edges.edges(data=True))
+        graph.add_edges_from([*given, *((v, u, of) for u, v, of in given)])
+        notes.append(f"{len(given):,} edges stand beside arcs: each is two arcs")
+    for of in [*(of for _, of in graph.nodes(data=True)), *(of for *_, of in graph.edges(data=True))]:
+        of.pop("id", None)  # the number of a vertex
+        of |= {name: float(value) for name, value in of.items() if re.fullmatch(_NUMBER, str(value))}
+    _check_nodes([shlex.split(line)[1] for line in vertices[1:]], len(graph))
+    return graph
+
+
+def _matrix_market(path: Path) -> ReadEdges:
+    """Rows are sources and columns are destinations. Node i has the id i, from 1 on."""
+    try:
+        import scipy.io
+    except ImportError:
+        raise ValueError(f"{path}: MatrixMarket files need scipy: pip install scipy") from None
+    source = io.BytesIO(_content(path)) if path.suffix in (".zst", ".lz4") else str(path)
+    try:
+        rows, columns, _, layout, kind, symmetry = scipy.io.mminfo(source)
+        if layout != "coordinate" or kind == "complex" or rows != columns:
+            raise ValueError(
+                f"it is a {kind} {layout} matrix of {rows:,} rows and {columns:,} columns; give a square "
+                "sparse one of real numbers"
+            )
+        matrix = scipy.io.mmread(source if isinstance(source, str) else io.BytesIO(_content(path)))
+    except (ValueError, OverflowError, OSError, StopIteration) as error:
+        raise ValueError(f"{path}: MatrixMarket file cannot be read ({error}); correct the file") from None
+    is_undirected = symmetry in ("symmetric", "hermitian")
+    kept = matrix.row >= matrix.col if is_undirected else slice(None)  # scipy has added the opposites
+    values = {} if kind == "pattern" else {WEIGHT: matrix.data[kept].astype(np.float32)}
+    return ReadEdges(
+        np.arange(1, rows + 1), matrix.row[kept].astype(np.int64), matrix.col[kept].astype(np.int64),
+        "undirected" if is_undirected else "directed", edge_columns=values,
+    )  # fmt: skip
+
+
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_PAJEK_LINKS = ("*arcs", "*edges", "*matrix")
+_FORMATS: Mapping[str, Callable[[Path], ReadEdges]] = {
+    ".graphml": _by_networkx(_graphml),
+    ".xml": _by_networkx(_graphml),
+    ".gml": _by_networkx(_gml),
+    ".gexf": _by_networkx(_gexf),
+    ".net": _by_networkx(_pajek),
+    ".paj": _by_networkx(_pajek),
+    ".pajek": _by_networkx(_pajek),
+    ".mtx": _matrix_market,
+}

@@ -1,0 +1,166 @@
+"""Import of the Illinois Graph Benchmark: all steps of `khop import igb:SIZE`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from khop.data.formats.downloads import Checksum, fetched, mirrored, set_folder
+from khop.data.formats.ogb import ogb_labels
+from khop.data.formats.raw_arrays import npy_array
+from khop.data.formats.set_graph import SetGraph, memory_budget
+from khop.data.importers import IgbOptions, ImportContext
+from khop.data.tables.read_spec import nearest
+from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
+from khop.schema import EdgeType, NodeType
+
+_ADDRESS = "https://igb-public-awsopen.s3.amazonaws.com"
+NODE_TYPES = ("paper", "author", "institute", "fos", "journal", "conference")
+
+
+@dataclass(frozen=True)
+class IgbSet:
+    """One set: `tiny`, or with all its node types `hetero-tiny`."""
+
+    name: str
+    size: str  # folder
+    kind: Literal["plain", "typed"]
+    md5: str | None = None  # of the archive; None: the publisher has none, or no archive
+    num_labeled: Mapping[int, int] = field(
+        default_factory=dict
+    )  # by the number of classes, if not all papers
+
+    @property
+    def url(self) -> str | None:
+        """Address of the archive; the two large sets are single files of up to 1 TB, without an archive."""
+        kind = "homogeneous" if self.kind == "plain" else "heterogeneous"
+        name = f"igb-{kind}/igb_{kind}_{self.size}.tar.gz"
+        return None if self.md5 is None else f"{_ADDRESS}/{name}"
+
+    @property
+    def checksum(self) -> Checksum | None:
+        """Checksum of the archive."""
+        return None if self.md5 is None else Checksum("md5", self.md5)
+
+
+_MD5 = {
+    "tiny": ("34856534da55419b316d620e2d5b21be", "83fbc1091497ff92cf20afe82fae0ade"),
+    "small": ("6781c699723529902ace0a95cafe6fe4", "2f42077be60a074aec24f7c60089e1bd"),
+    "medium": ("4640df4ceee46851fd18c0a44ddcc622", "7f0df4296eca36553ff3a6a63abbd347"),
+}
+_FULL = {19: 227_130_858, 2983: 157_675_969}  # labeled papers of 269,346,174
+
+IGB_SETS: Mapping[str, IgbSet] = {
+    **{size: IgbSet(size, size, "plain", md5) for size, (md5, _) in _MD5.items()},
+    "large": IgbSet("large", "large", "plain"),
+    "full": IgbSet("full", "full", "plain", num_labeled=_FULL),
+    **{f"hetero-{size}": IgbSet(f"hetero-{size}", size, "typed", md5) for size, (_, md5) in _MD5.items()},
+    "hetero-large": IgbSet("hetero-large", "large", "typed"),
+    "hetero-full": IgbSet("hetero-full", "full", "typed", num_labeled=_FULL),
+}
+
+
+_EDGES_AT_ONCE = 1 << 20
+
+
+def igb_edges(folder: Path, node_types: Collection[NodeType]) -> dict[EdgeType, EdgeChunks]:
+    """Return the edge types between node types, in alphabetical order, each with its rev_RELATION."""
+    found: dict[EdgeType, EdgeChunks] = {}
+    for path in sorted(folder.glob("*__*__*/edge_index.npy")):
+        source, relation, destination = path.parent.name.split("__")
+        if {source, destination} <= set(node_types):
+            reverse = (destination, f"rev_{relation}", source)
+            found[source, relation, destination] = EdgeChunks(_chunks(path), reverse)
+    if not found:
+        raise ValueError(
+            f"{folder}: has no SOURCE__RELATION__DESTINATION/edge_index.npy; give another folder"
+        )
+    return found
+
+
+def _chunks(path: Path) -> Iterator[EdgeTable]:
+    pairs = npy_array(path)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"{path}: has shape {pairs.shape}, and (edges, 2) is expected; download it again")
+    for first in range(0, max(1, len(pairs)), _EDGES_AT_ONCE):
+        part = pairs[first : first + _EDGES_AT_ONCE]
+        yield EdgeTable(part[:, 0].copy(), part[:, 1].copy())
+
+
+PAPER, WIDTH = "paper", 1024
+LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}
+
+
+@dataclass(frozen=True)
+class IgbImporter:
+    """An import of one size of the benchmark."""
+
+    igb: IgbSet
+    root: Path | None
+    mirror: str | None
+    num_classes: int
+    context: ImportContext
+
+    @property
+    def name(self) -> str:
+        """Name of the set."""
+        return self.igb.name
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its counts. Features are mapped, edges streamed."""
+        refuse_existing(out)
+        graph = self._read(self._folder(notice))
+        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
+
+    def _folder(self, notice: ProgressCallback | None) -> Path:
+        size, source = self.igb.size, self.igb.url or "the benchmark's site"
+        root = self.root
+        if root is None:
+            if self.igb.url is None:
+                raise ValueError(f"igb:{self.name}: khop does not download it; give its folder by --root")
+            root = fetched(mirrored(self.igb.url, self.mirror), self.context, notice, self.igb.checksum)
+        names = (size, f"{size}/processed", "processed", f"{root.name}/{size}/processed")
+        return set_folder(root, names, f"{PAPER}/node_feat.npy", source)
+
+    def _read(self, folder: Path) -> SetGraph:
+        nodes: dict[str, NodeTable] = {}
+        for node_type in NODE_TYPES if self.igb.kind == "typed" else (PAPER,):
+            path = folder / node_type / "node_feat.npy"
+            if path.is_file():
+                features = npy_array(path, WIDTH)
+                nodes[node_type] = NodeTable(len(features), {"x": features})
+        nodes[PAPER] = self._labeled(nodes[PAPER], folder / PAPER)
+        edges: dict[EdgeType, EdgeTable | EdgeChunks] = dict(igb_edges(folder, nodes))
+        return SetGraph(f"igb-{self.name}", nodes, edges)
+
+    def _labeled(self, table: NodeTable, folder: Path) -> NodeTable:
+        """Add labels and the benchmark's split: 60, 20 and 20 percent of labeled papers, in order."""
+        path = folder / LABEL_FILES[self.num_classes]
+        labels = ogb_labels(npy_array(path, 1).reshape(-1, 1), self.num_classes, path)
+        assert table.count is not None
+        if len(labels) > table.count:
+            raise ValueError(
+                f"{path}: has {len(labels):,} labels, and there are {table.count:,} papers; download it again"
+            )
+        labels = np.concatenate([labels, np.full(table.count - len(labels), -1)])
+        labeled = self.igb.num_labeled.get(self.num_classes, table.count)
+        train, val = int(labeled * 0.6), int(labeled * 0.2)
+        splits = {
+            "train": np.arange(train),
+            "val": np.arange(train, train + val),
+            "test": np.arange(train + val, labeled),
+        }
+        return NodeTable(table.count, {**table.columns, "label": labels}, splits, {"label": self.num_classes})
+
+
+def igb_importer(options: IgbOptions, context: ImportContext) -> IgbImporter:
+    """Make the importer; ValueError for a size that does not exist."""
+    if options.name not in IGB_SETS:
+        raise ValueError(f"igb:{options.name}: no such set; {nearest(options.name, list(IGB_SETS))}")
+    root = None if options.root is None else context.folder / options.root
+    return IgbImporter(IGB_SETS[options.name], root, options.mirror, int(options.classes), context)

@@ -1,0 +1,466 @@
+"""Import of OGB's node and link sets: all steps of `khop import ogb:NAME`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.formats.downloads import fetched, mirrored, set_folder
+from khop.data.formats.raw_arrays import (
+    NpzArray,
+    Scratch,
+    csv_blocks,
+    csv_numbers,
+    csv_rows,
+    csv_table,
+    rows_together,
+)
+from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget
+from khop.data.formats.tensor_file import tensor_file
+from khop.data.importers import ImportContext, OgbOptions
+from khop.data.tables.read_spec import nearest
+from khop.graph.atomic import ProgressCallback, refuse_existing
+from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
+from khop.schema import EdgeType, NodeType
+
+ADDRESS = "http://snap.stanford.edu/ogb/data"
+
+
+@dataclass(frozen=True)
+class OgbSet:
+    """One set, with the flags of master.csv."""
+
+    name: str
+    download_name: str
+    split: str  # folder of the official split
+    layout: Literal["csv", "npz"] = "csv"  # "binary" in master.csv
+    kind: Literal["plain", "typed"] = "plain"  # "is hetero" in master.csv
+    edges: Literal["as stored", "both directions"] = "as stored"  # "add_inverse_edge" in master.csv
+    num_classes: int = 0  # 0: the labels are several answers of yes and no
+
+    @property
+    def has_links(self) -> bool:
+        """True for a link set."""
+        return self.name.startswith("ogbl-")
+
+    @property
+    def url(self) -> str:
+        """Address of the archive."""
+        return f"{ADDRESS}/{'link' if self.has_links else 'node'}proppred/{self.download_name}.zip"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Names of the set's folder: in the archive, and where OGB's package puts it."""
+        return self.download_name, self.name.replace("-", "_"), self.name
+
+
+_BOTH: Literal["both directions"] = "both directions"
+OGB_SETS: Mapping[str, OgbSet] = {
+    one.name: one
+    for one in (
+        OgbSet("ogbn-arxiv", "arxiv", "time", num_classes=40),
+        OgbSet("ogbn-products", "products", "sales_ranking", edges=_BOTH, num_classes=47),
+        OgbSet("ogbn-proteins", "proteins", "species", edges=_BOTH),
+        OgbSet("ogbn-mag", "mag", "time", kind="typed", num_classes=349),
+        OgbSet("ogbn-papers100M", "papers100M-bin", "time", layout="npz", num_classes=172),
+        OgbSet("ogbl-ppa", "ppassoc", "throughput", edges=_BOTH),
+        OgbSet("ogbl-collab", "collab", "time", edges=_BOTH),
+        OgbSet("ogbl-ddi", "ddi", "target", edges=_BOTH),
+        OgbSet("ogbl-citation2", "citation-v2", "time"),
+        OgbSet("ogbl-wikikg2", "wikikg-v2", "time"),
+        OgbSet("ogbl-biokg", "biokg", "random", kind="typed"),
+        OgbSet("ogbl-vessel", "vessel", "random", layout="npz"),
+    )
+}
+
+
+UNKNOWN_CLASS, UNKNOWN_ANSWER = -1, 255
+
+
+def ogb_labels(values: npt.NDArray[Any], num_classes: int, path: Path) -> npt.NDArray[Any]:
+    """Return classes as int64 (nodes,), -1 for NaN; or with 0 classes answers as uint8, 255 for NaN.
+
+    `values` is (nodes, tasks). ValueError for a value that is neither.
+    """
+    unknown = np.isnan(values) if np.issubdtype(values.dtype, np.floating) else np.zeros(values.shape, bool)
+    whole = np.where(unknown, 0, values).astype(np.int64)
+    most = num_classes or 2
+    wrong = ~unknown & ((whole != np.where(unknown, 0, values)) | (whole < 0) | (whole >= most))
+    if wrong.any():
+        row, column = (int(at[0]) for at in np.nonzero(wrong))
+        raise ValueError(
+            f"{path}, row {row + 1}: the label is {values[row, column]:g}, and there are {most} classes, "
+            f"0 to {most - 1}; download the set again"
+        )
+    if num_classes == 0:
+        return np.where(unknown, UNKNOWN_ANSWER, whole).astype(np.uint8)
+    if values.shape[1] != 1:
+        raise ValueError(f"{path}: has {values.shape[1]} labels per node, and 1 is expected")
+    return np.where(unknown, UNKNOWN_CLASS, whole)[:, 0]
+
+
+_NAMES = {"train": "train", "val": "valid", "test": "test"}
+_DICT = "split_dict.pt"
+
+Splits = dict[str, npt.NDArray[np.int64]]
+
+
+def ogb_splits(folder: Path) -> Splits:
+    """Return the nodes of train, val and test from a folder with three CSV files, or with split_dict.pt."""
+    if (folder / _DICT).is_file():
+        given = tensor_file(folder / _DICT)
+        return {name: ids_of(given, published, folder / _DICT) for name, published in _NAMES.items()}
+    found: Splits = {}
+    for name, published in _NAMES.items():
+        path = first_file(folder, f"{published}.csv.gz", f"{published}.csv")
+        found[name] = csv_numbers(path)[:, 0].astype(np.int64)
+    return found
+
+
+def ids_of(given: Any, name: str, path: Path) -> npt.NDArray[np.int64]:
+    """Return the whole numbers under a name of a dict of tensors or arrays."""
+    if not isinstance(given, dict) or name not in given:
+        raise ValueError(f"{path}: has no {name!r}; download the set again")
+    return np.asarray(given[name]).astype(np.int64)
+
+
+def first_file(folder: Path, *names: str) -> Path:
+    """Return the first of the files that exists; ValueError if none does."""
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(f"{folder / names[0]}: no such file; give the folder as it was published")
+
+
+Numbers = npt.NDArray[Any]
+Directions = Literal["as stored", "both directions"]
+FEATURES = "x"
+_EDGES_AT_ONCE = 1 << 20
+_SPECIES = "species.csv.gz"  # of ogbn-proteins; other node columns are named node_*
+
+
+@dataclass(frozen=True)
+class OgbRaw:
+    """Nodes and edges of a set."""
+
+    num_nodes: int
+    columns: Mapping[str, Numbers]  # of nodes
+    edges: Callable[[], Iterator[EdgeTable]]
+
+    @classmethod
+    def read(cls, raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+        """Read node columns; edges are read later, block by block."""
+        opened = _from_npz if (raw / "data.npz").is_file() else _from_csv
+        return opened(raw, scratch, edges)
+
+
+def csv_columns(
+    folder: Path, kind: Literal["node", "edge"], rows: int, scratch: Scratch
+) -> dict[str, Numbers]:
+    """Return the columns of nodes or edges in CSV files: KIND-feat as x, KIND_year as year."""
+    found: dict[str, Numbers] = {}
+    for path in sorted(folder.glob(f"{kind}[-_]*.csv.gz")):
+        name = path.name.removesuffix(".csv.gz")[len(kind) + 1 :]
+        if name != "label":
+            found[FEATURES if name == "feat" else name] = flat(csv_numbers(path, rows, scratch))
+    if kind == "node" and (folder / _SPECIES).is_file():
+        found["species"] = flat(csv_numbers(folder / _SPECIES, rows, scratch))
+    return found
+
+
+def flat(values: Numbers) -> Numbers:
+    """Return a column of one number per row as a vector."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+
+
+def only_count(path: Path) -> int:
+    """Return the number of nodes or edges in a file that lists it for each graph of a set."""
+    counts = csv_numbers(path)[:, 0]
+    if len(counts) != 1:
+        raise ValueError(f"{path}: the set has {len(counts)} graphs, and sets of one graph are read")
+    return int(counts[0])
+
+
+def edge_table(ends: tuple[Numbers, Numbers], columns: Mapping[str, Numbers], edges: Directions) -> EdgeTable:
+    """Make a table, with each edge followed by its opposite if both directions are asked for."""
+    if edges == "as stored":
+        return EdgeTable(*ends, columns=columns)
+    sources, destinations = ends
+    twice = {name: np.repeat(column, 2, axis=0) for name, column in columns.items()}
+    pair = np.stack([sources, destinations], axis=1)
+    return EdgeTable(pair.reshape(-1), pair[:, ::-1].reshape(-1), columns=twice)
+
+
+def _from_csv(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+    num_nodes = only_count(raw / "num-node-list.csv.gz")
+    num_edges = only_count(raw / "num-edge-list.csv.gz")
+    columns = csv_columns(raw, "node", num_nodes, scratch)
+    return OgbRaw(num_nodes, columns, partial(csv_edges, raw, num_edges, scratch, edges))
+
+
+def csv_edges(folder: Path, num_edges: int, scratch: Scratch, edges: Directions) -> Iterator[EdgeTable]:
+    """Yield the edges of edge.csv.gz with their columns."""
+    columns, first, path = csv_columns(folder, "edge", num_edges, scratch), 0, folder / "edge.csv.gz"
+    for block in csv_blocks(path, "int64"):
+        if block.shape[1] != 2:
+            raise ValueError(f"{path}: has {block.shape[1]} columns, and 2 are expected; download it again")
+        rows = slice(first, first + len(block))
+        of_block = {name: column[rows] for name, column in columns.items()}
+        yield edge_table((block[:, 0], block[:, 1]), of_block, edges)
+        first += len(block)
+    if first != num_edges:
+        raise ValueError(
+            f"{path}: has {first:,} edges, num-edge-list says {num_edges:,}; download the set again"
+        )
+
+
+def _from_npz(raw: Path, scratch: Scratch, edges: Directions) -> OgbRaw:
+    path = raw / "data.npz"
+    counts = NpzArray.of(path, "num_nodes_list").whole()
+    if len(counts) != 1:
+        raise ValueError(f"{path}: the set has {len(counts)} graphs, and sets of one graph are read")
+    columns = {}
+    for name in NpzArray.names(path):
+        if name.startswith("node_"):
+            given = NpzArray.of(path, name)
+            made = scratch.filled(given.shape, given.dtype, given.blocks(), f"{path}, array {name}")
+            columns[_column(name)] = flat(made)
+    return OgbRaw(int(counts[0]), columns, partial(_npz_edges, path, edges))
+
+
+def _npz_edges(path: Path, edges: Directions) -> Iterator[EdgeTable]:
+    """Yield edges from two cursors in edge_index: the sources come first, then the destinations."""
+    index = NpzArray.of(path, "edge_index")
+    if len(index.shape) != 2 or index.shape[0] != 2:
+        raise ValueError(f"{path}, array edge_index: has shape {index.shape}, and (2, edges) is expected")
+    count = index.shape[1]
+    ends = [index.numbers(row * count, count, _EDGES_AT_ONCE) for row in range(2)]
+    names = [name for name in NpzArray.names(path) if name.startswith("edge_") and name != "edge_index"]
+    columns = [NpzArray.of(path, name).blocks() for name in names]
+    for sources, destinations, *values in rows_together([*ends, *columns], str(path)):
+        of_block = {_column(name): flat(of) for name, of in zip(names, values, strict=True)}
+        yield edge_table((sources, destinations), of_block, edges)
+
+
+def _column(name: str) -> str:
+    short = name.partition("_")[2]
+    return FEATURES if short == "feat" else short
+
+
+def typed_nodes(raw: Path, scratch: Scratch) -> dict[NodeType, NodeTable]:
+    """Return the node types in alphabetical order, with their columns."""
+    path = raw / "num-node-dict.csv.gz"
+    counts = {node_type: int(values[0]) for node_type, values in sorted(csv_table(path).items())}
+    folder = raw / "node-feat"
+    return {t: NodeTable(n, dict(csv_columns(folder / t, "node", n, scratch))) for t, n in counts.items()}
+
+
+def typed_edges(raw: Path, scratch: Scratch, directions: Directions) -> dict[EdgeType, EdgeChunks]:
+    """Return the edge types in alphabetical order; with both directions, each with its rev_RELATION."""
+    return {
+        edge_type: EdgeChunks(
+            edges_of(raw, edge_type, scratch),
+            reverse=reverse_of(edge_type) if directions == "both directions" else None,
+        )
+        for edge_type in triplets(raw)
+    }
+
+
+def triplets(raw: Path) -> list[EdgeType]:
+    """Return the edge types that triplet-type-list names, in alphabetical order."""
+    path = raw / "triplet-type-list.csv.gz"
+    rows = csv_rows(path)
+    if any(len(row) != 3 for row in rows):
+        raise ValueError(f"{path}: a row has {len(rows[0])} fields, and 3 are expected")
+    return sorted((head, relation, tail) for head, relation, tail in rows)
+
+
+def relation_folder(raw: Path, edge_type: EdgeType) -> Path:
+    """Return the folder of an edge type."""
+    return raw / "relations" / "___".join(edge_type)
+
+
+def reverse_of(edge_type: EdgeType) -> EdgeType:
+    """Return the name of the opposite edge type."""
+    return (edge_type[2], f"rev_{edge_type[1]}", edge_type[0])
+
+
+def edges_of(raw: Path, edge_type: EdgeType, scratch: Scratch) -> Iterator[EdgeTable]:
+    """Yield the edges of a type."""
+    folder = relation_folder(raw, edge_type)
+    return csv_edges(folder, only_count(folder / "num-edge-list.csv.gz"), scratch, "as stored")
+
+
+LABEL = "label"
+
+
+def ogb_nodes(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratch) -> SetGraph:
+    """Read a node set. `directions` adds opposite edges to those of the set itself.
+
+    With several node types the opposite edges are types of their own, named rev_RELATION.
+    """
+    if ogb.kind == "typed":
+        return _typed(ogb, folder, directions, scratch)
+    both: Directions = "both directions" if "both directions" in (ogb.edges, directions) else "as stored"
+    raw = OgbRaw.read(folder / "raw", scratch, both)
+    splits = ogb_splits(folder / "split" / ogb.split)
+    nodes = NodeTable(raw.num_nodes, dict(raw.columns), splits)
+    labels = _labels(ogb, folder / "raw", raw.num_nodes)
+    return SetGraph(
+        ogb.name, {NODE: labeled(nodes, labels, ogb)}, {EDGE: EdgeChunks(raw.edges())}, {NODE: task(ogb)}
+    )
+
+
+def labeled(table: NodeTable, labels: npt.NDArray[Any], ogb: OgbSet) -> NodeTable:
+    """Return the table with a column of labels."""
+    classes = {LABEL: ogb.num_classes} if ogb.num_classes else {}
+    return NodeTable(table.count, {**table.columns, LABEL: labels}, table.splits, classes)
+
+
+def task(ogb: OgbSet) -> str:
+    """Return the kind of the task of a node set's labels."""
+    return "node-classification" if ogb.num_classes else "multi-label"
+
+
+def _labels(ogb: OgbSet, raw: Path, count: int) -> npt.NDArray[Any]:
+    path = raw / "node-label.npz"
+    if path.is_file():
+        return ogb_labels(NpzArray.of(path, "node_label").whole(), ogb.num_classes, path)
+    path = raw / "node-label.csv.gz"
+    return ogb_labels(csv_numbers(path, count), ogb.num_classes, path)
+
+
+def _typed(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratch) -> SetGraph:
+    raw, split = folder / "raw", folder / "split" / ogb.split
+    nodes, labels = typed_nodes(raw, scratch), {}
+    for node_type in _types_with(raw / "nodetype-has-label.csv.gz"):
+        path = raw / "node-label" / node_type / "node-label.csv.gz"
+        values = ogb_labels(csv_numbers(path, nodes[node_type].count), ogb.num_classes, path)
+        nodes[node_type] = labeled(nodes[node_type], values, ogb)
+        labels[node_type] = task(ogb)
+    for node_type in _types_with(split / "nodetype-has-split.csv.gz"):
+        table = nodes[node_type]
+        parts = ogb_splits(split / node_type)
+        nodes[node_type] = NodeTable(table.count, table.columns, parts, table.num_classes)
+    return SetGraph(ogb.name, nodes, typed_edges(raw, scratch, directions), labels)
+
+
+def _types_with(path: Path) -> list[NodeType]:
+    """Return the node types whose flag is True in a file with a header of types."""
+    return [node_type for node_type, values in csv_table(path).items() if values[0].lower() == "true"]
+
+
+SPLIT = "split"  # 0 training, 1 validation, 2 test
+_FILES = ("train.pt", "valid.pt", "test.pt")
+_ENDS = (("source_node", "target_node"), ("head", "tail"))
+_NO_COLUMNS = {"edge", "source_node", "target_node", "head", "tail", "head_type", "tail_type"}
+Links = Mapping[str, Any]
+
+
+def ogb_links(ogb: OgbSet, folder: Path, directions: Directions, scratch: Scratch) -> SetGraph:
+    """Read a link set. Links of an undirected set are stored once, and as their reverse type rev_RELATION.
+
+    The published negatives are not read: khop draws its own.
+    """
+    parts = [_part(folder / "split" / ogb.split / name) for name in _FILES]
+    if ogb.kind == "typed":
+        raw = folder / "raw"
+        nodes = dict(typed_nodes(raw, scratch))
+        tables = {t: _table(_only(parts, raw, t)) for t in triplets(raw)}
+    else:
+        raw_set = OgbRaw.read(folder / "raw", scratch, "as stored")
+        nodes = {NODE: NodeTable(raw_set.num_nodes, dict(raw_set.columns))}
+        tables = {EDGE: _table(parts)}
+    if "both directions" in (ogb.edges, directions):
+        tables |= {reverse_of(t): _opposite(t, table) for t, table in tables.items()}
+    return SetGraph(ogb.name, nodes, tables)
+
+
+def _part(path: Path) -> Links:
+    """Return the links of a split, without its negatives."""
+    given = tensor_file(path)
+    if not isinstance(given, dict):
+        raise ValueError(f"{path}: holds a {type(given).__name__}, and a dict is expected")
+    found = {str(name): values for name, values in given.items() if "neg" not in str(name)}
+    ends = [pair for pair in _ENDS if set(pair) <= set(found)]
+    if "edge" in found:
+        edge = np.asarray(found["edge"])
+        found["source"], found["destination"] = edge[:, 0], edge[:, 1]
+    elif ends:
+        found["source"], found["destination"] = (np.asarray(found[name]) for name in ends[0])
+    else:
+        raise ValueError(f"{path}: has {', '.join(found)}, and no links; download the set again")
+    return found
+
+
+def _only(parts: list[Links], raw: Path, edge_type: EdgeType) -> list[Links]:
+    """Return the links of one edge type; the splits of a typed set name relations by number."""
+    path = relation_folder(raw, edge_type) / "edge_reltype.csv.gz"
+    number = int(csv_numbers(path)[0, 0])
+    return [_rows(part, np.asarray(part["relation"]) == number) for part in parts]
+
+
+def _rows(part: Links, kept: npt.NDArray[np.bool_]) -> Links:
+    names = [name for name in part if name not in {"head_type", "tail_type", "relation"}]
+    return {name: np.asarray(part[name])[kept] for name in names}
+
+
+def _table(parts: list[Links]) -> EdgeTable:
+    sizes = [len(part["source"]) for part in parts]
+    columns: dict[str, Numbers] = {SPLIT: np.repeat(np.arange(3, dtype=np.int8), sizes)}
+    for name in parts[0]:
+        given = [np.asarray(part[name]) for part in parts if name in part]
+        is_column = name not in _NO_COLUMNS | {"source", "destination"}
+        if is_column and [len(values) for values in given] == sizes and given[0].dtype.kind in "iuf":
+            columns["relation" if name == "reltype" else name] = np.concatenate(given)
+    ends = [np.concatenate([part[end] for part in parts]) for end in ("source", "destination")]
+    return EdgeTable(ends[0].astype(np.int64), ends[1].astype(np.int64), columns)
+
+
+def _opposite(edge_type: EdgeType, table: EdgeTable) -> EdgeTable:
+    return EdgeTable(table.destinations, table.sources, dict(table.columns), reverse_of=edge_type)
+
+
+@dataclass(frozen=True)
+class OgbImporter:
+    """An import of one of OGB's sets."""
+
+    ogb: OgbSet
+    root: Path | None  # None: download
+    url: str
+    directions: Directions
+    context: ImportContext
+
+    @property
+    def name(self) -> str:
+        """Name of the set."""
+        return self.ogb.name
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its counts and notes."""
+        refuse_existing(out)
+        root = fetched(self.url, self.context, notice) if self.root is None else self.root
+        folder = set_folder(root, self.ogb.folders, "raw", self.url)
+        memory = memory_budget(self.context)
+        with Scratch.beside(out, memory // 4) as scratch:
+            read = ogb_links if self.ogb.has_links else ogb_nodes
+            graph: SetGraph = read(self.ogb, folder, self.directions, scratch)
+            return graph.write(out, memory, self.context.threads, notice)
+
+
+def ogb_importer(options: OgbOptions, context: ImportContext) -> OgbImporter:
+    """Make the importer; ValueError for a set that OGB does not have."""
+    if options.name not in OGB_SETS:
+        raise ValueError(
+            f"ogb:{options.name}: no such node or link set; {nearest(options.name, list(OGB_SETS))}"
+        )
+    root = None if options.root is None else context.folder / options.root
+    directions: Directions = "both directions" if options.undirected else "as stored"
+    ogb = OGB_SETS[options.name]
+    return OgbImporter(ogb, root, mirrored(ogb.url, options.mirror), directions, context)

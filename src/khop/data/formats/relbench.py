@@ -1,0 +1,164 @@
+"""Import of RelBench databases: all steps of `khop import relbench:NAME`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from khop.data.formats.downloads import fetched
+from khop.data.formats.set_graph import memory_budget
+from khop.data.importers import ImportContext, RelbenchOptions
+from khop.data.tables.packages import pa, pc, pq, reading
+from khop.data.tables.pipeline import import_tables
+from khop.graph.atomic import ProgressCallback, refuse_existing
+
+ROW = "khop_row"  # id of a table without a primary key
+_MOST_CATEGORIES = 64
+
+
+@dataclass(frozen=True)
+class RelbenchTable:
+    """One table with its keys, as its Parquet file records them."""
+
+    name: str
+    rows: Any  # an Arrow table
+    key: str
+    links: Mapping[str, str]  # column of a foreign key -> table
+    time: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> RelbenchTable:
+        """Read a table. ValueError for a Parquet file without RelBench's record."""
+        with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
+            rows = pq.read_table(path)
+        record = rows.schema.metadata or {}
+        if b"fkey_col_to_pkey_table" not in record:
+            raise ValueError(f"{path}: does not record its keys; give the folder db of a RelBench database")
+        links = json.loads(record[b"fkey_col_to_pkey_table"])
+        key = json.loads(record.get(b"pkey_col", b"null"))
+        time = json.loads(record.get(b"time_col", b"null"))
+        if key is None:
+            rows = rows.append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
+        return cls(path.stem, rows.replace_schema_metadata(None), key or ROW, links, time)
+
+
+def relbench_spec(tables: list[RelbenchTable], val: date, test: date) -> dict[str, Any]:
+    """Return the spec. Validation begins at `val`, test at `test`; times without a zone are UTC.
+
+    Numbers, booleans, times and text become features; text with at most 64 values is a category.
+    """
+    nodes: dict[str, Any] = {}
+    edges: dict[str, Any] = {}
+    for table in tables:
+        nodes[table.name] = {
+            "rows": table.rows, "id": table.key, "columns": _columns(table), **_time(table),
+        }  # fmt: skip
+        for column, target in table.links.items():
+            edges[f"{table.name} {column} {target}"] = {
+                "rows": table.rows, "source": table.key, "destination": column, "nulls": "drop",
+                "orphans": "drop", "reverse": f"rev-{column}", **_time(table),
+            }  # fmt: skip
+    cut_offs = {"val": _midnight(val), "test": _midnight(test)}
+    return {"splits": {"time": cut_offs}, "nodes": nodes, "edges": edges}
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _time(table: RelbenchTable) -> dict[str, str]:
+    if table.time is None:
+        return {}
+    kind = table.rows.schema.field(table.time).type
+    return {"time": table.time} if getattr(kind, "tz", None) else {"time": table.time, "timezone": "UTC"}
+
+
+def _columns(table: RelbenchTable) -> dict[str, Any]:
+    """Return the features: all columns but keys and the time."""
+    taken = {table.key, table.time, *table.links}
+    found = {}
+    for entry in table.rows.schema:
+        kind = None if entry.name in taken else _kind(entry.type, table.rows.column(entry.name))
+        if kind is not None:
+            found[entry.name] = kind
+    return found
+
+
+def _kind(dtype: Any, column: Any) -> dict[str, Any] | None:
+    """Return the kind of a column; None for one that is no feature, such as lists."""
+    if pa.types.is_boolean(dtype):
+        return {"kind": "bool"}
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
+        return {"kind": "number"}
+    if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype):
+        return {"kind": "date"} if getattr(dtype, "tz", None) else {"kind": "date", "timezone": "UTC"}
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype):
+        few = pc.count_distinct(column).as_py() <= _MOST_CATEGORIES
+        return {"kind": "category" if few else "text"}
+    return None
+
+
+_ADDRESS = "https://relbench.stanford.edu/download"
+_CUT_OFFS: Mapping[str, tuple[date, date]] = {  # first days of validation and of test, as RelBench has them
+    "rel-f1": (date(2005, 1, 1), date(2010, 1, 1)),
+    "rel-trial": (date(2020, 1, 1), date(2021, 1, 1)),
+}
+
+
+@dataclass(frozen=True)
+class RelbenchImporter:
+    """An import of one database."""
+
+    name: str
+    root: Path | None
+    mirror: str | None
+    cut_offs: tuple[date, date]
+    context: ImportContext
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder; return its counts and notes."""
+        refuse_existing(out)
+        folder = self._folder(notice)
+        paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
+        spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self.cut_offs)
+        done = import_tables(
+            spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
+        )
+        return done.counts()
+
+    def _folder(self, notice: ProgressCallback | None) -> Path:
+        root = self.root
+        if root is None:
+            # All databases have the same file name, db.zip: a mirror has a folder for each.
+            root = fetched(
+                f"{(self.mirror or _ADDRESS).rstrip('/')}/{self.name}/db.zip", self.context, notice
+            )
+        for folder in (root, root / "db", root / self.name / "db"):
+            if any(folder.glob("*.parquet")):
+                return folder
+        raise ValueError(f"{root}: has neither *.parquet nor db/*.parquet; give the folder of {self.name}")
+
+
+def relbench_importer(options: RelbenchOptions, context: ImportContext) -> RelbenchImporter:
+    """Make the importer; ValueError without cut-offs."""
+    val, test = _CUT_OFFS.get(options.name, (None, None))
+    val = _day(options.val, "val") if options.val is not None else val
+    test = _day(options.test, "test") if options.test is not None else test
+    if val is None or test is None:
+        raise ValueError(
+            f"relbench:{options.name}: give the first days of validation and test, as --val 2020-01-01 "
+            f"--test 2021-01-01; khop knows those of {', '.join(_CUT_OFFS)}"
+        )
+    root = None if options.root is None else context.folder / options.root
+    return RelbenchImporter(options.name, root, options.mirror, (val, test), context)
+
+
+def _day(text: str, name: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"--{name} {text}: must be a day, such as 2020-01-01") from None

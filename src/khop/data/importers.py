@@ -1,0 +1,227 @@
+"""Importers: components that write graph folders from data of other programs. Loads none of them.
+
+Names and cache folders of the graphs included in khop.
+
+The declaration of the importer of package lists. Imports no torch.
+
+The declarations of the importers of standard sets. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from khop.components import Family, ImportedLater
+from khop.graph.atomic import ProgressCallback
+
+IMPORTERS = Family(
+    "khop.importers",
+    {
+        "debian": "khop.data.importers:Debian",
+        "ogb": "khop.data.importers:Ogb",
+        "pyg": "khop.data.importers:Pyg",
+        "igb": "khop.data.importers:Igb",
+        "dgl": "khop.data.importers:Dgl",
+        "movielens": "khop.data.importers:Movielens",
+        "relbench": "khop.data.importers:Relbench",
+        "edges": "khop.data.importers:EdgeFile",
+    },
+)
+NAME = "name"  # option of a kind that imports several sets: ogb:ogbn-arxiv
+
+
+@dataclass(frozen=True)
+class ImportContext:
+    """Inputs of an importer's `build`, beside its options."""
+
+    folder: Path  # relative paths in the options start here: the folder of the spec, or the working directory
+    memory: int | None = None  # bytes for edges and columns under way; None: half of what is free
+    threads: int = 1
+    cache: Path | None = None  # where downloads go; None: the user's cache
+
+
+class Importer(Protocol):
+    """An import with all its settings."""
+
+    @property
+    def name(self) -> str:
+        """Name of the graph, and of its folder if none is given."""
+        ...
+
+    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
+        """Write the graph folder, complete or not at all. `notice` receives the progress.
+
+        Returns its size in words, such as "90 items", and a line for each note, such as edges left out.
+        """
+        ...
+
+
+BUILTIN_NAMES = ("debian", "debian-typed")
+SNAPSHOT_SHA256 = "0e66b2ccb1df183381ca4f6ac3a291b958917d57f44fc5904a9a4c405d74da38"
+_RECIPE = 1  # raise it when a snapshot becomes another graph, so that old folders in caches are not used
+
+
+def builtin_path(name: str, cache: Path) -> Path:
+    """Return the folder of a built-in graph in `cache`, unpacked or not."""
+    return cache / f"{name}-{SNAPSHOT_SHA256[:8]}.{_RECIPE}"
+
+
+def graph_name(folder: Path) -> str:
+    """Return the name of the graph of a folder: that of the folder, or of the built-in graph in a cache."""
+    return next((name for name in BUILTIN_NAMES if folder == builtin_path(name, folder.parent)), folder.name)
+
+
+@dataclass(frozen=True)
+class DebianOptions:
+    """Options of an import of package lists."""
+
+    lists: str | None = None
+    """Folder with *_Packages files; without it, apt's own lists"""
+    typed: bool = False
+    """Import all node and edge types instead of packages and their links only"""
+
+
+class Debian:
+    """The packages of a Debian or Ubuntu release."""
+
+    Options = DebianOptions
+    build = ImportedLater("khop.data.debian.graph:debian_importer")
+
+
+@dataclass(frozen=True)
+class OgbOptions:
+    """Options of an import of one of OGB's sets."""
+
+    name: str
+    """Name of the set, as in ogb:ogbn-arxiv"""
+    root: str | None = None
+    """Folder with the set as published; without it, the set is downloaded into the cache"""
+    mirror: str | None = None
+    """Address of a folder with the publisher's files, to download from instead of the publisher"""
+    undirected: bool = False
+    """Add the opposite of each edge: to the same edge type, or as rev_RELATION if there are several types"""
+
+
+class Ogb:
+    """One of OGB's node or link sets."""
+
+    Options = OgbOptions
+    build = ImportedLater("khop.data.formats.ogb:ogb_importer")
+
+
+@dataclass(frozen=True)
+class PygOptions:
+    """Options of an import of a data set of torch_geometric."""
+
+    name: str
+    """Name of the set, as in pyg:Reddit, or the folder where torch_geometric keeps it"""
+    root: str | None = None
+    """Folder with raw files or processed/data.pt; without it, the set is downloaded into the cache"""
+    mirror: str | None = None
+    """Address of a folder with the publisher's files, to download from instead of the publisher"""
+
+
+class Pyg:
+    """A data set of torch_geometric with one graph."""
+
+    Options = PygOptions
+    build = ImportedLater("khop.pyg.import_set:pyg_importer")
+
+
+@dataclass(frozen=True)
+class IgbOptions:
+    """Options of an import of the Illinois Graph Benchmark."""
+
+    name: str
+    """Size, as in igb:tiny; with all node types, igb:hetero-tiny"""
+    root: str | None = None
+    """Folder with the set as published; without it, the set is downloaded into the cache"""
+    mirror: str | None = None
+    """Address of a folder with the publisher's files, to download from instead of the publisher"""
+    classes: Literal["19", "2983"] = "19"
+    """Number of classes of the labels"""
+
+
+class Igb:
+    """A size of the Illinois Graph Benchmark."""
+
+    Options = IgbOptions
+    build = ImportedLater("khop.data.formats.igb:igb_importer")
+
+
+@dataclass(frozen=True)
+class DglOptions:
+    """Options of an import of CSV files."""
+
+    name: str
+    """Folder with meta.yaml and its CSV files, as in dgl:FOLDER"""
+
+
+class Dgl:
+    """A folder of DGL's CSVDataset."""
+
+    Options = DglOptions
+    build = ImportedLater("khop.data.formats.dgl:dgl_importer")
+
+
+@dataclass(frozen=True)
+class EdgeFileOptions:
+    """Options of an import of a file of edges."""
+
+    name: str
+    """Edge list, or GraphML, GML, GEXF, Pajek or MatrixMarket file, also .gz, as in edges:FILE"""
+    undirected: bool = False
+    """Add the opposite of each edge, as edge type rev_to"""
+    header: Literal["auto", "yes", "no"] = "auto"
+    """First line of an edge list: yes, it names the columns; no, it is an edge; auto, found from the lines"""
+
+
+class EdgeFile:
+    """A file of edges."""
+
+    Options = EdgeFileOptions
+    build = ImportedLater("khop.data.formats.edge_file:edge_file_importer")
+
+
+@dataclass(frozen=True)
+class MovielensOptions:
+    """Options of an import of MovieLens."""
+
+    name: str
+    """Name of the set, as in movielens:ml-1m"""
+    root: str | None = None
+    """Folder with the set as published; without it, the set is downloaded into the cache"""
+    mirror: str | None = None
+    """Address of a folder with the publisher's files, to download from instead of the publisher"""
+
+
+class Movielens:
+    """A set of MovieLens ratings."""
+
+    Options = MovielensOptions
+    build = ImportedLater("khop.data.formats.movielens:movielens_importer")
+
+
+@dataclass(frozen=True)
+class RelbenchOptions:
+    """Options of an import of a RelBench database."""
+
+    name: str
+    """Name of the database, as in relbench:rel-f1"""
+    root: str | None = None
+    """Folder with the database as published; without it, the database is downloaded into the cache"""
+    mirror: str | None = None
+    """Address of a folder with a folder for each database, to download from instead of the publisher"""
+    val: str | None = None
+    """First day of validation, such as 2020-01-01 (default: RelBench's, of rel-f1 and rel-trial)"""
+    test: str | None = None
+    """First day of test, such as 2021-01-01 (default: RelBench's, of rel-f1 and rel-trial)"""
+
+
+class Relbench:
+    """A database of RelBench."""
+
+    Options = RelbenchOptions
+    build = ImportedLater("khop.data.formats.relbench:relbench_importer")

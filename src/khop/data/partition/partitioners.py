@@ -1,0 +1,471 @@
+"""Balance limits: quantities that all parts share equally, within a slack.
+
+Quality of a partition: the share of cut edges, and the balance of the parts.
+
+Streaming partitioners. Their memory grows with the number of nodes, not of edges.
+
+Partitioning methods that do not read edges: at random, by id range, by a hash of the original id.
+
+Partitioning by METIS, through pymetis (the extra "metis").
+
+It cuts fewer edges than streaming, but holds all edges in memory and uses one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from khop.components import NoOptions
+from khop.graph.atomic import Meter
+from khop.graph.folder import GraphFolder
+from khop.graph.partitions.book import Quality, edge_key
+from khop.graph.store import CscGraph
+from khop.kernels.assign import Assigner, InEdges, Limit, Score
+from khop.kernels.csc import Csc, build_csc, edge_spans
+from khop.kernels.philox import WORD, philox
+from khop.schema import NodeType
+
+NODES, EDGES, BYTES = "nodes", "edges", "bytes"
+_MOST_SPLITS = 8  # `Balance.members` has one byte per node, and one bit per split
+
+
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """A single numbering of the nodes of all types, one type after another in the order of the schema."""
+
+    node_types: tuple[NodeType, ...]
+    first_node: tuple[int, ...]  # number of the first node of each type, then the number of all nodes
+
+    @classmethod
+    def of(cls, counts: Mapping[NodeType, int]) -> Numbering:
+        """Number the nodes of a graph, given the node count of each type."""
+        first = [0]
+        for count in counts.values():
+            first.append(first[-1] + count)
+        return cls(tuple(counts), tuple(first))
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of all types."""
+        return self.first_node[-1]
+
+    def first(self, node_type: NodeType) -> int:
+        """Return the number of node 0 of a type."""
+        return self.first_node[self.node_types.index(node_type)]
+
+    def by_type(self, values: Tensor) -> dict[NodeType, Tensor]:
+        """Split a tensor with one value per node by node type."""
+        spans = zip(self.node_types, self.first_node, self.first_node[1:], strict=False)
+        return {node_type: values[begin:end] for node_type, begin, end in spans}
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """The limits of a part, by the name used in reports."""
+
+    limits: Mapping[str, Limit]
+    totals: Mapping[str, int]  # over all parts
+    members: Tensor  # uint8 (nodes): one bit per split; empty if no split is balanced
+
+
+@dataclass(frozen=True, eq=False)
+class AssignRequest:
+    """The input of a partitioning method, which assigns a part to every node of a graph."""
+
+    graph: CscGraph
+    numbering: Numbering
+    balance: Balance
+    parts: int
+    threads: int
+    meter: Meter
+
+
+class Partitioner(Protocol):
+    """A partitioning method: assigns a part to each node.
+
+    A component of the family `khop.data.partition.methods.PARTITIONERS` makes one:
+    `build(options, context)` with a `PartitionContext`.
+    """
+
+    @property
+    def passes(self) -> int:
+        """The number of passes over the nodes, for the progress bar."""
+        ...
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartitionContext:
+    """Inputs of a partitioner's `build`, beside its options."""
+
+    parts: int
+    seed: int
+
+
+def balance_of(
+    folder: GraphFolder, numbering: Numbering, parts: int, names: Sequence[str], slack: float
+) -> Balance:
+    """Compute limits: no part holds more than 1 + slack times its share of each quantity in `names`.
+
+    "nodes" sets one limit per node type. "edges" counts edges by their destinations. "bytes" counts the
+    bytes of node columns. Any other name is a split, such as "train".
+    """
+    if not slack >= 0 or math.isinf(slack):
+        raise ValueError(f"slack {slack}: must be a number from 0 on, as 0.05 for 5 %")
+    splits = [name for name in names if name not in (NODES, EDGES, BYTES)]
+    _check_names(folder, names, splits)
+    shared: dict[str, _Shared] = {}
+    for name in names:
+        shared |= _shared_out(folder, numbering, name, splits)
+    limits = {
+        label: Limit(of.by_type, _capacity(of.total, parts, slack), of.member, of.by_degree)
+        for label, of in shared.items()
+    }
+    totals = {label: of.total for label, of in shared.items()}
+    return Balance(limits, totals, _members(folder, numbering, splits))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A balanced quantity: like `Limit`, with the total over all parts instead of the capacity of a part."""
+
+    by_type: tuple[int, ...]
+    total: int
+    member: int = 0
+    by_degree: bool = False
+
+
+def _shared_out(
+    folder: GraphFolder, numbering: Numbering, name: str, splits: Sequence[str]
+) -> dict[str, _Shared]:
+    """Return the quantities that a name of `balance_of` selects, by the name used in reports."""
+    types, ones = numbering.node_types, tuple(1 for _ in numbering.node_types)
+    counts = [folder.num_nodes(node_type) for node_type in types]
+    if name == NODES:
+        return {
+            NODES if len(types) == 1 else f"{node_type} nodes": _Shared(_only(numbering, node_type), count)
+            for node_type, count in zip(types, counts, strict=True)
+        }
+    if name == EDGES:
+        edges = sum(folder.num_edges(edge_type) for edge_type in folder.schema.edge_types)
+        return {EDGES: _Shared(ones, edges, by_degree=True)}
+    if name == BYTES:
+        by_type = tuple(_row_bytes(folder, node_type) for node_type in types)
+        return {BYTES: _Shared(by_type, sum(b * n for b, n in zip(by_type, counts, strict=True)))}
+    seeds = sum(ids.numel() for ids in folder.split(name).values())
+    return {name: _Shared(ones, seeds, member=1 << splits.index(name))}
+
+
+def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str]) -> None:
+    known = [NODES, EDGES, BYTES, *folder.split_names]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"balance {name!r}: parts can be balanced by {', '.join(known)}")
+    if len(set(names)) != len(names) or not names:
+        raise ValueError(f"balance {list(names)}: give one name or more, each once")
+    if len(splits) > _MOST_SPLITS:
+        raise ValueError(f"balance by {len(splits)} splits: at most {_MOST_SPLITS}")
+
+
+def _only(numbering: Numbering, node_type: NodeType) -> tuple[int, ...]:
+    return tuple(int(other == node_type) for other in numbering.node_types)
+
+
+def _row_bytes(folder: GraphFolder, node_type: NodeType) -> int:
+    columns = folder.columns()[node_type].values()
+    return sum(column[:1].numel() * column.element_size() for column in columns)
+
+
+def _capacity(total: int, parts: int, slack: float) -> int:
+    return max(-(-total // parts), int(total * (1 + slack) / parts))
+
+
+def _members(folder: GraphFolder, numbering: Numbering, splits: Sequence[str]) -> Tensor:
+    members = torch.zeros(numbering.num_nodes if splits else 0, dtype=torch.uint8)
+    for bit, name in enumerate(splits):
+        for node_type, ids in folder.split(name).items():
+            members[ids + numbering.first(node_type)] |= 1 << bit
+    return members
+
+
+def quality_of(
+    graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
+) -> Quality:
+    """Measure a partition.
+
+    The result has the share of edges between two parts, and for each balanced quantity the load of each part
+    relative to its equal share.
+    """
+    counts = {
+        edge_key(t): (cut_edges(graph.csc(t), assigned[t[0]], assigned[t[2]]), graph.csc(t).num_edges)
+        for t in graph.schema.edge_types
+    }
+    counts["all"] = (sum(cut for cut, _ in counts.values()), sum(edges for _, edges in counts.values()))
+    cut = {key: cut / max(edges, 1) for key, (cut, edges) in counts.items()}
+    return Quality(cut, _shares(graph, numbering, balance, assigned, parts))
+
+
+def cut_edges(csc: Csc, sources: Tensor, destinations: Tensor) -> int:
+    """Count the edges between two parts. `sources` and `destinations` are int32 (nodes): the part of each."""
+    csc.check()
+    cut = 0
+    for span in edge_spans(csc.indptr):
+        there = sources[csc.indices[span.first : span.end].long()]
+        cut += int((span.per_edge(destinations[span.rows]) != there).sum())
+    return cut
+
+
+def _shares(
+    graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
+) -> dict[str, tuple[float, ...]]:
+    part_of = torch.cat([assigned[t] for t in numbering.node_types]).long()
+    types = torch.cat([torch.full_like(assigned[t], i) for i, t in enumerate(numbering.node_types)]).long()
+    shares: dict[str, tuple[float, ...]] = {}
+    for name, limit in balance.limits.items():
+        weights = torch.tensor(limit.by_type)[types]
+        if limit.member:
+            weights = weights * (balance.members & limit.member != 0)
+        if limit.by_degree:
+            weights = weights * _in_degrees(graph, numbering)
+        loads = torch.zeros(parts, dtype=torch.int64).index_add_(0, part_of, weights)
+        shares[name] = tuple((loads * parts / max(balance.totals[name], 1)).tolist())
+    return shares
+
+
+def _in_degrees(graph: CscGraph, numbering: Numbering) -> Tensor:
+    degrees = torch.zeros(numbering.num_nodes, dtype=torch.int64)
+    for edge_type in graph.schema.edge_types:
+        first = numbering.first(edge_type[2])
+        degrees[first : first + graph.num_nodes(edge_type[2])] += graph.csc(edge_type).degrees()
+    return degrees
+
+
+CLUSTERS_PER_PART = 16
+CLUSTER_PASSES, PLACE_PASSES, STREAM_PASSES, REFINE_PASSES = 2, 2, 4, 4
+_CALL_BLOCKS = 64  # blocks per native call; Ctrl-C is checked between two calls
+_Range = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """A method in four stages: cluster neighbors, place clusters, place single nodes, and move nodes to the
+    parts of their neighbors. Each stage makes several passes.
+
+    Neighbors are the sources of in-edges, of all edge types alike. In a graph with edges in one direction
+    only, a node is therefore placed with its sources. The result depends only on the graph, the number of
+    parts and the limits.
+    """
+
+    score: Score
+    passes = CLUSTER_PASSES + PLACE_PASSES + STREAM_PASSES + REFINE_PASSES
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        graph, numbering, meter = request.graph, request.numbering, request.meter
+        parts, threads, nodes = request.parts, request.threads, numbering.num_nodes
+        assigner = Assigner(
+            numbering.first_node,
+            [
+                InEdges(numbering.first(t[0]), numbering.first(t[2]), graph.csc(t))
+                for t in graph.schema.edge_types
+            ],
+            list(request.balance.limits.values()),
+            request.balance.members,
+            parts=parts,
+            score=self.score,
+            cluster_limit=max(1, nodes // (CLUSTERS_PER_PART * parts)),
+        )
+        over_nodes, over_blocks = (
+            partial(_pass, meter, nodes, assigner.block),
+            partial(_pass, meter, nodes, 1),
+        )
+        for _ in range(CLUSTER_PASSES):
+            over_nodes("clustering", partial(assigner.cluster, threads=threads), nodes)
+        blocks = assigner.num_cluster_blocks()
+        for _ in range(PLACE_PASSES):
+            over_blocks("placing clusters", partial(assigner.place_clusters, threads=threads), blocks)
+        for _ in range(STREAM_PASSES):
+            over_nodes("placing nodes", partial(assigner.stream, threads=threads), nodes)
+        for _ in range(REFINE_PASSES):
+            over_nodes("moving nodes", partial(assigner.refine, threads=threads), nodes)
+        return assigner.parts()
+
+
+class Ldg:
+    """Linear deterministic greedy (Stanton and Kliot 2012)."""
+
+    Options = NoOptions
+
+    @staticmethod
+    def build(options: NoOptions, context: PartitionContext) -> Streaming:
+        """Make the method."""
+        return Streaming(Score.LDG)
+
+
+class Fennel:
+    """Fennel (Tsourakakis et al. 2014)."""
+
+    Options = NoOptions
+
+    @staticmethod
+    def build(options: NoOptions, context: PartitionContext) -> Streaming:
+        """Make the method."""
+        return Streaming(Score.FENNEL)
+
+
+def _pass(meter: Meter, nodes: int, unit: int, what: str, work: _Range, count: int) -> None:
+    """Make one pass over `count` nodes or blocks, in calls short enough for Ctrl-C.
+
+    In the progress bar, each pass counts as `nodes`.
+    """
+    step, reported = unit * _CALL_BLOCKS, 0
+    for begin in range(0, count, step):
+        end = min(begin + step, count)
+        work(begin, end)
+        meter.at(what, nodes * end // count - reported)
+        reported = nodes * end // count
+
+
+@dataclass(frozen=True)
+class RandomParts:
+    """Random parts with equal numbers of nodes of each type. Other limits hold only on average."""
+
+    seed: int
+    passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> RandomParts:
+        """Make the method with the seed."""
+        return cls(context.seed)
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        assigned = []
+        for number, (node_type, count) in enumerate(request.graph.counts.items()):
+            order = torch.argsort(_words(self.seed, torch.arange(count), number), stable=True)
+            assigned.append(torch.empty(count, dtype=torch.int32))
+            assigned[-1][order] = _plain_shares(count, request.parts)
+            request.meter.at(f"drawing parts of {node_type!r} nodes", count)
+        return torch.cat(assigned)
+
+
+@dataclass(frozen=True)
+class RangeParts:
+    """Parts of consecutive ids with equal numbers of nodes of each type.
+
+    Useful if nearby ids already belong to connected nodes.
+    """
+
+    passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> RangeParts:
+        """Make the method."""
+        return cls()
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        request.meter.at("cutting ranges", request.numbering.num_nodes)
+        return torch.cat([_plain_shares(count, request.parts) for count in request.graph.counts.values()])
+
+
+@dataclass(frozen=True)
+class HashParts:
+    """Parts by a hash of the original id. A node keeps its part when the graph around it changes."""
+
+    seed: int
+    passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> HashParts:
+        """Make the method with the seed."""
+        return cls(context.seed)
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        assigned = []
+        for number, (node_type, count) in enumerate(request.graph.counts.items()):
+            ids = request.graph.original_ids(node_type)
+            words = _words(self.seed, torch.arange(count) if ids is None else ids, number)
+            assigned.append((words * request.parts >> 32).int())
+            request.meter.at(f"hashing ids of {node_type!r} nodes", count)
+        return torch.cat(assigned)
+
+
+def _words(seed: int, ids: Tensor, number: int) -> Tensor:
+    """Draw a random word, int64 in [0, 2^32), for each id; `number` is the position of the node type."""
+    counters = torch.stack(
+        [ids & WORD, ids >> 32, torch.full_like(ids, number), torch.zeros_like(ids)], dim=1
+    )
+    return philox(seed, counters)[:, 0]
+
+
+def _plain_shares(count: int, parts: int) -> Tensor:
+    """Return equal consecutive shares: 0, ..., 0, 1, ..., 1, ..., int32 (count)."""
+    return (torch.arange(count) * parts // max(count, 1)).int()
+
+
+@dataclass(frozen=True)
+class Metis:
+    """METIS (Karypis and Kumar 1998).
+
+    It balances only the number of nodes. Other limits do not affect the result, and are only reported.
+    """
+
+    seed: int
+    passes = 1
+
+    Options = NoOptions
+
+    @classmethod
+    def build(cls, options: NoOptions, context: PartitionContext) -> Metis:
+        """Make the method with the seed."""
+        return cls(context.seed)
+
+    def assign(self, request: AssignRequest) -> Tensor:
+        """Assign a part to each node: int32 (nodes of all types)."""
+        try:
+            import pymetis
+        except ImportError as error:
+            raise ValueError("method metis: pymetis is not installed; pip install pymetis") from error
+        request.meter.at("METIS reads the edges")
+        edges = _undirected(request.graph, request.numbering)
+        dtype = pymetis.zero_copy_dtype()
+        adjacency = pymetis.CSRAdjacency(
+            edges.indptr.numpy().astype(dtype), edges.indices.numpy().astype(dtype)
+        )
+        request.meter.at("METIS at work")
+        _, assigned = pymetis.part_graph(request.parts, adjacency, options=pymetis.Options(seed=self.seed))
+        request.meter.at("METIS", request.numbering.num_nodes)
+        return torch.tensor(assigned, dtype=torch.int32)
+
+
+def _undirected(graph: CscGraph, numbering: Numbering) -> Csc:
+    """Return every edge of every type in both directions, without self-loops."""
+    sources, destinations = [], []
+    for edge_type in graph.schema.edge_types:
+        csc = graph.csc(edge_type)
+        csc.check()
+        sources.append(csc.indices.long() + numbering.first(edge_type[0]))
+        destinations.append(csc.destinations(numbering.first(edge_type[2])))
+    ends = torch.stack([torch.cat(sources), torch.cat(destinations)])
+    ends = ends[:, ends[0] != ends[1]]
+    nodes = numbering.num_nodes
+    both, _ = build_csc(torch.cat([ends[0], ends[1]]), torch.cat([ends[1], ends[0]]), nodes, nodes)
+    return both

@@ -1,0 +1,196 @@
+"""`khop.append`: later tables become rows of an imported graph."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from khop.arguments import mapping_of, path_of, whole_number
+from khop.data.tables.encoders import GivenEncoders
+from khop.data.tables.pipeline import LEAST_MEMORY, WorkFolder, fingerprint_of, run_import
+from khop.data.tables.read_spec import checked_spec, read_spec
+from khop.data.tables.source import SourceFolder
+from khop.data.tables.spec import Spec
+from khop.graph.append_rows import AddedRows, Appending, added_rows, check_appendable, check_split, delete_ids
+from khop.graph.atomic import Meter, ProgressCallback, check_disk
+from khop.graph.folder import GraphFolder, open_folder
+from khop.graph.folder_writer import FolderWriter
+from khop.graph.layout import SNAPSHOTS, is_partitioned
+from khop.graph.manifest import write_manifest
+from khop.graph.snapshots import (
+    AppendedTables,
+    Snapshot,
+    only_writer,
+    owner_of,
+    publish_snapshot,
+    snapshot_record,
+)
+from khop.kernels.memory import free_memory_bytes
+from khop.schema import NodeType
+
+_NEXT = "next"  # the snapshot under construction
+Ids = Mapping[NodeType, "list[str] | list[int]"]
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Counts of an append, for people."""
+
+    path: Path  # of the snapshot
+    snapshot: str  # its id
+    nodes: Mapping[str, int]  # new ones by type; negative: deleted
+    edges: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        counts = [f"{count:+,} {type_}" for type_, count in (*self.nodes.items(), *self.edges.items())]
+        return "\n".join([f"snapshot {self.snapshot}: {', '.join(counts) or 'no new rows'}", *self.notes])
+
+
+def append(
+    graph: str | os.PathLike[str],
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Spec | None = None,
+    *,
+    delete: Ids | None = None,
+    split: str = "",
+    memory: int | None = None,
+    threads: int = 1,
+    folder: str | os.PathLike[str] = ".",
+    environment: Mapping[str, str] | None = None,
+    notice: ProgressCallback | None = None,
+) -> Appended:
+    """Append the rows of tables to an imported graph, or delete nodes, as a new snapshot of its folder.
+
+    `spec` is that of `import_tables` with `encoders=graph`: tables of new nodes, and edges that also name
+    nodes of the graph. The new snapshot has the bits of a graph imported from all rows at once, the new ones
+    last, with the encoders and splits of the graph. It is complete or not at all, and an append that was
+    killed goes on where it stopped. Processes that have opened the graph before keep their snapshot.
+
+    The same spec and files are appended once, also after `khop.compact`. If all their nodes were deleted
+    since, appending them again brings the nodes back, with their edges.
+
+    New nodes are in no split, unless `split` names one and their labels are known. `delete` has
+    the users' ids of nodes to delete, by node type: their edges are left out too, and other nodes are
+    numbered anew. Ids that earlier snapshots alone have are deleted already. Earlier snapshots keep nodes
+    until `khop.compact`.
+
+    ValueError names file, row and column of the first problem.
+    """
+    threads = whole_number("threads", threads, 1)
+    least, free = LEAST_MEMORY, free_memory_bytes()
+    budget = max(least, free // 2) if memory is None else whole_number("memory", memory, least)
+    path = _checked_path(path_of("graph", graph))
+    if delete is not None:
+        mapping_of("delete", delete, "node types to lists of ids")
+    with only_writer(path):
+        base = open_folder(path)
+        check_appendable(base)
+        check_split(base, split)
+        if spec is None or delete is not None:
+            if spec is not None or not delete or split:
+                raise ValueError("append: give a spec of new rows, or the ids of nodes to delete")
+            target, snapshot, notes = delete_ids(path, base, delete, budget, threads, notice)
+            return Appended(target, snapshot.id, snapshot.nodes, snapshot.edges, notes)
+        values, start = _read(spec, path_of("folder", folder))
+        source = SourceFolder(start, environment or {})
+        with closing(source.databases):
+            return _Append(path, base, values, source, split, threads, budget, notice).run()
+
+
+def _checked_path(path: Path) -> Path:
+    """Return the path without symbolic links; ValueError for folders that cannot be appended to."""
+    if is_partitioned(path):
+        raise ValueError(
+            f"{path}: is a partitioned graph; append to the graph before partitioning, and partition the "
+            "result: khop append GRAPH SPEC.toml, khop partition GRAPH OUT"
+        )
+    if (graph := owner_of(path)) is not None:
+        raise ValueError(f"{path}: is a snapshot of {graph}; append to {graph}")
+    return path.resolve() if path.is_dir() else open_folder(path).path
+
+
+def _read(spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, start: Path) -> tuple[Spec, Path]:
+    match spec:
+        case Spec():
+            return spec, start
+        case Mapping():
+            return checked_spec(spec, "spec"), start
+        case _:
+            path = path_of("spec", spec)
+            return read_spec(path), path.parent
+
+
+@dataclass(frozen=True, eq=False)
+class _Append:
+    """The append of one spec to a graph."""
+
+    graph: Path
+    base: GraphFolder
+    spec: Spec
+    source: SourceFolder
+    split: str
+    threads: int
+    memory: int
+    notice: ProgressCallback | None
+
+    def run(self) -> Appended:
+        """Import the tables, and merge their rows with the rows of the graph; each is a stage."""
+        self._refuse_duplicates()
+        encoders = GivenEncoders.open(self.graph)
+        given = fingerprint_of(self.spec, self.source, f"append {self.split}")
+        record = snapshot_record(self.graph)
+        before = record.tables(given)
+        home = self.graph / SNAPSHOTS
+        if before is not None and not before.is_gone(self.graph):
+            shutil.rmtree(WorkFolder.at(home / _NEXT).path, ignore_errors=True)  # of a killed process
+            note = "nothing to do: the same spec and files were appended already"
+            return Appended(self.base.path, before.snapshot, {}, {}, (note,))
+        home.mkdir(exist_ok=True)
+        with WorkFolder.open(home / _NEXT, f"{given} {self.base.fingerprint}") as stages:
+            later = stages.path / "later"
+            notes = stages.stage("tables", lambda: self._import(later, encoders))["notes"]
+            new = added_rows(self.base, open_folder(later))
+            if before is not None:
+                new, left_out = new.without_edges_of(self.base)
+                notes += left_out
+            fingerprint = self._merge(new, stages.graph)
+            nodes = {node_type: one.count for node_type, one in new.nodes.items() if one.count}
+            edges = {" ".join(edge_type): len(one) for edge_type, one in new.edges.items() if len(one)}
+            snapshot = Snapshot(fingerprint, nodes, edges)
+            tables = AppendedTables.after(self.base.num_nodes, given, snapshot)
+            appended = (*(one for one in record.appended if one.digest != given), tables)
+            target = publish_snapshot(self.graph, stages.graph, snapshot, self.base.fingerprint, appended)
+        shutil.rmtree(stages.path, ignore_errors=True)
+        return Appended(target, snapshot.id, nodes, edges, tuple(notes))
+
+    def _import(self, later: Path, encoders: GivenEncoders) -> dict[str, Any]:
+        shutil.rmtree(later, ignore_errors=True)  # of a process that was killed before it recorded the stage
+        done = run_import(
+            self.spec, later, self.source, threads=self.threads, memory=self.memory, notice=self.notice,
+            encoders=encoders,
+        )  # fmt: skip
+        return {"notes": list(done.notes)}
+
+    def _merge(self, new: AddedRows, out: Path) -> str:
+        """Write the merged graph and return its fingerprint."""
+        shutil.rmtree(out)
+        out.mkdir()
+        size = sum(entry.bytes for entry in self.base.arrays.values())
+        check_disk(out, size, "the snapshot")
+        writer = FolderWriter(out, Meter(size, self.notice))
+        manifest = Appending(self.base, new, writer, self.split, self.memory, self.threads).write()
+        write_manifest(out, manifest)
+        return open_folder(out).fingerprint
+
+    def _refuse_duplicates(self) -> None:
+        for edge_type, rules in self.spec.edge_types():
+            if rules.duplicates not in ("keep", "refuse"):
+                raise ValueError(
+                    f'edges."{" ".join(edge_type)}".duplicates is {rules.duplicates!r}: append keeps the '
+                    "edges of the graph as they are; leave it out, or import all tables again"
+                )

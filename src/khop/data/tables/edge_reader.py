@@ -1,0 +1,382 @@
+"""Edges of one type from their table: ends as node ids, times, columns, and problems with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.encode_numbers import Encoder
+from khop.data.tables.encoders import GivenEncoders, fitter
+from khop.data.tables.labels import (
+    TEST,
+    TRAIN,
+    VAL,
+    CutOffs,
+    Parts,
+    key_texts,
+    keys_of,
+    parts_by_column,
+    parts_by_hash,
+)
+from khop.data.tables.node_columns import TIME, raw_dtype, raw_values
+from khop.data.tables.packages import numpy_of, pc
+from khop.data.tables.rows import Piece, Rows
+from khop.data.tables.source import OpenSource
+from khop.data.tables.spec import EdgeRules, Raw, Unit
+from khop.data.tables.times import to_unit
+from khop.graph.atomic import in_order
+from khop.graph.edge_runs import EdgeChunk, EdgePlan
+from khop.kernels.id_table import IdTable, Keys, Kind, keys_at
+from khop.schema import EdgeType
+
+SPLIT = "split"  # edge column: 0 training, 1 validation, 2 test, -1 none
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTableIds:
+    """Ids of one node type."""
+
+    kind: Kind
+    table: IdTable[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeReader:
+    """One edge type with its table: how its rows are read."""
+
+    edge_type: EdgeType
+    rules: EdgeRules
+    source: OpenSource
+    key: str  # in the spec
+    unit: Unit
+    cut_offs: CutOffs | None
+    ids: Mapping[str, NodeTableIds]
+    threads: int
+    given: GivenEncoders | None = None  # of later data: encoders, and the nodes of the graph
+
+    @property
+    def ends(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """The columns of source and destination, each with its node type."""
+        source, _, destination = self.edge_type
+        return (self.rules.source, source), (self.rules.destination, destination)
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are read, each with its key in the spec."""
+        rules = self.rules
+        found = {rules.source: f"{self.key}.source"}
+        found.setdefault(rules.destination, f"{self.key}.destination")
+        if self.source.spec.time is not None:
+            found.setdefault(self.source.spec.time, f"{self.key}.time")
+        if rules.split is not None and rules.split.column is not None:
+            found.setdefault(rules.split.column, f"{self.key}.split.column")
+        for name, column in rules.columns.items():
+            found.setdefault(column.column or name, f"{self.key}.columns.{name}")
+        return found
+
+    def without_nulls(self, rows: Rows) -> tuple[Rows, int]:
+        """Return the rows with two ends, if others are left out, and the number of the others."""
+        if self.rules.nulls == "refuse":
+            return rows, 0
+        valid = np.ones(len(rows), bool)
+        for column, _ in self.ends:
+            valid &= numpy_of(rows.column(column).is_valid())
+        return rows.keep(valid), int((~valid).sum())
+
+    def add_ends(self, node_types: Collection[str]) -> None:
+        """Give ids to unknown ends of some node types: all sources, then all destinations.
+
+        Of later data, ends that are nodes of the graph get ids too.
+        """
+        for column, node_type in self.ends:
+            if node_type not in node_types and self.given is None:
+                continue
+            of_type = self.ids[node_type]
+            pieces = self.source.pieces([one for one, _ in self.ends])
+            for whole in in_order(pieces, self.threads):
+                rows, _ = self.without_nulls(whole)
+                array = rows.column(column)
+                keys = keys_of(array, of_type.kind, f"{self.key}: {column}", rows.row)
+                if node_type not in node_types:
+                    keys = self._in_graph(node_type, keys)
+                of_type.table.add(keys)
+
+    def _in_graph(self, node_type: str, keys: Keys) -> Keys:
+        """Return the keys that no row of the later data has, and a node of the graph has."""
+        assert self.given is not None
+        missing = keys_at(keys, np.flatnonzero(self.ids[node_type].table.find(keys) < 0))
+        return keys_at(missing, np.flatnonzero(self.given.rows(node_type, missing) >= 0))
+
+    def found(self, rows: Rows) -> tuple[Int64s, Int64s]:
+        """Return the nodes at both ends of each row; -1 where no node has the id."""
+        ends = []
+        for column, node_type in self.ends:
+            of_type = self.ids[node_type]
+            keys = keys_of(rows.column(column), of_type.kind, f"{self.key}: {column}", rows.row)
+            ends.append(of_type.table.find(keys))
+        return ends[0], ends[1]
+
+    def times(self, rows: Rows) -> Int64s | None:
+        """Return the times of rows in the unit of the graph."""
+        name = self.source.spec.time
+        if name is None:
+            return None
+        return to_unit(rows.column(name), self.source.time_format, self.unit, f"{self.key}.time", rows.row)
+
+    def parts(self, rows: Rows) -> Parts | None:
+        """Return the part of each edge by the split of the type; None without one."""
+        split = self.rules.split
+        if split is None:
+            return None
+        cut_offs = CutOffs.of(split, self.unit, f"{self.key}.split.time")
+        if cut_offs is not None:
+            times = self.times(rows)
+            assert times is not None, "checked when the tables were opened"
+            return cut_offs.parts(times)
+        if split.column is not None:
+            return parts_by_column(rows.column(split.column), split, f"{self.key}.split.column", rows.row)
+        texts = [key_texts(rows.column(column), self.ids[node_type].kind) for column, node_type in self.ends]
+        return parts_by_hash(pc.binary_join_element_wise(*texts, "\x1f"), split)
+
+
+@dataclass(eq=False)
+class Counted:
+    """Rows of an edge table that are left out, counted by piece. Threads may count different pieces."""
+
+    orphans: dict[int, tuple[int, str]] = field(default_factory=dict)  # count, and the first in words
+    nulls: dict[int, int] = field(default_factory=dict)
+    unknown: dict[tuple[str, int], int] = field(default_factory=dict)  # by column and piece
+
+    @property
+    def num_orphans(self) -> int:
+        """Edges with an end that no node has."""
+        return sum(count for count, _ in self.orphans.values())
+
+    @property
+    def num_nulls(self) -> int:
+        """Edges with a null end."""
+        return sum(self.nulls.values())
+
+    def num_unknown(self, column: str) -> int:
+        """Return the edges with a category or word of a column that training lacks."""
+        return sum(count for (name, _), count in self.unknown.items() if name == column)
+
+    def left_out(self, name: str) -> list[str]:
+        """Return a sentence for each kind of edges of the type `name` that are left out."""
+        notes = (
+            (self.num_orphans, "edges without a node at an end left out"),
+            (self.num_nulls, "edges with a null end left out"),
+        )
+        return [f"{name}: {count:,} {what}" for count, what in notes if count]
+
+    def refuse_orphans(self) -> None:
+        """Raise ValueError for orphans, with the first one and the number of all."""
+        if self.num_orphans:
+            _, first = self.orphans[min(self.orphans)]
+            raise ValueError(
+                f'{first}; {self.num_orphans:,} edges have no node at an end; give orphans = "drop" or '
+                '"add", or complete the nodes'
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeImport:
+    """The import of one edge type: its tasks give the edges, and the edges of the reverse type."""
+
+    reader: EdgeReader
+    encoders: dict[str, Encoder]  # filled before edges are read
+    node_times: Mapping[str, Int64s]  # by node type with times
+    touched: Mapping[str, npt.NDArray[np.bool_]]  # nodes with an edge before validation; written
+    counted: Counted = field(default_factory=Counted)
+
+    @property
+    def columns(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape of each edge column."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name, column in self.reader.rules.columns.items():
+            if name in self.encoders:
+                width = self.encoders[name].width
+                dtype = "int64" if column.kind == "relation" else "float32"
+                found[name] = (dtype, () if width == 1 else (width,))
+            else:
+                assert isinstance(column, Raw)
+                stored = self.reader.source.schema.field(column.column or name).type
+                found[name] = (raw_dtype(stored, column.dtype), ())
+        if self.reader.source.spec.time is not None:
+            found[TIME] = ("int64", ())
+        if self.reader.rules.split is not None:
+            found[SPLIT] = ("int8", ())
+        return found
+
+    @property
+    def is_timed(self) -> bool:
+        """True if the edges or nodes at their ends have times."""
+        source, _, destination = self.reader.edge_type
+        has_own = self.reader.source.spec.time is not None
+        return has_own or source in self.node_times or destination in self.node_times
+
+    def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return the rows with a node at both ends."""
+        sources, destinations = self.reader.found(rows)
+        return (sources >= 0) & (destinations >= 0)
+
+    def latest(self, rows: Rows) -> Int64s | None:
+        """Return the latest time of each edge and its two nodes; None if none of them has times."""
+        (source, _, destination), times = self.reader.edge_type, self.reader.times(rows)
+        if source not in self.node_times and destination not in self.node_times:
+            return times
+        sources, destinations = self.reader.found(rows)
+        return self._later(self._later(times, source, sources), destination, destinations)
+
+    def plan(self, edge_type: EdgeType) -> EdgePlan:
+        """Return the plan of the edges, or of their reverses."""
+        source, _, destination = edge_type
+        is_sorted = self.reader.source.spec.time is not None or source in self.node_times
+        if self.reader.given is not None:  # they are sorted with the graph's, whose nodes have the times
+            has_own = self.reader.source.spec.time is not None
+            is_sorted = has_own and self.reader.rules.duplicates in ("first", "last", "sum")
+        is_later_of_both = self.reader.source.spec.time is not None and source in self.node_times
+        return EdgePlan(
+            edge_type,
+            len(self.reader.ids[source].table),
+            len(self.reader.ids[destination].table),
+            self.columns,
+            TIME if is_sorted else "",
+            self.reader.rules.duplicates,
+            "given" if is_later_of_both else "column",
+            self._parts(),
+        )
+
+    def _parts(self) -> dict[str, tuple[int, ...]]:
+        """Return the bounds between which edges are duplicates.
+
+        An edge of training outlives a later one with the same ends. Times of nodes are equal for all edges of
+        a pair, so the own time is enough. In the order of time, "first" keeps the edge of training.
+        """
+        cut_offs, rules, parts = self.reader.cut_offs, self.reader.rules, dict[str, tuple[int, ...]]()
+        if rules.duplicates not in ("first", "last", "sum"):
+            return parts
+        has_time = self.reader.source.spec.time is not None
+        is_whole = rules.duplicates == "first" and has_time
+        if has_time:
+            parts[TIME] = () if cut_offs is None or is_whole else (cut_offs.val, cut_offs.test)
+        if rules.split is not None and not (is_whole and rules.split.time is not None):
+            parts[SPLIT] = (TRAIN, VAL, TEST)
+        return parts
+
+    def tasks(self) -> Iterator[Callable[[], tuple[EdgeChunk, ...]]]:
+        """Yield readers of consecutive edges: a chunk of the type, and one of its reverse if it has one."""
+        for number, piece in enumerate(self.reader.source.pieces(list(self.reader.columns()))):
+            yield partial(self._chunks, number, piece)
+
+    def _chunks(self, number: int, piece: Piece) -> tuple[EdgeChunk, ...]:
+        reader = self.reader
+        rows, self.counted.nulls[number] = reader.without_nulls(piece())
+        sources, destinations = reader.found(rows)
+        known = (sources >= 0) & (destinations >= 0)
+        if not known.all():
+            self.counted.orphans[number] = (int((~known).sum()), _first_orphan(reader, rows, sources, known))
+        rows, sources, destinations = rows.keep(known), sources[known], destinations[known]
+        columns = self._values(rows, number)
+        own = columns.get(TIME)
+        later = self._later(own, reader.edge_type[0], sources)
+        self._touch(sources, destinations, self._later(later, reader.edge_type[2], destinations))
+        forward = EdgeChunk(sources, destinations, columns, later)
+        if reader.rules.reverse is None:
+            return (forward,)
+        times = self._later(own, reader.edge_type[2], destinations)
+        return forward, EdgeChunk(destinations, sources, columns, times)
+
+    def _later(self, own: Int64s | None, source_type: str, sources: Int64s) -> Int64s | None:
+        """Return the later of an edge's time and its source's."""
+        if source_type not in self.node_times:
+            return own
+        of_source = self.node_times[source_type][sources]
+        return of_source if own is None else np.maximum(own, of_source)
+
+    def _touch(self, sources: Int64s, destinations: Int64s, times: Int64s | None) -> None:
+        cut_offs = self.reader.cut_offs
+        if times is None or cut_offs is None:
+            return
+        early = times < cut_offs.val
+        self.touched[self.reader.edge_type[0]][sources[early]] = True
+        self.touched[self.reader.edge_type[2]][destinations[early]] = True
+
+    def _values(self, rows: Rows, number: int) -> dict[str, npt.NDArray[Any]]:
+        reader = self.reader
+        values: dict[str, npt.NDArray[Any]] = {}
+        for name, column in reader.rules.columns.items():
+            array = rows.column(column.column or name)
+            if name in self.encoders:
+                encoded = self.encoders[name].encode(array, rows.row)
+                self.counted.unknown[name, number] = encoded.unknown
+                values[name] = encoded.values[:, 0] if encoded.values.shape[1] == 1 else encoded.values
+            else:
+                dtype = self.columns[name][0]
+                values[name] = raw_values(array, dtype, f"{reader.key}.columns.{name}", rows)
+        times, parts = reader.times(rows), reader.parts(rows)
+        if times is not None:
+            values[TIME] = times
+        if parts is not None:
+            values[SPLIT] = parts
+        return values
+
+
+def _first_orphan(reader: EdgeReader, rows: Rows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
+    """Describe the first edge without a node at an end."""
+    row = int(np.argmin(known))
+    column, node_type = reader.ends[0 if sources[row] < 0 else 1]
+    value = rows.column(column)[row].as_py()
+    return f"{rows.row(row)}: {reader.key}: {column} is {value!r}, and no {node_type!r} has this id"
+
+
+def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
+    """Read the columns with statistics, and return their encoders.
+
+    Statistics see the edges that are kept, of training, and with times before validation.
+    """
+    reader = edges.reader
+    if reader.given is not None:
+        return reader.given.edge_encoders(reader.edge_type)
+    columns = {name: one for name, one in reader.rules.columns.items() if not isinstance(one, Raw)}
+    fitters = {name: fitter(one, f"{reader.key}.columns.{name}") for name, one in columns.items()}
+    pieces = reader.source.pieces(statistics_columns(edges)) if fitters else iter(())
+    for whole in in_order(pieces, reader.threads):
+        rows, _ = reader.without_nulls(whole)
+        if reader.rules.orphans == "drop":
+            rows = rows.keep(edges.known(rows))
+        parts = reader.parts(rows)
+        allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
+        times = None if reader.cut_offs is None else edges.latest(rows)
+        if times is not None and reader.cut_offs is not None:
+            allowed &= times < reader.cut_offs.val
+        seen = rows.keep(allowed)
+        for name, one in fitters.items():
+            counted = rows if columns[name].kind == "relation" else seen
+            one.add(counted.column(columns[name].column or name), counted.row)
+    return {name: one.encoder() for name, one in fitters.items()}
+
+
+def statistics_columns(edges: EdgeImport) -> list[str]:
+    """Return the columns that are read for statistics: the ends only if they decide on the rows that count.
+
+    Ids are most of a table, and looking them up is most of its import. Orphans that are refused need no look
+    here: the edges are read once more.
+    """
+    reader, rules = edges.reader, edges.reader.rules
+    is_by_hash = rules.split is not None and rules.split.ratio is not None
+    is_by_time = reader.cut_offs is not None or (rules.split is not None and rules.split.time is not None)
+    is_by_nodes = reader.cut_offs is not None and any(end in edges.node_times for _, end in reader.ends)
+    if "drop" in (rules.orphans, rules.nulls) or is_by_hash or is_by_nodes:
+        return list(reader.columns())
+    chosen = {one.column or name for name, one in rules.columns.items() if not isinstance(one, Raw)}
+    if is_by_time and reader.source.spec.time is not None:
+        chosen.add(reader.source.spec.time)
+    if rules.split is not None and rules.split.column is not None:
+        chosen.add(rules.split.column)
+    return [name for name in reader.columns() if name in chosen]

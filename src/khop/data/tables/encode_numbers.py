@@ -1,0 +1,363 @@
+"""Numbers, standardized by mean and deviation of the training rows; booleans and vectors.
+
+Encoders: columns of tables as numbers, by statistics of the training rows alone.
+
+Dates as numbers: age and year standardized, months, days and hours as places on cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.packages import converted, numpy_of, pa, pc
+from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
+from khop.kernels.moments import Moments
+
+Floats = npt.NDArray[np.float32]
+Where = Callable[[int], str]  # the place of a row in words
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Numbers of some rows."""
+
+    values: npt.NDArray[Any]  # float32 (rows, width); of words int32 (rows, 2, longest)
+    unknown: int = 0  # rows with a category or word that training lacks
+
+
+class Encoder(Protocol):
+    """A column's encoding with its statistics. Implementers are frozen values; threads may share them."""
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        ...
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode a pyarrow array; ValueError names the place of a row that cannot be encoded."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and statistics as JSON values, from which an equal encoder is made."""
+        ...
+
+
+class Fitter(Protocol):
+    """Statistics under collection. Training rows are added in their order."""
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the values of training rows."""
+        ...
+
+    def encoder(self) -> Encoder:
+        """Return the encoder of the added rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class NumberEncoder:
+    """Standardized numbers; nulls as the mean or zero, with an optional column that marks them."""
+
+    key: str
+    scale: str
+    missing: str
+    flag: str
+    mean: float
+    std: float
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return 2 if self.flag == "missing" else 1
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode numbers; ValueError for a null if those are refused."""
+        numbers = scaled(array, self.scale, self.key, where)
+        missing = np.isnan(numbers)
+        if self.missing == "refuse" and missing.any():
+            row = int(np.argmax(missing))
+            raise ValueError(f'{where(row)}: {self.key} is null; give missing = "mean" or "zero"')
+        zero = 0.0 if self.scale == "none" or self.missing == "mean" else -self.mean / self.std
+        fill = self.mean if self.scale == "none" and self.missing == "mean" else zero
+        values = numbers if self.scale == "none" else (numbers - self.mean) / self.std
+        columns = [np.where(missing, fill, values), missing][: self.width]
+        return Encoded(np.stack([as_float32(one, self.key, where) for one in columns], axis=1))
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and statistics as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class NumberFitter:
+    """Mean and deviation of numbers, exact in any grouping."""
+
+    key: str
+    scale: str
+    missing: str
+    flag: str
+    moments: Moments = field(default_factory=Moments)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the values of training rows."""
+        self.moments = self.moments.merged(Moments.of(scaled(array, self.scale, self.key, where)))
+
+    def encoder(self) -> NumberEncoder:
+        """Return the encoder; a constant column has deviation 1."""
+        mean, std = self.moments.mean(), self.moments.std()
+        return NumberEncoder(self.key, self.scale, self.missing, self.flag, mean, std or 1.0)
+
+
+@dataclass(frozen=True)
+class BooleanEncoder:
+    """1 for true, and a second number that is 1 for null."""
+
+    key: str
+    true: tuple[str, ...] = ("true", "t", "yes", "1")
+    false: tuple[str, ...] = ("false", "f", "no", "0")
+    width: int = 2
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode booleans, numbers 0 and 1, or words such as yes and no."""
+        null = numpy_of(array.is_null())
+        if not pa.types.is_boolean(array.type):
+            array = self._truths(array, where)
+        true = numpy_of(pc.fill_null(array, False))
+        return Encoded(np.stack([true, null], axis=1).astype(np.float32))
+
+    def _truths(self, array: Any, where: Where) -> Any:
+        words = dict.fromkeys(map(str.lower, self.false), False) | dict.fromkeys(
+            map(str.lower, self.true), True
+        )
+        found: list[bool | None] = []
+        for row, value in enumerate(array.to_pylist()):
+            word = None if value is None else str(value).lower().removesuffix(".0")
+            if word is not None and word not in words:
+                raise ValueError(
+                    f"{where(row)}: {self.key} is {value!r}: neither true nor false; "
+                    'give kind = "category", or words, as true = ["Y"] and false = ["N"]'
+                )
+            found.append(None if word is None else words[word])
+        return pa.array(found, pa.bool_())
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class VectorEncoder:
+    """Lists of numbers of one length."""
+
+    key: str
+    separator: str | None
+    missing: str
+    width: int
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode lists; ValueError for another length, a null, NaN or infinity."""
+        lists = as_lists(array, self.separator, self.key, where)
+        null = numpy_of(lists.is_null())
+        lengths = numpy_of(pc.fill_null(pc.list_value_length(lists), self.width))
+        if (lengths != self.width).any():
+            row = int(np.argmax(lengths != self.width))
+            raise ValueError(
+                f"{where(row)}: {self.key} has {lengths[row]} numbers, and the first row {self.width}; give "
+                "each row the same number"
+            )
+        if self.missing == "refuse" and null.any():
+            row = int(np.argmax(null))
+            raise ValueError(f'{where(row)}: {self.key} is null; give missing = "zero"')
+        values = np.zeros((len(lists), self.width), np.float32)
+        flat = numbers_of(pc.list_flatten(lists), self.key, lambda at: where(at // max(1, self.width)))
+        with np.errstate(over="ignore"):
+            values[~null] = flat.reshape(-1, self.width)
+        if not np.isfinite(values).all():
+            row = int(np.argmax(~np.isfinite(values).all(axis=1)))
+            raise ValueError(
+                f"{where(row)}: {self.key} has a number that is null, NaN or infinite; correct it"
+            )
+        return Encoded(values)
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings as JSON values."""
+        return asdict(self)
+
+
+def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.float64]:
+    """Return numbers on the scale of their statistics; NaN for null. ValueError for infinity."""
+    numbers = numbers_of(array, key, where)
+    if np.isinf(numbers).any():
+        row = int(np.argmax(np.isinf(numbers)))
+        raise ValueError(f"{where(row)}: {key} is infinite; correct it, or leave the row out by where")
+    return np.sign(numbers) * np.log1p(np.abs(numbers)) if scale == "log" else numbers
+
+
+def as_float32(numbers: npt.NDArray[Any], key: str, where: Where) -> npt.NDArray[np.float32]:
+    """Return finite numbers, or NaN, in the precision of features; ValueError for one beyond its range."""
+    with np.errstate(over="ignore"):
+        stored = numbers.astype(np.float32)
+    if np.isinf(stored).any():
+        row = int(np.argmax(np.isinf(stored)))
+        raise ValueError(f"{where(row)}: {key} is {numbers[row]}: beyond float32; correct it, or scale it")
+    return stored
+
+
+def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
+    """Return a column as float64, NaN for null; ValueError for text that is no number."""
+
+    def as_numbers(part: Any) -> Any:
+        return (pc.utf8_trim_whitespace(part) if is_text(part.type) else part).cast(pa.float64(), safe=False)
+
+    cast = converted(array, as_numbers, key, where, "no number; correct it, or give another kind")
+    return np.array(numpy_of(cast), np.float64)
+
+
+def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
+    """Return a column of lists; text is split. An empty text, and a separator alone, are an empty list."""
+    if is_text(array.type):
+        if separator is None:
+            raise ValueError(f'{key}: is text; give the separator of its parts, as separator = "|"')
+        empty = pc.or_(pc.equal(pc.utf8_length(array), 0), pc.equal(array, separator))
+        parts = pc.split_pattern(array, pattern=separator)
+        return pc.if_else(empty, pa.scalar([], parts.type), parts) if pc.any(empty).as_py() else parts
+    if pa.types.is_fixed_size_list(array.type):
+        return array.cast(pa.list_(array.type.value_type))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return array
+    raise ValueError(f"{key}: is {array.type}; give a list column, or text with a separator")
+
+
+def is_text(dtype: Any) -> bool:
+    """Return True for the types of strings."""
+    return any(
+        kind(dtype) for kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
+
+
+Counts = npt.NDArray[np.int64]
+_DAY = 86_400
+_LINES = ("age", "year")  # standardized; all others are cycles
+
+
+@dataclass(frozen=True)
+class DateEncoder:
+    """Parts of times in UTC; nulls give zeros."""
+
+    key: str
+    parts: tuple[str, ...]
+    unit: str | None
+    timezone: str | None
+    format: str | None
+    missing: str
+    means: tuple[float, ...]  # of age and year, where they are among the parts
+    stds: tuple[float, ...]
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return sum(1 if part in _LINES else 2 for part in self.parts)
+
+    def encode(self, array: Any, where: Where) -> Encoded:
+        """Encode times."""
+        seconds, null = _seconds(array, self, where)
+        if self.missing == "refuse" and null.any():
+            raise ValueError(f'{where(int(np.argmax(null)))}: {self.key} is null; give missing = "zero"')
+        columns: list[npt.NDArray[np.float64]] = []
+        statistics = iter(zip(self.means, self.stds, strict=True))
+        for part in self.parts:
+            if part in _LINES:
+                mean, std = next(statistics)
+                columns.append((_LINE[part](seconds) - mean) / std)
+            else:
+                angle = _CYCLE[part](seconds) * (2 * np.pi)
+                columns += [np.sin(angle), np.cos(angle)]
+        values = np.stack(columns, axis=1).astype(np.float32)
+        values[null] = 0
+        return Encoded(values)
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and statistics as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class DateFitter:
+    """Means and deviations of age and year."""
+
+    key: str
+    parts: tuple[str, ...]
+    unit: str | None
+    timezone: str | None
+    format: str | None
+    missing: str
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Add the times of training rows."""
+        seconds, null = _seconds(array, self, where)
+        for part in self.parts:
+            if part in _LINES:
+                before = self.moments.get(part, Moments())
+                self.moments[part] = before.merged(Moments.of(_LINE[part](seconds[~null])))
+
+    def encoder(self) -> DateEncoder:
+        """Return the encoder."""
+        found = [self.moments.get(part, Moments()) for part in self.parts if part in _LINES]
+        return DateEncoder(
+            self.key, self.parts, self.unit, self.timezone, self.format, self.missing,
+            tuple(one.mean() for one in found), tuple(one.std() or 1.0 for one in found),
+        )  # fmt: skip
+
+
+def _seconds(
+    array: Any, given: DateEncoder | DateFitter, where: Where
+) -> tuple[Counts, npt.NDArray[np.bool_]]:
+    """Return seconds since 1970, 0 for nulls, and a mask of the nulls."""
+    null: npt.NDArray[np.bool_] = numpy_of(array.is_null())
+    seconds = np.zeros(len(array), np.int64)
+    at = np.flatnonzero(~null)
+    if len(at):
+        settings = TimeFormat(given.unit, given.timezone, given.format)  # type: ignore[arg-type]
+        own = unit_of(array.type, settings, given.key)
+        own = finest([own, "us"]) if may_have_fractions(array.type, settings) else own
+        times = to_unit(
+            array.filter(pa.array(~null)), settings, own, given.key, lambda row: where(int(at[row]))
+        )
+        seconds[at] = times // PER_SECOND[own]
+    return seconds, null
+
+
+def _age(seconds: Counts) -> npt.NDArray[np.float64]:
+    return np.asarray(seconds / _DAY, np.float64)
+
+
+def _year(seconds: Counts) -> npt.NDArray[np.float64]:
+    return np.asarray(seconds.astype("datetime64[s]").astype("datetime64[Y]").astype(np.int64) + 1970.0)
+
+
+def _month(seconds: Counts) -> npt.NDArray[np.float64]:
+    return seconds.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12 / 12
+
+
+def _day_of_month(seconds: Counts) -> npt.NDArray[np.float64]:
+    days = seconds.astype("datetime64[s]").astype("datetime64[D]")
+    return np.asarray((days - days.astype("datetime64[M]")).astype(np.int64) / 31, np.float64)
+
+
+def _weekday(seconds: Counts) -> npt.NDArray[np.float64]:
+    return (seconds // _DAY + 3) % 7 / 7  # 1970 began on a Thursday
+
+
+def _hour(seconds: Counts) -> npt.NDArray[np.float64]:
+    return seconds % _DAY / _DAY
+
+
+_Part = Callable[[Counts], npt.NDArray[np.float64]]
+_LINE: Mapping[str, _Part] = {"age": _age, "year": _year}
+_CYCLE: Mapping[str, _Part] = {"month": _month, "day": _day_of_month, "weekday": _weekday, "hour": _hour}

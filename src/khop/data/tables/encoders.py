@@ -1,0 +1,558 @@
+"""Encoders of the kinds of columns, from their specs and from stored states.
+
+Encoders, classes, unit and ids of an imported graph, for tables of later data.
+
+Features of a node type: the numbers of its columns side by side, dense or as sparse rows.
+
+Specs of later data: columns, times, labels and reverses are completed from the record of the graph.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter
+
+from khop.data.tables.encode_numbers import (
+    BooleanEncoder,
+    DateEncoder,
+    DateFitter,
+    Encoded,
+    Encoder,
+    Fitter,
+    NumberEncoder,
+    NumberFitter,
+    VectorEncoder,
+    Where,
+    as_lists,
+)
+from khop.data.tables.encode_text import (
+    Bags,
+    CategoryEncoder,
+    CategoryFitter,
+    RelationEncoder,
+    RelationFitter,
+    TextEncoder,
+    TextFitter,
+    WordsEncoder,
+    WordsFitter,
+)
+from khop.data.tables.packages import pc
+from khop.data.tables.read_spec import nearest
+from khop.data.tables.spec import (
+    AnyEdgeColumn,
+    Boolean,
+    Category,
+    Column,
+    Date,
+    EdgeRules,
+    Label,
+    Multi,
+    NodeSpec,
+    Number,
+    Raw,
+    Relation,
+    Source,
+    Spec,
+    Text,
+    Vector,
+    Words,
+)
+from khop.graph.folder import DOCUMENT, LATER, Folder, import_record
+from khop.graph.node_ids import OwnIds, ids_in
+from khop.graph.partitions.parts_folder import known_folder
+from khop.kernels.id_table import Int64s, Keys
+from khop.schema import EdgeType, NodeType, edge_type_of
+
+
+class _Fixed:
+    """A fitter of an encoder without statistics."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    def add(self, array: Any, where: Where) -> None:
+        """Ignore the values."""
+
+    def encoder(self) -> Encoder:
+        """Return the encoder."""
+        return self._encoder
+
+
+class VectorFitter:
+    """The length of the first vector."""
+
+    def __init__(self, spec: Vector, key: str) -> None:
+        self._spec, self._key, self._width = spec, key, 0
+
+    def add(self, array: Any, where: Where) -> None:
+        """Take the length of the first vector."""
+        if not self._width and len(array) > array.null_count:
+            lists = as_lists(array, self._spec.separator, self._key, where)
+            self._width = pc.max(pc.list_value_length(lists.drop_null().slice(0, 1))).as_py()
+
+    def encoder(self) -> Encoder:
+        """Return the encoder; ValueError if no row has numbers."""
+        if not self._width:
+            raise ValueError(f"{self._key}: no training row has a number; remove the column")
+        return VectorEncoder(self._key, self._spec.separator, self._spec.missing, self._width)
+
+
+def fitter(spec: Column, key: str) -> Fitter:
+    """Return an empty fitter of a column; `key` names it in errors."""
+    match spec:
+        case Number():
+            return NumberFitter(key, spec.scale, spec.missing, spec.flag)
+        case Category():
+            return CategoryFitter(key, "none", None, spec.most, spec.min_count, spec.encoding)
+        case Multi():
+            return CategoryFitter(key, "lists", spec.separator, spec.limit, spec.min_count)
+        case Text():
+            return TextFitter(key, spec.words, spec.width, spec.bigrams)
+        case Words():
+            bags = Bags(key, spec.words, spec.separator, spec.bigrams)
+            return WordsFitter(bags, spec.values, spec.most)
+        case Date():
+            return DateFitter(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.missing)
+        case Vector():
+            return VectorFitter(spec, key)
+        case Boolean():
+            return _Fixed(BooleanEncoder(key, spec.true, spec.false))
+        case Relation():
+            return RelationFitter(key)
+    raise AssertionError(spec)
+
+
+def _plain(made: Callable[..., Encoder]) -> Callable[[Mapping[str, Any]], Encoder]:
+    def of_state(state: Mapping[str, Any]) -> Encoder:
+        return made(**{name: tuple(v) if isinstance(v, list) else v for name, v in state.items()})
+
+    return of_state
+
+
+_OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {
+    "BooleanEncoder": _plain(BooleanEncoder),
+    "CategoryEncoder": _plain(CategoryEncoder),
+    "DateEncoder": _plain(DateEncoder),
+    "NumberEncoder": _plain(NumberEncoder),
+    "RelationEncoder": _plain(RelationEncoder),
+    "TextEncoder": TextEncoder.of_state,
+    "VectorEncoder": _plain(VectorEncoder),
+    "WordsEncoder": WordsEncoder.of_state,
+}
+
+
+def stored(encoder: Encoder) -> dict[str, Any]:
+    """Return an encoder as JSON values."""
+    return {"encoder": type(encoder).__name__, **encoder.state()}
+
+
+def restored(state: Mapping[str, Any]) -> Encoder:
+    """Return the encoder of stored JSON values."""
+    values = {name: value for name, value in state.items() if name != "encoder"}
+    return _OF_STATE[state["encoder"]](values)
+
+
+_RUN = "config.toml"  # the settings of a run, in its folder
+_PLACE = ("name", "column")  # fields of a recorded column beside the state of its encoder
+
+
+@dataclass(frozen=True, eq=False)
+class GivenEncoders:
+    """The record of an imported graph: later data are encoded as its own tables were."""
+
+    home: Path  # as the user gave it, for errors
+    folder: Folder
+    record: Mapping[str, Any]
+    _ids: dict[NodeType, OwnIds] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path) -> GivenEncoders:
+        """Open a graph folder, whole or partitioned, or the graph of a run folder.
+
+        ValueError if the graph was not imported from tables, or is later data itself.
+        """
+        folder = known_folder(_graph_of(path))
+        record = import_record(folder)
+        if not record:
+            raise ValueError(
+                f"{path}: the graph has no encoders; give a graph that khop import SPEC.toml has written, or "
+                "a run on one"
+            )
+        if LATER in record:
+            raise ValueError(
+                f"{path}: is later data itself; give the run or the graph that its encoders come from"
+            )
+        return cls(path, folder, record)
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the encoders: equal for graphs with the same ones."""
+        return self.folder.documents[DOCUMENT]
+
+    @property
+    def identity(self) -> str:
+        """Text that changes with the encoders and with the graph."""
+        return f"{self.sha256} {self.folder.fingerprint}"
+
+    def nodes(self, node_type: NodeType) -> Mapping[str, Any]:
+        """Return the record of a node type."""
+        found: Mapping[str, Any] = self.record["nodes"][node_type]
+        return found
+
+    def edges(self, edge_type: EdgeType) -> Mapping[str, Any]:
+        """Return the record of an edge type."""
+        found: Mapping[str, Any] = self.record["edges"][" ".join(edge_type)]
+        return found
+
+    def node_encoders(self, node_type: NodeType) -> dict[str, Encoder]:
+        """Return the encoders of a node type by column, in the order of their numbers."""
+        return _restored(self.nodes(node_type))
+
+    def edge_encoders(self, edge_type: EdgeType) -> dict[str, Encoder]:
+        """Return the encoders of an edge type by column."""
+        return _restored(self.edges(edge_type))
+
+    def is_from_edges(self, node_type: NodeType) -> bool:
+        """Return True for a type without a table: its nodes are the ids that edges name."""
+        return self.nodes(node_type)["id"].get("column") is None
+
+    def rows(self, node_type: NodeType, keys: Keys) -> Int64s:
+        """Return the node of the graph that has each id, -1 for new ids.
+
+        ValueError if the graph stores no ids of the type.
+        """
+        if not len(keys):
+            return np.zeros(0, np.int64)
+        if node_type not in self._ids:
+            folder = self.folder
+            count = folder.num_nodes(node_type)
+            self._ids[node_type] = ids_in(folder.path, folder.arrays, node_type, count)
+        ids = self._ids[node_type]
+        return ids.index.find(ids.stored, keys)
+
+    def stores_ids(self, node_type: NodeType) -> bool:
+        """Return True if the graph stores the ids of a type."""
+        try:
+            ids_in(self.folder.path, self.folder.arrays, node_type, self.folder.num_nodes(node_type))
+        except ValueError:
+            return False
+        return True
+
+
+def _restored(record: Mapping[str, Any]) -> dict[str, Encoder]:
+    return {
+        column["name"]: restored({name: value for name, value in column.items() if name not in _PLACE})
+        for column in record.get("columns", ())
+    }
+
+
+def _graph_of(path: Path) -> Path:
+    """Return the graph folder of a run folder, or the path itself."""
+    settings = path / _RUN
+    if not settings.is_file():
+        return path
+    try:
+        graph = tomllib.loads(settings.read_text(encoding="utf-8")).get("graph")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{settings}: not TOML: {error}; give the graph folder of the run") from None
+    if not isinstance(graph, str) or not Path(graph).is_dir():
+        raise ValueError(f"{settings}: graph is {graph!r}: no such folder; give the graph folder of the run")
+    return Path(graph)
+
+
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRows:
+    """The numbers of all columns that have no file of their own, in the order of the spec.
+
+    If a category has encoding "embedding", rows are sparse: an entry for each category, and for each number
+    of other columns. They have the same numbers at the same places as dense rows.
+    """
+
+    encoders: Mapping[str, Encoder]
+
+    @classmethod
+    def of(cls, encoders: Mapping[str, Encoder]) -> FeatureRows:
+        """Return the features of a type with these encoders."""
+        return cls({name: one for name, one in encoders.items() if not isinstance(one, WordsEncoder)})
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row, with those that are not stored."""
+        return sum(one.width for one in self.encoders.values())
+
+    @property
+    def is_sparse(self) -> bool:
+        """True if rows are stored as pairs of (index, value)."""
+        categories = (one for one in self.encoders.values() if isinstance(one, CategoryEncoder))
+        return any(one.encoding == "embedding" for one in categories)
+
+    @property
+    def stored(self) -> tuple[str, tuple[int, ...]]:
+        """The dtype and the shape of a stored row."""
+        if not self.is_sparse:
+            return "float32", (self.width,)
+        return "int32", (2, sum(1 if self._code(one) else one.width for one in self.encoders.values()))
+
+    def encode(self, name: str, array: Any, where: Where) -> Encoded:
+        """Encode a column: numbers (rows, width) or, of a category in sparse rows, codes (rows)."""
+        encoder = self.encoders[name]
+        code = self._code(encoder)
+        return encoder.encode(array, where) if code is None else code.codes(array, where)
+
+    def joined(self, columns: Sequence[Values]) -> Values:
+        """Return rows as they are stored, of all columns in their order."""
+        if not self.is_sparse:
+            return np.concatenate(columns, axis=1)
+        indices, values, first = [], [], 0
+        for encoder, column in zip(self.encoders.values(), columns, strict=True):
+            is_code = column.ndim == 1
+            places = column[:, None] if is_code else np.broadcast_to(np.arange(encoder.width), column.shape)
+            indices.append((first + places).astype(np.int32))
+            values.append(np.ones(places.shape, np.float32) if is_code else column)
+            first += encoder.width
+        return _packed(np.concatenate(indices, axis=1), np.concatenate(values, axis=1))
+
+    def _code(self, encoder: Encoder) -> CategoryEncoder | None:
+        """Return the encoder of a column with one category per row, of which sparse rows have one entry."""
+        if self.is_sparse and isinstance(encoder, CategoryEncoder) and encoder.several == "none":
+            return encoder
+        return None
+
+
+def _packed(indices: npt.NDArray[np.int32], values: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
+    """Return int32 (rows, 2, entries): entries without zeros come first, and unused room is 0."""
+    unused = values == 0
+    order = np.argsort(unused, axis=1, kind="stable")
+    numbers = np.where(unused, np.float32(0), values)
+    entries = np.stack([np.where(unused, np.int32(0), indices), numbers.view(np.int32)], axis=1)
+    return np.take_along_axis(entries, order[:, None], axis=2)
+
+
+TIME, LABEL, SPLIT, FEATURES = "time", "label", "split", "x"  # columns of a graph that are no raw ones
+_KINDS = {
+    "BooleanEncoder": "bool",
+    "CategoryEncoder": "category",
+    "DateEncoder": "date",
+    "NumberEncoder": "number",
+    "RelationEncoder": "relation",
+    "TextEncoder": "text",
+    "VectorEncoder": "vector",
+    "WordsEncoder": "words",
+}
+_FITTED = {"kind", "column", "limit", "min_count", "dtype"}  # not compared: names, and limits of statistics
+_TIME_FIELDS = ("time", "unit", "timezone", "time_format")
+_ANY_COLUMN: TypeAdapter[Any] = TypeAdapter(AnyEdgeColumn)
+
+
+def later_spec(spec: Spec, given: GivenEncoders) -> Spec:
+    """Return the spec of later data with all columns that the graph's encoders have; no rows join a split.
+
+    ValueError for a type, column, kind, option, label or time that the encoders do not know.
+    """
+    nodes = {node_type: _node_spec(node_type, node, given) for node_type, node in spec.nodes.items()}
+    edges = {}
+    for name, edge in spec.edges.items():
+        key, edge_type = f'edges."{name}"', edge_type_of(name)
+        rules = _edge_rules(key, edge_type, edge, given)
+        times = _time_fields(key, edge, edge_type, given.edges(edge_type), given)
+        edges[name] = edge.model_copy(update=rules | times)
+    tables = []
+    for number, table in enumerate(spec.edges_from):
+        typed, times = [], dict[str, Any]()
+        for at, one in enumerate(table.edges):
+            key, edge_type = f"edges_from[{number}].edges[{at}]", edge_type_of(one.type)
+            typed.append(one.model_copy(update=_edge_rules(key, edge_type, one, given)))
+            times |= _time_fields(key, table, edge_type, given.edges(edge_type), given)
+        tables.append(table.model_copy(update={"edges": tuple(typed), **times}))
+    unit = given.record["time_unit"]
+    return spec.model_copy(
+        update={
+            "time_unit": unit,
+            "splits": None,
+            "nodes": nodes,
+            "edges": edges,
+            "edges_from": tuple(tables),
+        }
+    )
+
+
+def has_splits(spec: Spec) -> bool:
+    """Return True if a spec splits any rows."""
+    of_nodes = any(node.split is not None for node in spec.nodes.values())
+    return spec.splits is not None or of_nodes or any(r.split is not None for _, r in spec.edge_types())
+
+
+def _node_spec(node_type: NodeType, node: NodeSpec, given: GivenEncoders) -> NodeSpec:
+    key, there = f"nodes.{node_type}", given.record["nodes"]
+    if node_type not in there:
+        raise ValueError(f"{key}: {given.home} has no such node type; {nearest(node_type, list(there))}")
+    record = there[node_type]
+    kind = "string" if record["id"]["kind"] == "string" else "integer"
+    update: dict[str, Any] = {"id_type": kind, "split": None}
+    if node.has_rows:
+        label = None if node.label is None else _label(f"{key}.label", node.label, record, given)
+        update |= {"label": label, **_time_fields(key, node, node_type, record, given)}
+        update["columns"] = _columns(key, node.columns, record, _raw_columns(node_type, record, given), given)
+    return node.model_copy(update=update)
+
+
+def _edge_rules(key: str, edge_type: EdgeType, rules: EdgeRules, given: GivenEncoders) -> dict[str, Any]:
+    name, there = " ".join(edge_type), given.record["edges"]
+    reverses = given.folder.schema.reverse_of
+    if name not in there and edge_type in reverses:
+        raise ValueError(
+            f"{key}: is the reverse of {' '.join(reverses[edge_type])!r} in {given.home}; give that type, "
+            "its reverse follows"
+        )
+    if name not in there:
+        raise ValueError(f"{key}: {given.home} has no such edge type; {nearest(name, list(there))}")
+    reverse = reverses[edge_type][1] if edge_type in reverses else None
+    if rules.reverse not in (None, reverse):
+        has = "no reverse of this type" if reverse is None else f"the reverse {reverse!r}"
+        raise ValueError(f"{key}.reverse is {rules.reverse!r}: {given.home} has {has}; leave it out")
+    if rules.orphans == "add":
+        _check_added(key, edge_type, given)
+    raws = _raw_columns(edge_type, there[name], given)
+    columns = _columns(key, rules.columns, there[name], raws, given)
+    return {"reverse": reverse, "split": None, "columns": columns}
+
+
+def _check_added(key: str, edge_type: EdgeType, given: GivenEncoders) -> None:
+    for end in (edge_type[0], edge_type[2]):
+        if _has_times(end, given.nodes(end), given):
+            raise ValueError(
+                f'{key}.orphans is "add": nodes of {end!r} have times in {given.home}; give "drop", or the '
+                "nodes with their times"
+            )
+
+
+def _columns(
+    key: str,
+    asked: Mapping[str, Column],
+    record: Mapping[str, Any],
+    raws: Mapping[str, Column],
+    given: GivenEncoders,
+) -> dict[str, Column]:
+    """Return the recorded columns, in their order, by the names that the spec gives them in its files."""
+    known = {one["name"]: _column_of(one) for one in record.get("columns", ())} | dict(raws)
+    for name, column in asked.items():
+        path = f"{key}.columns.{name}"
+        if name not in known:
+            hint = nearest(name, list(known))
+            raise ValueError(
+                f"{path}: the encoders of {given.home} have no such column; {hint}; leave it out"
+            )
+        _check_equal(path, column, known[name], given)
+    named = {name: column.column or name for name, column in asked.items()}
+    return {
+        name: column.model_copy(update={"column": named.get(name, column.column)})
+        for name, column in known.items()
+    }
+
+
+def _check_equal(path: str, asked: Any, known: Any, given: GivenEncoders) -> None:
+    """Raise ValueError for a kind or an option that differs from the encoder's."""
+    if asked.kind != known.kind:
+        raise ValueError(
+            f'{path}: is a "{asked.kind}", and the encoders of {given.home} have a "{known.kind}"; leave the '
+            "column out of the spec, or give the same kind"
+        )
+    for name in sorted(asked.model_fields_set - _FITTED):
+        if getattr(asked, name) != getattr(known, name):
+            raise ValueError(
+                f"{path}.{name} is {getattr(asked, name)!r}, and the encoders of {given.home} have "
+                f"{getattr(known, name)!r}; leave it out"
+            )
+
+
+def _column_of(state: Mapping[str, Any]) -> Column:
+    """Return the spec of a recorded column."""
+    kind = "multi" if state.get("several") == "lists" else _KINDS[state["encoder"]]
+    fields = {"kind": kind, "column": state.get("column", state["name"])}
+    model = type(_ANY_COLUMN.validate_python({"kind": kind}))
+    fields |= {name: state[name] for name in model.model_fields if name in state and name not in fields}
+    column: Column = _ANY_COLUMN.validate_python(fields)
+    return column
+
+
+def _raw_columns(
+    type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders
+) -> dict[str, Column]:
+    """Return the columns that the graph stores unchanged; folders of earlier versions do not record names."""
+    recorded = {one["name"]: one["column"] for one in record.get("raw", ())}
+    encoded = {one["name"] for one in record.get("columns", ())}
+    own = {TIME, SPLIT} if isinstance(type_, tuple) else {TIME, LABEL, FEATURES, "original_id"}
+    names = [n for n in given.folder.schema.columns.get(type_, {}) if n in recorded or n not in own | encoded]
+    specs = given.folder.schema.columns.get(type_, {})
+    return {
+        name: Raw(kind="raw", column=recorded.get(name, name)).model_copy(update={"dtype": specs[name].dtype})
+        for name in names
+    }
+
+
+def _has_times(type_: NodeType | EdgeType, record: Mapping[str, Any], given: GivenEncoders) -> bool:
+    is_raw = TIME in {one["name"] for one in record.get("raw", ())}
+    return TIME in given.folder.schema.columns.get(type_, {}) and not is_raw
+
+
+def _time_fields(
+    key: str,
+    source: Source,
+    type_: NodeType | EdgeType,
+    record: Mapping[str, Any],
+    given: GivenEncoders,
+) -> dict[str, Any]:
+    """Return the time column with its format: that of the spec, else the recorded one."""
+    if not _has_times(type_, record, given):
+        if source.time is not None:
+            raise ValueError(
+                f"{key}.time is {source.time!r}: these rows have no times in {given.home}; leave it out"
+            )
+        return {}
+    if source.time is not None:
+        return {name: getattr(source, name) for name in _TIME_FIELDS}
+    if TIME not in record:
+        raise ValueError(f'{key}.time is missing: these rows have times in {given.home}; give time = "..."')
+    return {name: record[TIME].get(name) for name in _TIME_FIELDS}
+
+
+def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncoders) -> Label:
+    known = record.get(LABEL)
+    if known is None:
+        raise ValueError(f"{key}: {given.home} has no label of this type; leave it out")
+    if asked.kind != known["kind"]:
+        raise ValueError(f'{key}.kind is "{asked.kind}", and {given.home} has a "{known["kind"]}"; give that')
+    classes = None if asked.kind == "number" else tuple(known["classes"])
+    if asked.classes not in (None, classes):
+        raise ValueError(
+            f"{key}.classes differ from those of {given.home}, {_few(classes or ())}; leave them out"
+        )
+    return asked.model_copy(update={"classes": classes, "unit": known["unit"]})
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def time_record(source: Source) -> dict[str, Any]:
+    """Return the record of the time column of a table; {} without one."""
+    if source.time is None:
+        return {}
+    return {TIME: {name: getattr(source, name) for name in _TIME_FIELDS}}
+
+
+def raw_record(columns: Mapping[str, Column]) -> dict[str, Any]:
+    """Return the record of columns that are stored unchanged; {} without any."""
+    raws: Iterable[tuple[str, Column]] = ((n, one) for n, one in columns.items() if isinstance(one, Raw))
+    found = [{"name": name, "column": one.column or name} for name, one in raws]
+    return {"raw": found} if found else {}

@@ -1,0 +1,543 @@
+"""Files of a table: paths from globs in the order of their bytes, and their formats.
+
+CSV files as a table: all columns are text, read by DuckDB in the order of the rows.
+
+JSON lines as a table: an object per line, read by DuckDB in the order of the lines.
+
+Parquet files as a table: a piece is a row group.
+
+Arrow files (IPC, Feather) as a table: a piece is a record batch.
+
+Tables of this process: pandas, polars, Arrow, and all with Arrow's stream interface.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from glob import glob, has_magic
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread, local
+from typing import Any
+
+import numpy as np
+
+from khop.data.tables.packages import PACKAGE_ERRORS, duckdb, numpy_of, pa, pc, pq, reading
+from khop.data.tables.read_spec import nearest
+from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Rows, Table, same_schema
+
+BATCH_ROWS = 1 << 17
+_CHUNK = 1 << 20  # bytes
+_MIXED = re.compile("reached an invalid state|unterminated quote")  # also of lines with different ends
+_INVALID = 'invalid UTF-8; save the file as UTF-8, or give its encoding, as encoding = "latin-1"'
+_PROBLEMS = {
+    "Invalid unicode": _INVALID,
+    "unterminated quote": "a quote is not closed; correct the line",
+    "Maximum line size": "the line is longer than 2 MB, or a quote is not closed; correct the line",
+}
+_SIGNATURES = {
+    b"\x1f\x8b": "is compressed; rename it to end in .csv.gz",
+    b"\x28\xb5\x2f\xfd": "is compressed; rename it to end in .csv.zst",
+    b"PAR1": "is a Parquet file; rename it to end in .parquet",
+    b"ARROW1": "is an Arrow file; rename it to end in .arrow",
+    b"PK\x03\x04": "is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
+    b"\xff\xfe": 'is UTF-16; give encoding = "utf-16"',
+    b"\xfe\xff": 'is UTF-16; give encoding = "utf-16"',
+}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Form of CSV files."""
+
+    header: str = "yes"
+    delimiter: str | None = None  # None: a tab for .tsv, else a comma
+    encoding: str = "utf-8"
+
+    def of(self, name: str) -> str:
+        """Return the delimiter of a file."""
+        return self.delimiter or ("\t" if ".tsv" in name.lower() else ",")
+
+    @property
+    def is_utf8(self) -> bool:
+        """True for UTF-8, with or without a byte order mark."""
+        return codecs.lookup(self.encoding).name in ("utf-8", "utf-8-sig")
+
+
+@dataclass(frozen=True, eq=False)
+class CsvTable(FileTable):
+    """Rows of CSV files. Types are never guessed: "007" stays text."""
+
+    names: Sequence[Sequence[str]]  # columns of each file, in its order
+    dialect: Dialect
+
+    @classmethod
+    def open(cls, files: Sequence[NamedPath], dialect: Dialect, key: str) -> CsvTable:
+        """Read the first row of all files."""
+        names = [_columns(name, path, dialect, f"{key}: {name}") for name, path in files]
+        schemas = [
+            (name, pa.schema([(column, pa.string()) for column in columns]))
+            for (name, _), columns in zip(files, names, strict=True)
+        ]
+        return cls(tuple(files), *same_schema(schemas, key), key, tuple(names), dialect)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield rows that have been read already: a compressed file has only one reader."""
+        for (name, path), there in zip(self.files, self.names, strict=True):
+            first = 0
+            for batch in self._batches(name, path, there, columns) if there else ():
+                rows = Rows(batch, Place(name, None, first))
+                _refuse_nul(rows, self.key)
+                yield partial(Rows, rows.batch, rows.place)
+                first += batch.num_rows
+
+    def _batches(self, name: str, path: Path, there: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the rows. If line ends seem to be mixed, the rest is read with translated ones."""
+        place, done = f"{self.key}: {name}", 0
+        for is_mixed in (False, True):
+            is_plain = self.dialect.is_utf8 and not codec(name) and not is_mixed
+            text = _decoded(name, path, self.dialect, place, is_mixed)
+            known = done
+            try:
+                with file_pattern(path) if is_plain else _piped(text) as source:
+                    for batch in self._read(source, name, there, columns):
+                        new = batch.slice(min(known, batch.num_rows))
+                        known -= batch.num_rows - new.num_rows
+                        done += new.num_rows
+                        yield from [new] if new.num_rows else []
+                return
+            except (*PACKAGE_ERRORS, OSError) as error:
+                if is_mixed or not _MIXED.search(str(error)):
+                    with reading(place, "correct the file", "is not CSV"):
+                        raise _explained(error, place, there) from None
+
+    def _read(self, source: str, name: str, there: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the rows of a file as DuckDB reads them. Columns have numbers: SQL ignores case in names."""
+        chosen = ", ".join(f"c{there.index(column)}" for column in columns)
+        types = ", ".join(f"c{at}: 'VARCHAR'" for at in range(len(there)))
+        query = (
+            f"SELECT {chosen} FROM read_csv(?, auto_detect=false, "
+            f"header={'true' if self.dialect.header == 'yes' else 'false'}, "
+            f"delim={literal(self.dialect.of(name))}, "
+            "quote='\"', escape='\"', nullstr='', strict_mode=true, null_padding=false, "
+            f"hive_partitioning=false, compression='none', columns={{{types}}})"
+        )
+        with (
+            duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection,
+            closing(connection.sql(query, params=[source]).to_arrow_reader(BATCH_ROWS)) as reader,
+        ):
+            yield from (_as_text(batch, columns) for batch in reader)
+
+
+def quoted(name: str) -> str:
+    """Return a name of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _as_text(batch: Any, names: Sequence[str]) -> Any:
+    """Return the columns as plain strings: DuckDB may give views."""
+    arrays = [column if column.type == pa.string() else column.cast(pa.string()) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _refuse_nul(rows: Rows, key: str) -> None:
+    """Raise ValueError for a NUL, which no text has: the file is damaged, or has another encoding."""
+    for name, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
+        data = array.buffers()[2]
+        if data is None or b"\0" not in data.to_pybytes():
+            continue
+        found = numpy_of(pc.fill_null(pc.match_substring(array, "\0"), False))
+        if found.any():  # the buffer may be longer than the text
+            raise ValueError(
+                f"{rows.row(int(np.argmax(found)))}: {key}: the column {name!r} has a NUL byte; correct the "
+                "row, or give the encoding of the file"
+            )
+
+
+@contextmanager
+def file_pattern(path: Path) -> Iterator[str]:
+    """Yield a path for DuckDB, which takes *, ? and [ for patterns of several files."""
+    yield re.sub(r"[*?\[]", r"[\g<0>]", str(path))
+
+
+@contextmanager
+def _piped(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Write chunks into a pipe on a thread, and yield its path. Raises the error of the chunks at the end."""
+    end, start = os.pipe()
+    failed: list[Exception] = []
+
+    def write() -> None:
+        try:
+            with os.fdopen(start, "wb") as pipe:
+                pipe.writelines(chunks)
+        except BrokenPipeError:
+            pass  # the reader has stopped
+        except (ValueError, OSError, MemoryError) as error:
+            failed.append(error)
+
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield f"/dev/fd/{end}"
+    finally:
+        os.close(end)
+        writer.join()
+        if failed:  # the reader may have failed because of it
+            raise failed[0] from None
+
+
+def _decoded(name: str, path: Path, dialect: Dialect, place: str, translates: bool) -> Iterator[bytes]:
+    """Yield the text of a file as UTF-8; with `translates`, all lines end in LF."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(dialect.encoding)(), translates)
+    line, chunk = 1, b"-"
+    with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
+        while chunk:
+            chunk = stream.read(_CHUNK)
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                raise _undecodable(error, dialect, place, line) from None
+            line += text.count("\n")
+            yield text.encode()
+
+
+def _undecodable(error: UnicodeDecodeError, dialect: Dialect, place: str, line: int) -> ValueError:
+    """Return the error for text that begins in a line."""
+    line += error.object[: error.start].count(b"\n")
+    remedy = _INVALID if dialect.is_utf8 else f"invalid {dialect.encoding}; give the encoding of the file"
+    return ValueError(f"{place}, line {line}: {remedy}")
+
+
+def codec(name: str) -> str | None:
+    """Return the compression of a file, by its name."""
+    return {"gz": "gzip", "zst": "zstd"}.get(name.lower().rpartition(".")[2])
+
+
+def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
+    """Return the names in the first row, or numbers if it holds data; unnamed columns have numbers."""
+    with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
+        start = stream.read(_CHUNK)
+    problem = next((text for of_format, text in _SIGNATURES.items() if start.startswith(of_format)), None)
+    if problem is not None and dialect.is_utf8:
+        raise ValueError(f"{place}: {problem}")
+    try:
+        text = codecs.getincrementaldecoder(dialect.encoding)().decode(start, final=len(start) < _CHUNK)
+        rows = csv.reader(
+            io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=dialect.of(name), strict=True
+        )
+        first = next(rows, [])
+    except UnicodeDecodeError as error:
+        raise _undecodable(error, dialect, place, 1) from None
+    except csv.Error:
+        raise ValueError(
+            f"{place}, line 1: no row of CSV: a quote is not closed, or a field is longer than "
+            f"{csv.field_size_limit():,} characters; correct the line"
+        ) from None
+    if any("\0" in column for column in first):
+        raise ValueError(f'{place}, line 1: has a NUL byte; give encoding = "utf-16", or correct the line')
+    if dialect.header == "no":
+        return [str(number) for number in range(len(first))]
+    if not any(first):
+        reason = "line 1 is empty" if text.strip() else "is empty"
+        raise ValueError(f"{place}: {reason}; the first row must name the columns")
+    columns = [column or str(number) for number, column in enumerate(first)]
+    twice = [column for column in columns if columns.count(column) > 1]
+    if twice:
+        raise ValueError(
+            f"{place}, line 1: the column {twice[0]!r} is there twice; rename one in the first row"
+        )
+    return columns
+
+
+def _explained(error: BaseException, place: str, columns: Sequence[str]) -> BaseException:
+    """Return an error of DuckDB as one with line, column and problem, if it tells them."""
+    message = str(error)
+    line = re.search(r"CSV Error on Line: (\d+)", message)
+    where = f"{place}, line {line[1]}" if line else place
+    if found := re.search(r"Expected Number of Columns: (\d+) Found: (\d+)", message):
+        at = columns[min(int(found[2]), len(columns) - 1)]
+        return ValueError(
+            f"{where}, column {at!r}: the row has {found[2]} fields, and the first row has {found[1]}; "
+            "complete or remove the line"
+        )
+    problem = next((problem for words, problem in _PROBLEMS.items() if words in message), None)
+    return error if problem is None else ValueError(f"{where}: {problem}")
+
+
+_TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")  # and lists of them; all other values are kept as text
+_LINE = re.compile(r"at byte \d+ in line (\d+)")
+_OPTIONS = "format='newline_delimited', hive_partitioning=false, maximum_object_size=67108864"
+
+
+@dataclass(frozen=True, eq=False)
+class JsonTable(FileTable):
+    """Rows of JSON lines. Text stays text, also that of dates; a nested object is its text."""
+
+    types: Sequence[dict[str, str]]  # of DuckDB, by the columns of each file
+
+    @classmethod
+    def open(cls, files: Sequence[NamedPath], key: str) -> JsonTable:
+        """Read all lines for the names and types of the columns."""
+        types, schemas = [], []
+        for name, path in files:
+            with _connected(path, f"{key}: {name}") as (connection, source):
+                found = connection.sql(f"SELECT * FROM read_json({source}, {_OPTIONS}, sample_size=-1)")
+                kinds = [str(one) for one in found.types]
+                plain = [one if one.removesuffix("[]") in _TYPES else "VARCHAR" for one in kinds]
+                types.append(dict(zip(found.columns, plain, strict=True)))
+                empty = connection.sql(f"{_query(source, types[-1], list(types[-1]))} LIMIT 0")
+                schemas.append((name, empty.to_arrow_table().schema))
+        return cls(tuple(files), *same_schema(schemas, key), key, tuple(types))
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield rows that have been read already."""
+        for (name, path), types in zip(self.files, self.types, strict=True):
+            first = 0
+            with _connected(path, f"{self.key}: {name}") as (connection, source):
+                query = connection.sql(_query(source, types, columns))
+                with closing(query.to_arrow_reader(BATCH_ROWS)) as reader:
+                    for batch in reader:
+                        yield partial(Rows, batch, Place(name, None, first))
+                        first += batch.num_rows
+
+
+@contextmanager
+def _connected(path: Path, place: str) -> Iterator[tuple[Any, str]]:
+    """Yield a connection, and the file as text of SQL. An error names the line."""
+    with reading(place, "give one object per line", "is not JSON lines"):
+        try:
+            with (
+                duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection,
+                file_pattern(path) as pattern,
+            ):
+                yield connection, literal(pattern)
+        except duckdb.Error as error:
+            if line := _LINE.search(str(error)):
+                raise ValueError(f"{place}, line {line[1]}: is not JSON; correct the line") from None
+            raise
+
+
+def _query(source: str, types: dict[str, str], columns: Sequence[str]) -> str:
+    chosen = ", ".join(map(quoted, columns))
+    kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
+    return f"SELECT {chosen} FROM read_json({source}, {_OPTIONS}, columns={{{kinds}}})"
+
+
+_DAMAGED = "is not a Parquet file, or is damaged"
+_OPEN = local()  # the last file of each thread: opening a file reads its footer
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetTable(FileTable):
+    """Rows of Parquet files. Threads may read row groups at the same time."""
+
+    groups: Sequence[int]  # row groups of each file
+
+    @classmethod
+    def open(cls, files: Sequence[NamedPath], key: str) -> ParquetTable:
+        """Read the footers of all files."""
+        schemas, groups = [], []
+        for name, path in files:
+            with reading(f"{key}: {name}", "write it again", _DAMAGED), pq.ParquetFile(path) as file:
+                schemas.append((name, file.schema_arrow))
+                groups.append(file.metadata.num_row_groups)
+        return cls(tuple(files), *same_schema(schemas, key), key, tuple(groups))
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield a reader per row group."""
+        for (name, path), groups in zip(self.files, self.groups, strict=True):
+            for group in range(groups):
+                yield partial(self._read, name, str(path), group, list(columns))
+
+    def _read(self, name: str, path: str, group: int, columns: list[str]) -> Rows:
+        with reading(f"{self.key}: {name}, row group {group}", "write it again", "is damaged"):
+            file = _opened(path)
+            table = file.read_row_group(group, columns=columns, use_threads=False)
+        place = Place(name, group if file.metadata.num_row_groups > 1 else None)
+        return Rows(one_batch(table.select(columns)), place)
+
+
+def one_batch(table: Any) -> Any:
+    """Return a table as one record batch."""
+    arrays = [_joined(column) for column in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([
+        pa.field(field.name, array.type) for field, array in zip(table.schema, arrays, strict=True)
+    ]))  # fmt: skip
+
+
+def _joined(column: Any) -> Any:
+    joined = column.combine_chunks()
+    return joined.combine_chunks() if hasattr(joined, "chunks") else joined
+
+
+def _opened(path: str) -> Any:
+    found = os.stat(path)
+    identity = (path, found.st_ino, found.st_size, found.st_mtime_ns)  # a file may be written again
+    if getattr(_OPEN, "identity", None) != identity:
+        _OPEN.file, _OPEN.identity = pq.ParquetFile(path), identity
+    return _OPEN.file
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowTable(FileTable):
+    """Rows of Arrow IPC files, mapped."""
+
+    @classmethod
+    def open(cls, files: Sequence[NamedPath], key: str) -> ArrowTable:
+        """Read the schemas of all files."""
+        schemas = [(name, _opened_arrow(name, path, key).schema) for name, path in files]
+        return cls(tuple(files), *same_schema(schemas, key), key)
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield a reader per record batch."""
+        for name, path in self.files:
+            reader, first = _opened_arrow(name, path, self.key), 0
+            for number in range(reader.num_record_batches):
+                with reading(f"{self.key}: {name}, batch {number}", "write it again", "is damaged"):
+                    batch = reader.get_batch(number).select(list(columns))
+                yield partial(Rows, batch, Place(name, None, first))
+                first += batch.num_rows
+
+
+def _opened_arrow(name: str, path: Path, key: str) -> Any:
+    with reading(f"{key}: {name}", "write it again", "is not an Arrow file, or is damaged"):
+        return pa.ipc.open_file(pa.memory_map(str(path)))
+
+
+FORMATS = {
+    ".parquet": "parquet", ".pq": "parquet",
+    ".csv": "csv", ".csv.gz": "csv", ".csv.zst": "csv", ".tsv": "csv", ".tsv.gz": "csv", ".tsv.zst": "csv",
+    ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+    ".jsonl": "json", ".ndjson": "json", ".json": "json", ".jsonl.gz": "json", ".ndjson.gz": "json",
+    ".json.gz": "json",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of the input."""
+
+    name: str  # as the spec gives it; for errors
+    path: Path
+
+
+def find_files(patterns: Sequence[str], folder: Path, key: str) -> list[InputFile]:
+    """Return the files of paths and globs, sorted by the bytes of their names.
+
+    ValueError for a pattern without a file, a file given twice, and a file that cannot be read.
+    """
+    names = [name for pattern in patterns for name in _matches(pattern, folder, key)]
+    names.sort(key=os.fsencode)
+    for one, other in pairwise(names):
+        if one == other:
+            raise ValueError(f"{key}: {one} is named twice; its rows would be read twice, name it once")
+    files = [InputFile(name, folder / name) for name in names]
+    for file in files:
+        if not os.access(file.path, os.R_OK):
+            raise ValueError(f"{key}: {file.name}: no permission to read it; chmod u+r {file.path}")
+    return files
+
+
+def open_files(files: Sequence[InputFile], dialect: Dialect, key: str, format: str | None = None) -> Table:
+    """Open files of one format as a table; without `format`, their extensions tell it."""
+    formats = {format or _format(file.name, key) for file in files}
+    if len(formats) > 1:
+        raise ValueError(f"{key}: files of several formats, {', '.join(sorted(formats))}; convert to one")
+    opened: dict[str, Callable[[], Table]] = {
+        "parquet": lambda: ParquetTable.open([(f.name, f.path) for f in files], key),
+        "csv": lambda: CsvTable.open([(f.name, f.path) for f in files], dialect, key),
+        "arrow": lambda: ArrowTable.open([(f.name, f.path) for f in files], key),
+        "json": lambda: JsonTable.open([(f.name, f.path) for f in files], key),
+    }
+    return opened[formats.pop()]()
+
+
+def _matches(pattern: str, folder: Path, key: str) -> list[str]:
+    if has_magic(pattern) and not (folder / pattern).exists():
+        found = [name for name in glob(pattern, root_dir=folder, recursive=True) if (folder / name).is_file()]
+        if not found:
+            raise ValueError(f"{key}: no file matches {pattern!r} in {folder}; {_near(pattern, folder)}")
+        return found
+    path = folder / pattern
+    if path.is_dir():
+        raise ValueError(f'{key}: {pattern} is a folder; name its files, as "{pattern}/*.parquet"')
+    if not path.exists():
+        raise ValueError(f"{key}: {pattern}: no such file in {folder}; {_near(pattern, folder)}")
+    if not path.is_file():
+        raise ValueError(f"{key}: {pattern} is not a regular file, and is read twice; save it as one")
+    return [pattern]
+
+
+def _near(pattern: str, folder: Path) -> str:
+    """Return a hint to files with similar names."""
+    parent = (folder / pattern).parent
+    names = sorted(entry.name for entry in parent.iterdir()) if parent.is_dir() else []
+    return nearest(Path(pattern).name, names) if parent.is_dir() else f"there is no folder {parent}"
+
+
+def _format(name: str, key: str) -> str:
+    lower = name.lower()
+    for suffix, kind in FORMATS.items():
+        if lower.endswith(suffix):
+            return kind
+    endings = ", ".join(FORMATS)
+    raise ValueError(f'{key}: {name}: unknown format; give files that end in {endings}, or format = "csv"')
+
+
+CHUNK_ROWS = 1 << 17
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTable:
+    """Rows of an Arrow table."""
+
+    table: Any
+    name: str
+
+    @classmethod
+    def of(cls, rows: Any, key: str) -> MemoryTable:
+        """Wrap a table; its memory is shared where its library allows it."""
+        name = f"the table of {key}"
+        if isinstance(rows, pa.Table):
+            return cls(rows, name)
+        if not hasattr(rows, "__arrow_c_stream__"):
+            raise ValueError(
+                f"{key}: rows is of type {type(rows).__name__}: give a pandas, polars or Arrow table"
+            )
+        try:
+            return cls(pa.table(rows), name)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            column = re.search(r"column (\S+) with", str(error))
+            where = f"{key}: the column {column[1]!r}" if column else f"{key}: a column"
+            raise ValueError(f"{where} has values of several types; convert it to one type") from None
+
+    @property
+    def schema(self) -> Any:
+        """Names and types of the columns."""
+        return self.table.schema
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the table in memory."""
+        size: int = self.table.nbytes
+        return size
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield slices of the table."""
+        chosen = self.table.select(list(columns))
+        for first in range(0, chosen.num_rows, CHUNK_ROWS):
+            batch = one_batch(chosen.slice(first, CHUNK_ROWS))
+            yield partial(Rows, batch, Place(self.name, None, first))

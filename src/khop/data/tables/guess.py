@@ -1,0 +1,571 @@
+"""A spec that is proposed from files: keys, links, times, categories and text, counted over all rows.
+
+Facts of the columns of a table, each counted over all rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from khop.data.tables.encode_numbers import is_text
+from khop.data.tables.encode_text import texts_of
+from khop.data.tables.files import FORMATS, CsvTable, Dialect, InputFile, codec, find_files, open_files
+from khop.data.tables.labels import keys_of
+from khop.data.tables.packages import pa, pc
+from khop.data.tables.rows import Table, read_pieces
+from khop.data.tables.times import ZONE
+from khop.kernels.id_table import IdTable, Kind, id_table
+
+MOST_CATEGORIES = 1000  # distinct values that are counted
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?$"
+_TRUTH = frozenset({"true", "false", "yes", "no", "t", "f"})
+
+
+@dataclass(eq=False)
+class ColumnFacts:
+    """Facts that hold for all rows of a column."""
+
+    name: str
+    dtype: Any  # of pyarrow
+    rows: int = 0
+    nulls: int = 0
+    words: int = 0  # in all rows
+    is_number: bool = True
+    is_time: bool = True
+    has_zone: bool = True  # all times have one
+    has_fraction: bool = False
+    low: float = float("inf")  # of numbers, also in text
+    high: float = float("-inf")
+    least: Any = None  # of times and of whole numbers
+    greatest: Any = None
+    keys: IdTable[Any] | None = None  # None: not unique, or no id
+    distinct: set[str] | None = field(default_factory=set)  # None: more than MOST_CATEGORIES
+
+    @classmethod
+    def of(cls, name: str, dtype: Any) -> ColumnFacts:
+        """Return the facts of no rows."""
+        if pa.types.is_dictionary(dtype):
+            dtype = dtype.value_type
+        kind: Kind | None = "string" if is_text(dtype) else "int64" if pa.types.is_integer(dtype) else None
+        return cls(name, dtype, keys=None if kind is None else id_table(kind))
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of ids that the column could hold; None if its type is none of ids."""
+        return "string" if is_text(self.dtype) else "int64" if pa.types.is_integer(self.dtype) else None
+
+    @property
+    def is_truth(self) -> bool:
+        """True if all values are words for true and false."""
+        words = {text.lower() for text in self.distinct or ()}
+        return pa.types.is_boolean(self.dtype) or bool(words and words <= _TRUTH)
+
+    def add(self, array: Any) -> None:
+        """Take the next rows into account."""
+        self.rows += len(array)
+        self.nulls += array.null_count
+        values = array.drop_null()
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        self._find_twice(values, array.null_count)
+        if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
+            self.is_number = self.is_time = False
+            self.distinct = None
+            return
+        if self.distinct is not None:
+            self.distinct.update(texts_of(values.unique(), self.name, str).to_pylist())
+            self.distinct = self.distinct if len(self.distinct) <= MOST_CATEGORIES else None
+        self._type(values)
+
+    def _find_twice(self, values: Any, nulls: int) -> None:
+        if self.keys is None or self.kind is None or not len(values):
+            return
+        try:
+            twice = self.keys.append(keys_of(values, self.kind, self.name, str))
+        except ValueError:  # an unsigned integer beyond int64
+            twice = 0
+        if twice >= 0 or nulls:
+            self.keys = None
+
+    def _type(self, values: Any) -> None:
+        if not len(values):
+            return
+        if is_text(values.type):
+            self.is_number &= _all(values, _NUMBER)
+            self.is_time &= _all(values, _TIME)
+            self.has_zone &= self.is_time and _all(values, ZONE)
+            self.words += (
+                len(values) + pc.sum(pc.count_substring(pc.utf8_trim_whitespace(values), " ")).as_py()
+            )
+        else:
+            self.is_number &= pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+            self.is_time &= pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)
+            self.has_zone &= pa.types.is_timestamp(values.type) and values.type.tz is not None
+        if self.is_number:
+            numbers = pc.utf8_trim_whitespace(values) if is_text(values.type) else values
+            numbers = numbers.cast(pa.float64(), safe=False)
+            self.low = min(self.low, pc.min(numbers).as_py())
+            self.high = max(self.high, pc.max(numbers).as_py())
+            self.has_fraction |= pc.any(pc.not_equal(numbers, pc.floor(numbers))).as_py()
+        if self.is_time or pa.types.is_integer(values.type):
+            ends = pc.min_max(values).as_py()
+            self.least = ends["min"] if self.least is None else min(self.least, ends["min"])
+            self.greatest = ends["max"] if self.greatest is None else max(self.greatest, ends["max"])
+
+
+def _all(values: Any, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
+
+
+def facts_of(table: Table) -> dict[str, ColumnFacts]:
+    """Read all rows of a table once."""
+    found = {one.name: ColumnFacts.of(one.name, one.type) for one in table.schema}
+    for piece in read_pieces(table, list(found)):
+        rows = piece()
+        for name, facts in found.items():
+            facts.add(rows.column(name))
+    return found
+
+
+def found_in(
+    table: Table, columns: list[str], keys: Mapping[str, ColumnFacts]
+) -> Iterator[tuple[str, str, int]]:
+    """Read the columns of a table once; yield how many values of each are among the keys of each type."""
+    counts = {(name, node_type): 0 for name in columns for node_type in keys}
+    for piece in read_pieces(table, columns) if counts else ():
+        rows = piece()
+        for name, node_type in list(counts):
+            unique = keys[node_type]
+            assert unique.keys is not None
+            assert unique.kind is not None
+            try:
+                wanted = keys_of(rows.column(name).drop_null(), unique.kind, name, str)
+            except ValueError:  # text that is no integer
+                del counts[name, node_type]
+                continue
+            counts[name, node_type] += int((unique.keys.find(wanted) >= 0).sum()) if len(wanted) else 0
+    for (name, node_type), count in counts.items():
+        yield name, node_type, count
+
+
+_HEAD = """\
+# A proposal: each comment states what all rows of the files say. Save it in this folder, edit it, and import
+# it: khop import SPEC.toml OUT
+"""
+_CATEGORIES = 256  # most categories that are proposed as one-hot
+_LEAST_SHARE = 0.5  # of the values of a column that links to a key
+_PAIRS = {
+    ("source", "target"), ("source", "destination"), ("src", "dst"), ("from", "to"), ("head", "tail"),
+    ("orig", "dest"), ("origin", "destination"), ("sender", "receiver"), ("follower", "followee"),
+    ("citing", "cited"), ("u", "v"), ("a", "b"), ("1", "2"), ("0", "1"),
+}  # fmt: skip
+_PERSONS = {
+    "user", "customer", "account", "author", "member", "reviewer", "person", "client", "buyer", "player",
+    "student", "patient", "employee", "follower", "voter", "rater", "msno",
+}  # fmt: skip
+_IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
+_COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
+_TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
+_EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_RESERVED = {"x", "time", "label", "split"}
+_WORDS = 2.0  # per row: fewer are names, not text
+
+
+@dataclass(eq=False)
+class _GuessedTable:
+    name: str  # of the node type or the relation
+    files: Sequence[str]
+    table: Table
+    columns: Mapping[str, ColumnFacts]
+    key: str | None
+    form: Sequence[str] = ()  # lines of the spec
+    links: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> node type, values found
+
+    @property
+    def pair(self) -> tuple[str, str, str] | None:
+        """The columns of two ends of one type, and a word for it: txId1 and txId2, source and target."""
+        words = {name: _tokens(name) for name in self.columns if self.columns[name].kind is not None}
+        for one, other in ((a, b) for a in words for b in words if len(words[a]) == len(words[b])):
+            differ = [at for at, word in enumerate(words[one]) if word != words[other][at]]
+            if len(differ) == 1 and (words[one][differ[0]], words[other][differ[0]]) in _PAIRS:
+                stem = [w for at, w in enumerate(words[one]) if at != differ[0]]
+                return one, other, "-".join(w for w in stem if w not in _IDS | {"name"}) or "node"
+        return None
+
+    @property
+    def is_edges(self) -> bool:
+        return len(self.links) >= 2
+
+    @property
+    def rows(self) -> int:
+        return max((one.rows for one in self.columns.values()), default=0)
+
+
+def guess_spec(files: Sequence[str], folder: Path, header: str = "yes") -> str:
+    """Return the text of a spec for files of tables, with a comment for each claim.
+
+    All files are read twice: for keys, types and categories, then for links by values that are keys of other
+    tables. The keys of all tables take memory. `header` is "no" if the first rows of CSV files are data.
+    """
+    tables = _tables(find_files(files, folder, "--guess"), header)
+    for table in tables:
+        _find_links(table, tables)
+    nodes = [one for one in tables if one.key is not None and not one.is_edges]
+    kept = {one.name for one in nodes}
+    for table in tables:
+        table.links = {c: of for c, of in table.links.items() if of[0] in kept}
+    bare = _bare_types(tables, kept)
+    finer = [f for one in tables for f in one.columns.values() if _epoch(f) and f.has_fraction]
+    texts = [_HEAD, 'time_unit = "us"  # times have fractions\n' if finer else "", _splits(tables)]
+    texts += [_nodes(one) for one in nodes]
+    texts += [f"[nodes.{_key(name)}]  # no table: the ids that edges name\n" for name in bare]
+    texts += [_edges(one) for one in tables if one.links]
+    texts += [_neither(one) for one in tables if one.key is None and not one.links]
+    return "\n".join(text for text in texts if text)
+
+
+def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
+    """Open the files; files of one folder, format and columns are one table."""
+    groups: dict[tuple[object, ...], list[InputFile]] = {}
+    for file in files:
+        dialect, format = _dialect(file, header)
+        table = open_files([file], dialect, "--guess", format)
+        group = (file.path.parent, _suffix(file.name), dialect, tuple(table.schema.names))
+        groups.setdefault(group, []).append(file)
+    found: list[_GuessedTable] = []
+    for of_group in groups.values():
+        dialect, format = _dialect(of_group[0], header)
+        table = open_files(of_group, dialect, "--guess", format)
+        form = [f'format = "{format}"'] if format else []
+        form += [f"delimiter = {_text(dialect.delimiter)}"] if dialect.delimiter else []
+        form += ['header = "no"'] if isinstance(table, CsvTable) and header == "no" else []
+        name = _name(of_group, [one.name for one in found])
+        columns = facts_of(table)
+        guessed = _GuessedTable(name, _patterns(of_group), table, columns, None, form)
+        key = _best_key(name, columns)
+        guessed.key = (
+            None
+            if key in (guessed.pair or ())
+            or (guessed.pair and "Id" not in str(key) and "id" not in _tokens(str(key)))
+            else key
+        )
+        found.append(guessed)
+    return found
+
+
+def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
+    """Return the form of a CSV file, with the most frequent delimiter of its first line."""
+    suffix = _suffix(file.name)
+    if FORMATS.get(suffix, "csv") != "csv":
+        return Dialect(), None
+    with pa.input_stream(str(file.path), compression=codec(file.name)) as stream:
+        line = stream.read(1 << 16).split(b"\n")[0].decode("utf-8", "replace")
+    plain = Dialect(header)
+    most = max("\t;|,", key=line.count)
+    given = most if line.count(most) and most != plain.of(file.name) else None
+    return Dialect(header, given), None if suffix else "csv"
+
+
+def _tokens(name: str) -> list[str]:
+    """Return the words of a name, in lower case: txId1 is tx, id, 1."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\dA-Z_]+|\d+", name)]
+
+
+def _safe(name: str, taken: Sequence[str] = ()) -> str:
+    """Return a name that can be that of a file."""
+    ascii = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    word = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]+", "-", ascii)).strip("-_") or "column"
+    return next(one for n in range(len(taken) + 1) if (one := f"{word}{n or ''}") not in taken)
+
+
+def _epoch(facts: ColumnFacts) -> str | None:
+    """Return the unit of numbers that are times since 1970, by their name and range (1973 to 2100)."""
+    if not facts.is_number or not set(_tokens(facts.name)) & _TIMES:
+        return None
+    return next((u for u, f in _EPOCHS.items() if 1e8 * f <= facts.low <= facts.high <= 4.1e9 * f), None)
+
+
+def _suffix(name: str) -> str:
+    return max((end for end in FORMATS if name.lower().endswith(end)), key=len, default="")
+
+
+def _patterns(files: Sequence[InputFile]) -> list[str]:
+    """Return the files as a glob if it matches no other file."""
+    parent, suffix = files[0].path.parent, _suffix(files[0].name)
+    pattern = str(Path(files[0].name).parent / f"*{suffix}")
+    names = [file.name for file in files]
+    return [pattern] if len(names) > 1 and len(list(parent.glob(f"*{suffix}"))) == len(names) else names
+
+
+def _name(files: Sequence[InputFile], taken: Sequence[str]) -> str:
+    """Return a name of one word: of the file, or of the folder of several; singular."""
+    path = Path(files[0].name)
+    suffix = _suffix(path.name) or path.suffix
+    stem = path.name[: len(path.name) - len(suffix)]
+    stem = (path.parent.name or stem) if len(files) > 1 else stem
+    word = _safe(stem) if stem else "table"
+    word = word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
+    return next(name for number in range(len(taken) + 1) if (name := f"{word}{number or ''}") not in taken)
+
+
+def _best_key(table: str, columns: Mapping[str, ColumnFacts]) -> str | None:
+    """Return the unique column that names rows: by its name, or the first column."""
+    unique = [name for name, one in columns.items() if one.keys is not None and one.rows]
+    named = [name for name in unique if re.search(r"(^|[_\W])(id|key|uuid|code)$|Id$|ID$", name)]
+    own = [name for name in named if table.lower() in name.lower() or name.lower() == "id"]
+    ids = [name for name in columns if set(_tokens(name)[-1:]) & _IDS]
+    if not own and len(ids) > 1:
+        return None  # ids of several other tables: a link, by chance without a repetition
+    first = [name for name in unique if name == next(iter(columns))]
+    return next(iter([*own, *named, *first]), None)
+
+
+def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
+    """Set the columns with values that are keys of a table, each with the type that has most of them.
+
+    A unique column that is named like another table, and has its keys, is a link and no key.
+    """
+    keys = {one.name: one.columns[one.key] for one in tables if one.key is not None}
+    named = any(name.lower() in (table.key or "").lower() for name in keys if name != table.name)
+    is_own = table.key is not None and (table.name.lower() in table.key.lower() or not named)
+    columns = [
+        n for n, one in table.columns.items() if one.kind is not None and not (n == table.key and is_own)
+    ]
+    best: dict[str, tuple[str, int]] = {}
+    pair = table.pair or ()
+    for name, node_type, count in found_in(table.table, columns, keys):
+        facts = table.columns[name]
+        if count < max(1, _LEAST_SHARE * (facts.rows - facts.nulls)) or facts is keys[node_type]:
+            continue
+        if set(_tokens(name)) & _COUNTS and not set(_tokens(name)) & _IDS:
+            continue
+        if (
+            name not in pair[:2]
+            and not _names(name, node_type, keys[node_type])
+            and (facts.is_number or facts.kind != "string")
+        ):
+            continue  # small integers are in every range of ids
+        if count > best.get(name, ("", 0))[1]:
+            best[name] = (node_type, count)
+    table.links = {name: best[name] for name in columns if name in best}
+    table.key = None if table.key in table.links else table.key
+
+
+def _names(column: str, node_type: str, key: ColumnFacts) -> bool:
+    """Return True if a column is named like a key or its table."""
+    lower = column.lower()
+    return (lower == key.name.lower() and lower != "id") or node_type.lower() in lower
+
+
+def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
+    """Give tables without a key a second end: columns that are named as ids, with node types of their own."""
+    added: list[str] = []
+    for table in tables:
+        if table.key is not None and not table.is_edges:
+            continue
+        if table.pair is not None and len({table.links.get(end) for end in table.pair[:2]} - {None}) == 0:
+            *ends, stem = table.pair
+            node_type = _safe(stem if stem not in known else f"{stem}-{table.name}")
+            table.links = {n: (node_type, table.columns[n].rows - table.columns[n].nulls) for n in ends}
+            added += [] if node_type in added else [node_type]
+        elif table.pair is not None:  # one end of two is found: both are of its type
+            node_type = next(table.links[end][0] for end in table.pair[:2] if end in table.links)
+            table.links = {end: table.links.get(end, (node_type, 0)) for end in table.pair[:2]}
+        for name, facts in table.columns.items():
+            words = _tokens(name)
+            end = "-".join(word for word in words if word not in _IDS) or name
+            is_id = facts.kind is not None and bool(words) and words[-1] in _IDS and not facts.is_time
+            if len(table.links) < 2 and is_id and name not in table.links:
+                node_type = _safe(end)
+                node_type = node_type if node_type not in known else f"{node_type}-{table.name}"
+                table.links[name] = (node_type, facts.rows - facts.nulls)
+                added += [] if node_type in added else [node_type]
+        if len(table.links) == 1:
+            table.links.clear()
+        first = table.pair[:1] if table.pair else ()
+        order = [n for n in table.columns if n in table.links]
+        order.sort(key=lambda n: (n not in first, not (set(_tokens(n)) | {table.links[n][0]}) & _PERSONS))
+        table.links = {n: table.links[n] for n in order}
+    return added
+
+
+def _splits(tables: Sequence[_GuessedTable]) -> str:
+    times = [
+        facts for one in tables if one.links for facts in one.columns.values() if facts.is_time and facts.rows
+    ]
+    if not times:
+        return ""
+    least, greatest = min(_day(t.least) for t in times), max(_day(t.greatest) for t in times)
+    val, test = (least + (greatest - least) * share for share in (0.8, 0.9))
+    return (
+        f"# Times go from {least} to {greatest}. To train on the past and to test on what follows:\n"
+        f"# [splits]\n# time = {{ val = {val}T00:00:00Z, test = {test}T00:00:00Z }}  # choose both\n"
+    )
+
+
+def _day(value: object) -> date:
+    """Return the day of a time: a value of pyarrow, or text in ISO 8601."""
+    return date.fromisoformat(str(value)[:10])
+
+
+def _nodes(table: _GuessedTable) -> str:
+    assert table.key is not None
+    lines = [
+        f"[nodes.{_key(table.name)}]  # {table.rows:,} rows",
+        f"files = {_list(table.files)}",
+        *table.form,
+        f"id = {_text(table.key)}  # in all rows, and in no two the same",
+    ]
+    taken = list(_RESERVED)
+    for name, facts in table.columns.items():
+        if name not in (table.key, *table.links):
+            lines.append(_column(name, facts, taken))
+    free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
+    labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
+    if labels:
+        lines.append(
+            f"# label = {_text(labels[-1])}  # and then remove its column, to predict it; with a split:"
+        )
+        lines.append("# split = { ratio = [0.8, 0.1, 0.1] }")
+    return "\n".join(lines) + "\n"
+
+
+def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
+    """Return the line of a feature, or a comment for a column that no kind fits."""
+    own = _safe(name, taken)
+    taken.append(own)
+    renamed = "" if own == name else f", column = {_text(name)}"
+    nulls = f", {facts.nulls:,} nulls" if facts.nulls else ""
+
+    def line(kind: str, why: str) -> str:
+        plain = f'"{kind}"' if not renamed and "=" not in kind else f'{{ kind = "{kind}"{renamed} }}'
+        return f"columns.{own} = {plain}  # {why}{nulls}"
+
+    if facts.rows == facts.nulls:
+        return f"# {own}: all rows are null"
+    if facts.is_truth:
+        return line("bool", "true or false")
+    if facts.is_time:
+        zone = "" if facts.has_zone else ', timezone = "UTC"'
+        said = "" if facts.has_zone else "; without a zone: give the one they are in"
+        return f'columns.{own} = {{ kind = "date"{zone}{renamed} }}  # times in all rows{nulls}{said}'
+    if unit := _epoch(facts):
+        return f'columns.{own} = {{ kind = "date", unit = "{unit}"{renamed} }}  # epoch times{nulls}'
+    if _is_category(facts) and not facts.is_number:
+        return line("category", f"{len(facts.distinct or ())} different values")
+    if facts.is_number:
+        return line("number", "a number in all rows")
+    if is_text(facts.dtype) and facts.words >= _WORDS * (facts.rows - facts.nulls):
+        return line("text", f"{facts.words / (facts.rows - facts.nulls):.1f} words per row")
+    if is_text(facts.dtype) and _repeats(facts):
+        why = f"{len(facts.distinct or ())} different values{nulls}"
+        return f'columns.{own} = {{ kind = "category", encoding = "embedding"{renamed} }}  # {why}'
+    if pa.types.is_list(facts.dtype) and is_text(facts.dtype.value_type):
+        return line("multi", "lists of text")
+    count = "more than 1,000" if facts.distinct is None else f"{len(facts.distinct):,}"
+    return f"# {own}: {facts.dtype}, with {count} different values{nulls}; no kind proposed"
+
+
+def _is_category(facts: ColumnFacts) -> bool:
+    return _repeats(facts) and len(facts.distinct or ()) <= _CATEGORIES and not facts.is_time
+
+
+def _repeats(facts: ColumnFacts) -> bool:
+    """Return True if all values are known, and each is there twice on average."""
+    return 2 <= len(facts.distinct or ()) <= facts.rows // 2
+
+
+def _edges(table: _GuessedTable) -> str:
+    times = [
+        name
+        for name, one in table.columns.items()
+        if (one.is_time or _epoch(one)) and one.rows and not one.nulls
+    ]
+    times = [name for name in times if name not in table.links and name != table.key]
+    time = [] if not times else [_time(times[0], table.columns[times[0]])]
+    ends = [(name, *of) for name, of in table.links.items()]
+    if table.is_edges and len(ends) == 2:
+        source, destination = ends
+        lines = [
+            f'[edges."{source[1]} {table.name} {destination[1]}"]  # {table.rows:,} rows',
+            f"files = {_list(table.files)}", *table.form, *time,
+            f"source = {_end(table, source)}", f"destination = {_end(table, destination)}",
+            f'reverse = "{table.name}-by"', *(f"{one}  # as counted above" for one in _missing(table, ends)),
+        ]  # fmt: skip
+        if table.key is not None:
+            lines.append(f"# {table.key} is unique: the rows could be nodes too, with an edge to each end")
+        rest = [n for n, one in table.columns.items() if n not in table.links and n not in times]
+        taken = list(_RESERVED)
+        lines += [_column(n, table.columns[n], taken) for n in rest if table.columns[n].is_number]
+        lines += [
+            f"# {n}: use it in where, as where = \"{n} = '...'\""
+            for n in rest
+            if _is_category(table.columns[n])
+        ]
+        return "\n".join(lines) + "\n"
+    first = (
+        table.key or ends[0][0],
+        table.name if table.key and not table.is_edges else ends[0][1],
+        table.rows,
+    )
+    lines = ["[[edges_from]]", f"files = {_list(table.files)}", *table.form, *time, "edges = ["]
+    for end in ends if first[0] == table.key else ends[1:]:
+        missing = "".join(f", {one}" for one in _missing(table, [first, end]))
+        relation = _safe(end[0])
+        lines.append(
+            f'  {{ type = "{first[1]} {relation} {end[1]}", source = {_text(first[0])}, destination = '
+            f'{_text(end[0])}, reverse = "{relation}-of"{missing} }},  # {_found(table, end)}'
+        )
+    return "\n".join([*lines, "]"]) + "\n"
+
+
+def _end(table: _GuessedTable, end: tuple[str, str, int]) -> str:
+    return f"{_text(end[0])}  # {_found(table, end)}"
+
+
+def _found(table: _GuessedTable, end: tuple[str, str, int]) -> str:
+    facts = table.columns[end[0]]
+    count = facts.rows - facts.nulls
+    return f"{end[2]:,} of {count:,} values are ids of {end[1]}"
+
+
+def _missing(table: _GuessedTable, ends: Sequence[tuple[str, str, int]]) -> list[str]:
+    """Return the fields that edges need for ends without a node and for nulls."""
+    of_ends = [(table.columns[name], found) for name, _, found in ends]
+    orphans = any(facts.rows - facts.nulls > count for facts, count in of_ends)
+    nulls = any(facts.nulls for facts, _ in of_ends)
+    return (['orphans = "drop"'] if orphans else []) + (['nulls = "drop"'] if nulls else [])
+
+
+def _time(name: str, facts: ColumnFacts) -> str:
+    if unit := _epoch(facts):
+        return f'time = {_text(name)}\nunit = "{unit}"  # since 1970'
+    ends = f"from {facts.least} to {facts.greatest}"
+    if facts.has_zone:
+        return f"time = {_text(name)}  # {ends}"
+    return f'time = {_text(name)}  # {ends}, without a zone\ntimezone = "UTC"  # give the zone they are in'
+
+
+def _neither(table: _GuessedTable) -> str:
+    there = ", ".join(table.columns)
+    return f"# {', '.join(table.files)}: no unique column, and no two columns with ids ({there}); left out\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _list(values: Sequence[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"

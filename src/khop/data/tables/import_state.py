@@ -1,0 +1,558 @@
+"""Opened tables of an import, and the facts known of them so far.
+
+Nodes of an import by their ids: the rows of node tables, then ids that edges name.
+
+Disk space and rows of an import, estimated before rows are read.
+
+Rows of CSV files kept between the passes over them: reading text takes most of the time of an import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.databases import DuckDbTable, PostgresTable, SqliteTable
+from khop.data.tables.edge_reader import EdgeReader, NodeTableIds
+from khop.data.tables.encoders import GivenEncoders
+from khop.data.tables.files import CsvTable, MemoryTable, ParquetTable
+from khop.data.tables.labels import CutOffs, id_kind, keys_of
+from khop.data.tables.node_columns import NodeReader, raw_dtype
+from khop.data.tables.packages import pa, pq
+from khop.data.tables.rows import Piece, Place, Rows, Table
+from khop.data.tables.source import PART, OpenSource, ReadMeter, SourceFolder
+from khop.data.tables.spec import (
+    AnyEdgeColumn,
+    Boolean,
+    Category,
+    Date,
+    EdgeRules,
+    Multi,
+    Number,
+    Raw,
+    Spec,
+    Split,
+    Text,
+    Unit,
+    Vector,
+    Words,
+)
+from khop.data.tables.times import finest, unit_of
+from khop.graph.atomic import ProgressCallback, in_order, naming
+from khop.kernels.id_table import Keys, id_table
+from khop.schema import EdgeType, edge_type_of
+
+
+@dataclass(eq=False)
+class ImportState:
+    """The state of an import: opened tables, ids, edges."""
+
+    spec: Spec
+    sources: Mapping[str, OpenSource]  # by node type
+    edge_sources: Mapping[EdgeType, OpenSource]
+    edge_keys: Mapping[EdgeType, str]
+    unit: Unit
+    cut_offs: CutOffs | None
+    threads: int
+    memory: int
+    meter: ReadMeter
+    node_times: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    touched: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)  # by an edge before validation
+    timed: dict[EdgeType, bool] = field(default_factory=dict)
+    ids: dict[str, NodeTableIds] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    given: GivenEncoders | None = None  # None: encoders are made from the rows
+    rows: dict[str, int] = field(default_factory=dict)  # nodes of tables, by type; the others are of edges
+
+    def rules(self) -> dict[EdgeType, EdgeRules]:
+        """Return the rules of each edge type."""
+        return dict(self.spec.edge_types())
+
+    def bound_ids(self, folder: Path) -> None:
+        """Let dictionaries of ids take half the budget, and files in `folder` beyond it."""
+        for of_type in self.ids.values():
+            of_type.table.spill_beyond(self.ids_share, str(folder))
+
+    @property
+    def ids_share(self) -> int:
+        """Bytes of memory that the dictionary of one type may take."""
+        return self.memory // (2 * max(1, len(self.ids)))
+
+
+def opened(
+    spec: Spec,
+    folder: SourceFolder,
+    threads: int,
+    memory: int,
+    notice: ProgressCallback,
+    given: GivenEncoders | None = None,
+) -> ImportState:
+    """Open and check all tables before rows are read."""
+    sources = {
+        node_type: OpenSource.open(node, f"nodes.{node_type}", folder, node.also, node.id or "")
+        for node_type, node in spec.nodes.items()
+        if node.has_rows
+    }
+    edge_sources: dict[EdgeType, OpenSource] = {}
+    keys: dict[EdgeType, str] = {}
+    for name, edge in spec.edges.items():
+        keys[edge_type_of(name)] = f'edges."{name}"'
+        edge_sources[edge_type_of(name)] = OpenSource.open(edge, f'edges."{name}"', folder)
+    for number, table in enumerate(spec.edges_from):
+        opened = OpenSource.open(table, f"edges_from[{number}]", folder)
+        for at, typed in enumerate(table.edges):
+            key = f"edges_from[{number}].edges[{at}]"
+            keys[edge_type_of(typed.type)] = key
+            edge_sources[edge_type_of(typed.type)] = opened.filtered(typed.where, f"{key}.where")
+    spec = _with_parts(spec, sources, edge_sources, keys, folder)
+    unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
+    cut_offs = None if spec.splits is None else CutOffs.of(spec.splits, unit, "splits.time")
+    meter = ReadMeter(notice)
+    work = ImportState(
+        spec,
+        {node_type: replace(source, meter=meter) for node_type, source in sources.items()},
+        {edge_type: replace(source, meter=meter) for edge_type, source in edge_sources.items()},
+        keys,
+        unit,
+        cut_offs,
+        threads,
+        memory,
+        meter,
+        given=given,
+    )
+    _check(work)
+    return work
+
+
+def _with_parts(
+    spec: Spec,
+    sources: dict[str, OpenSource],
+    edge_sources: dict[EdgeType, OpenSource],
+    keys: Mapping[EdgeType, str],
+    folder: SourceFolder,
+) -> Spec:
+    """Return a spec whose splits by files are splits by a column, which its tables get."""
+    by_column = Split(column=PART)
+    nodes, edges = dict(spec.nodes), dict(spec.edges)
+    for node_type, source in sources.items():
+        node, split = spec.nodes[node_type], spec.node_split(node_type)
+        if split is None or not split.files or (node.split is None and node.label is None):
+            continue
+        key = "splits" if node.split is None else f"nodes.{node_type}.split"
+        sources[node_type] = source.with_parts(split, folder, key, node.id or "")
+        nodes[node_type] = node.model_copy(update={"split": by_column})
+    for name, edge in spec.edges.items():
+        if edge.split is not None and edge.split.files:
+            edge_type, key = edge_type_of(name), f"{keys[edge_type_of(name)]}.split"
+            edge_sources[edge_type] = edge_sources[edge_type].with_parts(edge.split, folder, key)
+            edges[name] = edge.model_copy(update={"split": by_column})
+    tables = []
+    for table in spec.edges_from:
+        typed = []
+        for one in table.edges:
+            edge_type, split = edge_type_of(one.type), one.split
+            if split is not None and split.files:
+                key = f"{keys[edge_type]}.split"
+                edge_sources[edge_type] = edge_sources[edge_type].with_parts(split, folder, key)
+                one = one.model_copy(update={"split": by_column})
+            typed.append(one)
+        tables.append(table.model_copy(update={"edges": tuple(typed)}))
+    return spec.model_copy(update={"nodes": nodes, "edges": edges, "edges_from": tuple(tables)})
+
+
+def _units(sources: list[OpenSource]) -> list[Unit]:
+    found: list[Unit] = []
+    for source in sources:
+        name = source.spec.time
+        if name is not None:
+            source.check({name: f"{source.key}.time"})
+            dtype = source.schema.field(name).type
+            found.append(unit_of(dtype, source.time_format, f"{source.key}.time"))
+    return found
+
+
+def _check(work: ImportState) -> None:
+    """Raise ValueError for columns that do not exist and splits that cannot be made, before rows are read."""
+    for node_type, source in work.sources.items():
+        source.check(node_reader(work, node_type, None).columns())
+        node, split = work.spec.nodes[node_type], work.spec.node_split(node_type)
+        if node.label is not None and split is not None and split.time is not None and node.time is None:
+            raise ValueError(
+                f"nodes.{node_type}: its labels have no times, and the split is by time; give time = ..., or "
+                "split = { ratio = [0.8, 0.1, 0.1] }"
+            )
+    for edge_type, rules in work.rules().items():
+        reader = edge_reader(work, edge_type)
+        is_by_time = rules.split is not None and rules.split.time is not None
+        if is_by_time and reader.source.spec.time is None:
+            raise ValueError(
+                f"{reader.key}.split.time: the edges have no times; give time = ..., or "
+                "split = { ratio = [0.8, 0.1, 0.1] }"
+            )
+        reader.source.check(reader.columns())
+    for node_type, node in work.spec.nodes.items():
+        columns = []
+        if node_type in work.sources:
+            columns.append((f"nodes.{node_type}.id", *_typed(work.sources[node_type], node.id or "")))
+        for edge_type, rules in work.rules().items():
+            for name, end in ((rules.source, edge_type[0]), (rules.destination, edge_type[2])):
+                if end == node_type:
+                    key = f"{work.edge_keys[edge_type]}.{'source' if name == rules.source else 'destination'}"
+                    columns.append((key, *_typed(work.edge_sources[edge_type], name)))
+        kind = id_kind(columns, node.id_type, node_type)
+        work.ids[node_type] = NodeTableIds(kind, id_table(kind))
+
+
+def _typed(source: OpenSource, column: str) -> tuple[Any, bool]:
+    return source.schema.field(column).type, source.is_untyped
+
+
+def node_reader(work: ImportState, node_type: str, touched: npt.NDArray[np.bool_] | None) -> NodeReader:
+    """Return the reader of a node type."""
+    node = work.spec.nodes[node_type]
+    kind = work.ids[node_type].kind if node_type in work.ids else "string"
+    split = node.split
+    if split is None and node.label is not None:
+        split = work.spec.node_split(node_type)
+    encoders = None if work.given is None else work.given.node_encoders(node_type)
+    return NodeReader(
+        node_type, node, work.sources[node_type], kind, work.unit, split, work.cut_offs, touched,
+        work.threads, encoders,
+    )  # fmt: skip
+
+
+def edge_reader(work: ImportState, edge_type: EdgeType) -> EdgeReader:
+    """Return the reader of an edge type."""
+    return EdgeReader(
+        edge_type, work.rules()[edge_type], work.edge_sources[edge_type], work.edge_keys[edge_type],
+        work.unit, work.cut_offs, work.ids, work.threads, work.given,
+    )  # fmt: skip
+
+
+def read_ids(work: ImportState) -> None:
+    """Number the nodes: rows of node tables, then ids that edges add, in the order of the spec."""
+    for node_type, source in work.sources.items():
+        work.meter.begin(f"ids of {node_type}")
+        _number_rows(work, node_type, source)
+    for edge_type, rules in work.rules().items():
+        ends = {edge_type[0], edge_type[2]}
+        adds = ends if rules.orphans == "add" else {end for end in ends if _is_from_edges(work, end)}
+        if adds or work.given is not None:
+            name = " ".join(edge_type)
+            work.meter.begin(f"ids of {name}")
+            before = {end: len(work.ids[end].table) for end in sorted(adds) if end in work.sources}
+            edge_reader(work, edge_type).add_ends(adds)
+            if work.given is None:  # of later data, nodes of the graph get ids too
+                added = {end: len(work.ids[end].table) - count for end, count in before.items()}
+                work.notes += [
+                    f"{name}: {n:,} nodes of {end} added by edges" for end, n in added.items() if n
+                ]
+    for node_type, of_type in work.ids.items():
+        work.touched[node_type] = np.zeros(len(of_type.table), bool)
+        if node_type in work.node_times and len(work.node_times[node_type]) != len(of_type.table):
+            raise ValueError(
+                f'edges add nodes to {node_type!r}, whose nodes have times; give orphans = "drop", or '
+                f"complete the table of nodes.{node_type}"
+            )
+
+
+def _is_from_edges(work: ImportState, node_type: str) -> bool:
+    """Return True for a type without a table: its nodes are ids that edges name."""
+    if work.given is not None and not work.given.is_from_edges(node_type):
+        return False
+    return node_type not in work.sources
+
+
+def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
+    column, of_type = work.spec.nodes[node_type].id, work.ids[node_type]
+    assert column is not None
+    reader, times = node_reader(work, node_type, None), []
+    wanted = [column] if reader.spec.time is None else [column, reader.spec.time]
+    if reader.spec.time is not None and reader.spec.label is not None:
+        wanted = [*dict.fromkeys([*wanted, reader.spec.label.column])]
+    pieces: list[tuple[int, Rows]] = []  # without values: the places of rows, for errors
+    for rows in in_order(source.pieces(wanted), work.threads):
+        first = len(of_type.table)
+        keys = keys_of(rows.column(column), of_type.kind, f"nodes.{node_type}.id", rows.row)
+        pieces.append((first, Rows(rows.batch.select([]), rows.place, rows.numbers)))
+        _refuse_known(work, node_type, keys, rows)
+        twice = of_type.table.append(keys)
+        if twice >= 0:
+            before = int(of_type.table.find(keys[twice : twice + 1])[0])
+            at, piece = next((begin, one) for begin, one in reversed(pieces) if begin <= before)
+            value = rows.column(column)[twice].as_py()
+            raise ValueError(
+                f"{rows.row(twice)}: nodes.{node_type}.id is {value!r}, and so is "
+                f"{piece.row(before - at)}; ids are unique, remove one of the rows"
+            )
+        of_rows = reader.times(rows)
+        times += [] if of_rows is None else [of_rows]
+    work.rows[node_type] = len(of_type.table)
+    if reader.spec.time is not None and work.given is None:
+        work.node_times[node_type] = np.concatenate(times) if times else np.zeros(0, np.int64)
+
+
+def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: Rows) -> None:
+    """Raise ValueError for a row of later data with the id of a node of the graph."""
+    given = work.given
+    if given is None or not given.stores_ids(node_type):
+        return
+    known = np.flatnonzero(given.rows(node_type, keys) >= 0)
+    if len(known):
+        value = rows.column(work.spec.nodes[node_type].id or "")[int(known[0])].as_py()
+        raise ValueError(
+            f"{rows.row(int(known[0]))}: nodes.{node_type}.id is {value!r}, a node of {given.home}; tables "
+            "of later data hold new nodes, leave the row out, as by where"
+        )
+
+
+_SAMPLE = 1 << 20  # bytes of a CSV file whose lines are counted
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
+_ENDS, _WORD, _FLOAT = 8, 8, 4  # bytes: both ends of an edge, a position, time or key, a feature
+_OFFSET = 4  # bytes of Arrow for each text
+_SLOTS, _TEXT = 28, 16  # bytes of an id in a dictionary besides its text; a text of unknown length
+
+
+def import_bytes(work: ImportState) -> int:
+    """Return about the bytes of edges between reading and sorting, of nodes, and of dictionaries in files.
+
+    Tables whose number of rows is not known before they are read count nothing: Arrow files, and tables with
+    `where`.
+    """
+    edges = sum(
+        rows_of(work.edge_sources[edge_type]) * _row_bytes(rules, work.edge_sources[edge_type])
+        for edge_type, rules in work.rules().items()
+    )
+    nodes = sum(
+        rows_of(source) * (_WORD + _columns_bytes(work.spec.nodes[node_type].columns, source))
+        for node_type, source in work.sources.items()
+    )
+    return edges + nodes + _dictionaries(work)
+
+
+def _columns_bytes(columns: Mapping[str, AnyEdgeColumn], source: OpenSource) -> int:
+    """Return the bytes of the columns in a row; widths that only the rows tell count as the least."""
+    schema = source.schema
+    return sum(column_bytes(one, schema.field(one.column or name).type) for name, one in columns.items())
+
+
+def column_bytes(column: AnyEdgeColumn, dtype: Any) -> int:
+    """Return the bytes of a column in a row, or the least if the rows decide on its width."""
+    match column:
+        case Text(width=width):
+            return _FLOAT * width
+        case Vector() if pa.types.is_fixed_size_list(dtype):
+            return _FLOAT * int(dtype.list_size)
+        case Number(flag=flag):
+            return _FLOAT * (2 if flag == "missing" else 1)
+        case Date(parts=parts):
+            return _FLOAT * sum(1 if part in ("age", "year") else 2 for part in parts)
+        case Category(encoding="one-hot") | Multi():
+            return _FLOAT * 3  # "other", null and one category
+        case Raw(dtype=asked):
+            return np.dtype(raw_dtype(dtype, asked)).itemsize
+        case Boolean() | Category() | Words():
+            return 2 * _FLOAT
+        case _:
+            return _FLOAT
+
+
+def _dictionaries(work: ImportState) -> int:
+    """Return about the bytes of dictionaries that do not fit in the budget and will be in files."""
+    sizes = [rows_of(source) * _id_bytes(work, node_type) for node_type, source in work.sources.items()]
+    return sum(size for size in sizes if size > work.ids_share)
+
+
+def _id_bytes(work: ImportState, node_type: str) -> int:
+    """Return about the bytes of one id in a dictionary."""
+    if work.ids[node_type].kind != "string":
+        return _SLOTS
+    table, name = work.sources[node_type].table, work.spec.nodes[node_type].id
+    if not isinstance(table, ParquetTable):
+        return _SLOTS + _TEXT
+    size = rows = 0
+    for _, path in table.files:
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            columns = metadata.row_group(group)
+            rows += columns.num_rows
+            chunks = (columns.column(at) for at in range(columns.num_columns))
+            size += sum(one.total_uncompressed_size for one in chunks if one.path_in_schema == name)
+    return _SLOTS + size // max(1, rows)
+
+
+def rows_to_read(work: ImportState) -> int:
+    """Return about the rows that the reading passes over, some tables more than once.
+
+    Edges are read to be sorted, before that for the statistics of their columns, and for each end whose ids
+    they add.
+    """
+    nodes = sum(table_rows(source) for source in work.sources.values())
+    edges = sum(edge_passes(work, one) * table_rows(source) for one, source in work.edge_sources.items())
+    return nodes + edges
+
+
+def edge_passes(work: ImportState, edge_type: EdgeType) -> int:
+    """Return how often the rows of an edge type are read."""
+    rules, ends = work.rules()[edge_type], (edge_type[0], edge_type[2])
+    if work.given is not None:  # later data: each end may be a node of the graph
+        return 1 + len(ends)
+    adding = [end for end in ends if rules.orphans == "add" or end not in work.sources]
+    return 1 + len(adding) + any(not isinstance(one, Raw) for one in rules.columns.values())
+
+
+def read_again(work: ImportState) -> list[list[EdgeType]]:
+    """Return the edge types of each CSV table that is read more than once."""
+    by_table: dict[int, list[EdgeType]] = {}
+    for edge_type, source in work.edge_sources.items():
+        if source.is_untyped:
+            by_table.setdefault(id(source.table), []).append(edge_type)
+    return [types for types in by_table.values() if sum(edge_passes(work, one) for one in types) > 1]
+
+
+def kept_bytes(work: ImportState) -> int:
+    """Return about the bytes of rows of CSV files that are kept while edges are read."""
+    return sum(_as_arrow(work.edge_sources[types[0]].table) for types in read_again(work))
+
+
+def _as_arrow(table: Table) -> int:
+    """Return about the bytes of a table of text: its text, and an offset for each value."""
+    assert isinstance(table, CsvTable), "no other table is text"
+    sizes = [_text_size(path) for _, path in table.files]
+    return sum(size.text_bytes + _OFFSET * size.lines * len(table.schema) for size in sizes)
+
+
+def rows_of(source: OpenSource) -> int:
+    """Return the rows of a table that are kept; 0 if they are not known before they are read."""
+    return 0 if source.wheres else table_rows(source)
+
+
+def table_rows(source: OpenSource) -> int:
+    """Return the rows of a table before `where`, for CSV about so many; 0 for Arrow files."""
+    match source.table:
+        case ParquetTable(files=files):
+            return sum(int(pq.read_metadata(path).num_rows) for _, path in files)
+        case MemoryTable(table=table):
+            return int(table.num_rows)
+        case DuckDbTable() | SqliteTable() | PostgresTable():
+            return source.table.num_rows
+        case CsvTable(files=files):
+            return sum(_text_size(path).lines for _, path in files)
+        case _:
+            return 0
+
+
+def peak_bytes(types: Iterable[tuple[int, int]]) -> int:
+    """Return the most further bytes on disk while types are written one by one.
+
+    Each has the bytes of its arrays, which are added, and of its file of edges, which is removed after them.
+    """
+    used = peak = 0
+    for of_arrays, of_file in types:
+        used += of_arrays
+        peak = max(peak, used)
+        used -= of_file
+    return peak
+
+
+def _row_bytes(rules: EdgeRules, source: OpenSource) -> int:
+    """Return the bytes of an edge, and of its reverse, on disk."""
+    words = bool(rules.columns or source.spec.time or rules.duplicates != "keep") + bool(source.spec.time)
+    one = _ENDS + _WORD * words + _columns_bytes(rules.columns, source)
+    return one * (1 if rules.reverse is None else 2)
+
+
+@dataclass(frozen=True)
+class _TextSize:
+    lines: int
+    text_bytes: int  # not compressed
+
+
+def _text_size(path: Path) -> _TextSize:
+    """Return about the size of a CSV file, as if all of it were as its first bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        codec = _CODECS.get(path.suffix)
+        stream = pa.CompressedInputStream(file, codec) if codec else file  # closes the file when it is let go
+        text, read = stream.read(_SAMPLE), file.tell()
+    lines: int = text.count(b"\n")
+    if read >= size and len(text) < _SAMPLE:
+        return _TextSize(lines, len(text))
+    return _TextSize(lines * size // max(1, read), len(text) * size // max(1, read))
+
+
+@dataclass(eq=False)
+class KeptTable:
+    """A table whose first complete pass also writes its rows to an Arrow file, which the others read."""
+
+    table: Table
+    columns: tuple[str, ...]  # of all passes
+    path: Path  # of the file, which is there after the first pass
+    _places: tuple[Place, ...] | None = None  # of the batches of the file, once it is complete
+
+    @property
+    def name(self) -> str:
+        """Its files, for errors."""
+        return self.table.name
+
+    @property
+    def schema(self) -> Any:
+        """Names and types of its columns, as a pyarrow schema."""
+        return self.table.schema
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its files."""
+        return self.table.num_bytes
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield rows that have been read already."""
+        if self._places is None:
+            return self._first_pass(columns)
+        return self._later_pass(columns, self._places)
+
+    def _first_pass(self, columns: Sequence[str]) -> Iterator[Piece]:
+        places = []
+        schema = pa.schema([self.schema.field(name) for name in self.columns])
+        with pa.ipc.new_file(str(self.path), schema) as writer:
+            for piece in self.table.pieces(self.columns):
+                rows = piece()
+                with naming(self.path):
+                    writer.write_batch(rows.batch)
+                places.append(rows.place)
+                yield partial(Rows, rows.batch.select(columns), rows.place)
+        self._places = tuple(places)
+
+    def _later_pass(self, columns: Sequence[str], places: Iterable[Place]) -> Iterator[Piece]:
+        wanted = [self.columns.index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=wanted)
+        # Not a mapping: its pages would count as memory of the process.
+        with pa.OSFile(str(self.path)) as file, pa.ipc.open_file(file, options=options) as reader:
+            for number, place in enumerate(places):
+                yield partial(Rows, reader.get_batch(number).select(columns), place)
+
+
+@contextmanager
+def parsed_once(work: ImportState, folder: Path) -> Iterator[None]:
+    """Keep the rows of CSV edge tables that are read more than once, in files in `folder` until the end."""
+    before, sources, paths = work.edge_sources, dict(work.edge_sources), []
+    for number, edge_types in enumerate(read_again(work)):
+        columns = {edge_type: list(edge_reader(work, edge_type).columns()) for edge_type in edge_types}
+        names = [name for edge_type in edge_types for name in before[edge_type].stored(columns[edge_type])]
+        paths.append(folder / f"rows-{number}.arrow")
+        table = KeptTable(before[edge_types[0]].table, tuple(dict.fromkeys(names)), paths[-1])
+        sources.update({edge_type: replace(before[edge_type], table=table) for edge_type in edge_types})
+    work.edge_sources = sources
+    try:
+        yield
+    finally:
+        work.edge_sources = before
+        for path in paths:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,280 @@
+"""Labels of nodes: a class, several classes, or a number.
+
+The split of each row: by its time, by the hash of its id, or by a column.
+
+Columns of ids as keys: text or integers, never converted without being asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.encode_numbers import Where, as_float32, as_lists, is_text, scaled
+from khop.data.tables.encode_text import texts_of
+from khop.data.tables.packages import converted, duckdb, numpy_of, pa, pc
+from khop.data.tables.read_spec import nearest
+from khop.data.tables.spec import Label, Split, Unit
+from khop.data.tables.times import instant
+from khop.kernels.id_table import Keys, Kind, StringKeys
+
+UNKNOWN = -1
+Others = Literal["refuse", "unknown"]
+_LONG = 1000  # digits: longer numbers are sorted as text
+UNKNOWN_BYTE = 255  # in the row of a node whose classes are unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Labeled:
+    """Labels of some rows."""
+
+    values: npt.NDArray[Any]
+    known: npt.NDArray[np.bool_]
+    outside: int  # rows with a class that training lacks
+
+
+@dataclass
+class LabelReader:
+    """A label column. Classes that the spec does not name are those of training, in ascending order."""
+
+    spec: Label
+    key: str
+    others: Others = "refuse"  # classes that the spec does not name
+    _seen: set[str] = field(default_factory=set)
+
+    def add(self, array: Any, where: Where) -> None:
+        """Collect the classes of training rows."""
+        if self.spec.classes is None and self.spec.kind != "number":
+            self._seen.update(
+                text for text in self._texts(array, where).unique().to_pylist() if text is not None
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in their order."""
+        return self.spec.classes if self.spec.classes is not None else tuple(sorted(self._seen, key=_natural))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if a class that the spec does not name is an error."""
+        return self.spec.classes is not None and self.others == "refuse"
+
+    def read(self, array: Any, where: Where) -> Labeled:
+        """Return the labels of rows: int64, (rows, classes) uint8, or float32 with NaN for unknown."""
+        if self.spec.kind == "number":
+            numbers = scaled(array, "none", self.key, where)
+            return Labeled(as_float32(numbers, self.key, where), ~np.isnan(numbers), 0)
+        place = {name: number for number, name in enumerate(self.classes)}
+        return (
+            self._class(array, place, where)
+            if self.spec.kind == "class"
+            else self._multi(array, place, where)
+        )
+
+    def _class(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
+        encoded = self._texts(array, where).dictionary_encode()
+        codes = numpy_of(pc.fill_null(encoded.indices, UNKNOWN)).astype(np.int64)
+        names = encoded.dictionary.to_pylist()
+        places = np.array([place.get(name, UNKNOWN) for name in names] + [UNKNOWN], np.int64)
+        values = places[codes]
+        outside = (codes != UNKNOWN) & (values == UNKNOWN)
+        if outside.any() and self.is_closed:
+            row = int(np.argmax(outside))
+            raise ValueError(self._outside(names[codes[row]], where(row)))
+        return Labeled(values, values != UNKNOWN, int(outside.sum()))
+
+    def _multi(self, array: Any, place: dict[str, int], where: Where) -> Labeled:
+        lists = as_lists(array, self.spec.separator, self.key, where)
+        known = numpy_of(lists.is_valid())
+        values = np.zeros((len(lists), len(place)), np.uint8)
+        values[~known] = UNKNOWN_BYTE
+        rows = numpy_of(pc.list_parent_indices(lists))
+        outside = set()
+        for row, name in zip(rows.tolist(), self._texts(array, where).to_pylist(), strict=True):
+            if name in place:
+                values[row, place[name]] = 1
+            elif self.is_closed:
+                raise ValueError(self._outside(name, where(row)))
+            else:
+                outside.add(row)
+        return Labeled(values, known, len(outside))
+
+    def _texts(self, array: Any, where: Where) -> Any:
+        if self.spec.kind == "multi":
+            lists = as_lists(array, self.spec.separator, self.key, where)
+            rows = numpy_of(pc.list_parent_indices(lists))
+            return texts_of(pc.list_flatten(lists), self.key, lambda at: where(int(rows[at])))
+        return texts_of(array, self.key, where)
+
+    def _outside(self, name: str | None, place: str) -> str:
+        hint = nearest(str(name), list(self.classes))
+        return f"{place}: {self.key} is {name!r}, which is not among the classes; {hint}"
+
+
+def _natural(name: str) -> tuple[bool, int, str]:
+    """Return a key that sorts integers by value, before text."""
+    is_integer = name.removeprefix("-").isdecimal() and len(name) < _LONG
+    return (not is_integer, int(name) if is_integer else 0, name)
+
+
+NAMES = ("train", "val", "test")
+TRAIN, VAL, TEST, NONE = 0, 1, 2, -1
+Parts = npt.NDArray[np.int8]
+_HASHES = 2.0**64
+
+
+@dataclass(frozen=True)
+class CutOffs:
+    """The first times of validation and of test, in the unit of the graph."""
+
+    val: int
+    test: int
+
+    @classmethod
+    def of(cls, split: Split, unit: Unit, key: str) -> CutOffs | None:
+        """Return the cut-offs of a split by time; None for other splits."""
+        if split.time is None:
+            return None
+        return cls(instant(split.time.val, unit, f"{key}.val"), instant(split.time.test, unit, f"{key}.test"))
+
+    def parts(self, times: npt.NDArray[np.int64]) -> Parts:
+        """Return the part of each time: training < val <= validation < test <= test."""
+        parts: Parts = (times >= self.val).astype(np.int8)
+        parts += times >= self.test
+        return parts
+
+
+def parts_by_hash(texts: Any, split: Split) -> Parts:
+    """Return the part of each id, by the first 8 bytes (little-endian) of the MD5 of "seed:id"."""
+    assert split.ratio is not None
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("ids", pa.table({"id": texts}))
+        query = f"SELECT md5_number_upper('{split.seed}:' || id) FROM ids"
+        hashes = connection.sql(query).to_arrow_table().column(0).to_numpy()
+    shares = hashes.astype(np.float64) / _HASHES
+    val, test = split.ratio[0], split.ratio[0] + split.ratio[1]
+    parts: Parts = (shares >= val).astype(np.int8)
+    parts += (shares >= test) & (split.ratio[2] > 0)
+    return parts
+
+
+def parts_by_column(array: Any, split: Split, key: str, where: Where) -> Parts:
+    """Return the part that each row names; null is in none."""
+    names = {_text(split.train): TRAIN, _text(split.val): VAL, _text(split.test): TEST}
+    parts = np.full(len(array), NONE, np.int8)
+    for row, text in enumerate(texts_of(array, key, where).to_pylist()):
+        if text is None:
+            continue
+        if text not in names:
+            raise ValueError(
+                f"{where(row)}: {key} is {text!r}: must be {', '.join(names)} or null; name other values by "
+                "train, val and test"
+            )
+        parts[row] = names[text]
+    return parts
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_CANONICAL = r"^(0|-?[1-9]\d*)$"  # text of an integer, without signs or zeros that a number would lose
+
+
+def id_kind(columns: Iterable[tuple[str, Any, bool]], asked: str | None, node_type: str) -> Kind:
+    """Return the kind of a node type's ids.
+
+    `columns` are the key of each column in the spec, its type, and True for text without types (CSV).
+    """
+    kinds: dict[Kind, str] = {}
+    untyped = False
+    for key, dtype, is_untyped in columns:
+        untyped = untyped or is_untyped
+        if not is_untyped:
+            kinds.setdefault(_kind(dtype, key), key)
+    if asked is not None:
+        return "string" if asked == "string" else "int64"
+    if len(kinds) > 1:
+        raise ValueError(
+            f"ids of {node_type!r} are integers in {kinds['int64']} and text in {kinds['string']}; convert "
+            f'one table, or give id_type = "string" in [nodes.{node_type}]'
+        )
+    return next(iter(kinds), "string")
+
+
+def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
+    """Return a column without nulls as keys; ValueError for a null, and for text that is no integer."""
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if array.null_count:
+        row = int(np.argmax(numpy_of(array.is_null())))
+        raise ValueError(
+            f"{where(row)}: {key} is null; an id is never null, correct the row or leave it out by where"
+        )
+    if kind == "string":
+        reason = "no text or integer; convert the column"
+        return string_keys(converted(array, lambda part: part.cast(pa.large_string()), key, where, reason))
+    if is_text(array.type):
+        canonical = numpy_of(pc.match_substring_regex(array, _CANONICAL))
+        if not canonical.all():
+            row = int(np.argmin(canonical))
+            raise ValueError(
+                f"{where(row)}: {key} is {array[row].as_py()!r}, and ids of other tables are integers; write "
+                'it as an integer, or import with id_type = "string"'
+            )
+    reason = 'no integer within int64; correct it, or import with id_type = "string"'
+    integers = converted(array, lambda part: part.cast(pa.int64()), key, where, reason)
+    return np.ascontiguousarray(numpy_of(integers), np.int64)
+
+
+def key_texts(array: Any, kind: Kind) -> Any:
+    """Return ids as a pyarrow array of text, as hashes and outputs use them."""
+    return array.cast(pa.string())
+
+
+def canonical_integers(array: Any) -> npt.NDArray[np.int64] | None:
+    """Return text as int64; None unless each is an integer as Python writes it, so that no id changes."""
+    keys = string_keys(array.cast(pa.large_string()))
+    if ((keys.data - ord("0") > 9) & (keys.data != ord("-"))).any():
+        return None  # first, as a cast that fails is slow
+    try:
+        integers: npt.NDArray[np.int64] = numpy_of(array.cast(pa.int64()))
+    except pa.ArrowInvalid:
+        return None
+    # Signs and zeros that a number loses make the text longer than the number's digits.
+    return integers if length_as_text(integers) == len(keys.data) else None
+
+
+def length_as_text(integers: npt.NDArray[np.int64]) -> int:
+    """Return the number of digits and minus signs of all integers."""
+    sizes = np.abs(integers).view(np.uint64)
+    length = len(integers) + int(np.count_nonzero(integers < 0))
+    limit, most = 10, int(sizes.max(initial=0))
+    while limit <= most:
+        length += int(np.count_nonzero(sizes >= limit))
+        limit *= 10
+    return length
+
+
+def string_keys(array: Any) -> StringKeys:
+    """Return a column of type large_string without nulls as keys."""
+    _, offsets, data = array.buffers()
+    if len(array) == 0:
+        return StringKeys(np.zeros(1, np.int64), np.zeros(0, np.uint8))
+    starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    values = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    return StringKeys(starts - starts[0], np.ascontiguousarray(values[starts[0] : starts[-1]]))
+
+
+def _kind(dtype: Any, key: str) -> Kind:
+    if pa.types.is_dictionary(dtype):
+        return _kind(dtype.value_type, key)
+    if pa.types.is_integer(dtype):
+        return "int64"
+    if is_text(dtype):
+        return "string"
+    raise ValueError(f"{key}: ids are {dtype}; convert the column to text or integers")

@@ -1,0 +1,355 @@
+"""Columns of one node type: statistics of training rows, then features, labels, times and splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.encode_numbers import Encoder, is_text, numbers_of
+from khop.data.tables.encode_text import WordsEncoder
+from khop.data.tables.encoders import FeatureRows, fitter, raw_record, stored, time_record
+from khop.data.tables.labels import (
+    NAMES,
+    NONE,
+    TRAIN,
+    UNKNOWN,
+    UNKNOWN_BYTE,
+    CutOffs,
+    LabelReader,
+    Parts,
+    key_texts,
+    parts_by_column,
+    parts_by_hash,
+)
+from khop.data.tables.packages import numpy_of, pa, pc
+from khop.data.tables.rows import Rows
+from khop.data.tables.source import OpenSource
+from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
+from khop.data.tables.times import to_unit
+from khop.graph import layout
+from khop.graph.atomic import check_disk, in_order
+from khop.graph.folder_writer import ArrayWriter, FolderWriter
+from khop.graph.manifest import NodeEntry
+from khop.kernels.id_table import Kind
+
+ALWAYS = np.iinfo(np.int64).min  # time of a node that has none
+TIME = "time"  # the column of times, of nodes and edges
+FEATURES = "x"
+LABEL = "label"
+_MOST_INT64 = (1 << 63) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class NodeReader:
+    """One node type with rows: how they are read."""
+
+    node_type: str
+    spec: NodeSpec
+    source: OpenSource
+    kind: Kind  # of the ids
+    unit: Unit  # of times
+    split: Split | None
+    cut_offs: CutOffs | None  # of statistics; None: all rows of training count
+    touched: npt.NDArray[np.bool_] | None  # by an edge before validation; None: no edge has a time
+    threads: int
+    encoders: Mapping[str, Encoder] | None = None  # of later data; None: made from the statistics of rows
+
+    @property
+    def key(self) -> str:
+        """The key of the type in the spec."""
+        return f"nodes.{self.node_type}"
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are read, each with its key in the spec."""
+        assert self.spec.id is not None
+        found = {self.spec.id: f"{self.key}.id"}
+        if self.spec.time is not None:
+            found.setdefault(self.spec.time, f"{self.key}.time")
+        if self.spec.label is not None:
+            found.setdefault(self.spec.label.column, f"{self.key}.label")
+        if self.split is not None and self.split.column is not None:
+            found.setdefault(self.split.column, f"{self.key}.split.column")
+        for name, column in self.spec.columns.items():
+            found.setdefault(column.column or name, f"{self.key}.columns.{name}")
+        return found
+
+    def rows(self) -> Iterator[tuple[int, Rows]]:
+        """Yield all rows in order, each piece with the node of its first row."""
+        first = 0
+        for rows in in_order(self.source.pieces(list(self.columns())), self.threads):
+            yield first, rows
+            first += len(rows)
+
+    def times(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+        """Return the times of rows in the unit of the graph."""
+        if self.spec.time is None:
+            return None
+        array, key = rows.column(self.spec.time), f"{self.key}.time"
+        known = numpy_of(array.is_valid())
+        if known.all() or self.spec.label is None:
+            return to_unit(array, self.source.time_format, self.unit, key, rows.row)
+        # A node without a label may have no time: it is there from the beginning.
+        labeled = numpy_of(rows.column(self.spec.label.column).is_valid())
+        kept = known | labeled
+        of_kept = rows.keep(kept)
+        times = np.full(len(rows), ALWAYS, np.int64)
+        column = of_kept.column(self.spec.time)
+        times[kept] = to_unit(column, self.source.time_format, self.unit, key, of_kept.row)
+        return times
+
+    def parts(self, rows: Rows, times: npt.NDArray[np.int64] | None) -> Parts | None:
+        """Return the part of each row by the split of the type; None without a split."""
+        split = self.split
+        if split is None:
+            return None
+        if split.ratio is not None:
+            return parts_by_hash(key_texts(rows.column(self.spec.id or ""), self.kind), split)
+        if split.column is not None:
+            key = f"{self.key}.split.column"
+            return parts_by_column(rows.column(split.column), split, key, rows.row)
+        cut_offs = CutOffs.of(split, self.unit, f"{self.key}.split.time")
+        return None if times is None or cut_offs is None else cut_offs.parts(times)
+
+    def counts_for_statistics(
+        self, first: int, rows: Rows, times: npt.NDArray[np.int64] | None, parts: Parts | None
+    ) -> npt.NDArray[np.bool_]:
+        """Return the rows that statistics see: training rows, before validation begins."""
+        allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
+        if self.cut_offs is None:
+            return allowed
+        if times is not None:
+            allowed = allowed & (times < self.cut_offs.val)
+        if times is not None and not (times == ALWAYS).any():
+            return allowed
+        if times is not None and self.touched is not None:
+            allowed = allowed & ((times != ALWAYS) | self.touched[first : first + len(rows)])
+        elif self.touched is not None:
+            allowed = allowed & self.touched[first : first + len(rows)]
+        return np.asarray(allowed, bool)
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenNodes:
+    """The columns of a node type in its folder."""
+
+    entry: NodeEntry
+    document: Mapping[str, Any]  # encoders and classes, for import.json
+    unknown: Mapping[str, int]  # by column: rows with a category or word that training lacks
+
+
+def write_nodes(reader: NodeReader, count: int, writer: FolderWriter) -> WrittenNodes:
+    """Read a table twice, for statistics and for values, and write its columns and splits.
+
+    Nodes after those of the table, which edges have added, have zeros and no label. Features are written as
+    they are read; labels, times and raw columns take memory.
+    """
+    encoders, label = _fitted(reader)
+    out = _Output.begin(reader, count, encoders, label, writer)
+    try:
+        for first, rows in reader.rows():
+            out.put(first, rows)
+        return out.finished()
+    finally:
+        out.abandon()
+
+
+def _fitted(reader: NodeReader) -> tuple[dict[str, Encoder], LabelReader | None]:
+    spec = reader.spec
+    if reader.encoders is not None:
+        given = None if spec.label is None else LabelReader(spec.label, f"{reader.key}.label", "unknown")
+        return dict(reader.encoders), given
+    fitters = {
+        name: fitter(column, f"{reader.key}.columns.{name}")
+        for name, column in spec.columns.items()
+        if not isinstance(column, Raw)
+    }
+    label = None if spec.label is None else LabelReader(spec.label, f"{reader.key}.label")
+    for first, rows in reader.rows() if fitters or label else ():
+        times = reader.times(rows)
+        seen = rows.keep(reader.counts_for_statistics(first, rows, times, reader.parts(rows, times)))
+        for name, one in fitters.items():
+            one.add(seen.column(spec.columns[name].column or name), seen.row)
+        if label is not None:
+            label.add(seen.column(label.spec.column), seen.row)
+    return {name: one.encoder() for name, one in fitters.items()}, label
+
+
+@dataclass(eq=False)
+class _Output:
+    reader: NodeReader
+    count: int
+    encoders: Mapping[str, Encoder]
+    label: LabelReader | None
+    writer: FolderWriter
+    files: Mapping[str, ArrayWriter]  # by column: features, and sparse columns
+    parts: Parts | None
+    rows: int = 0  # written so far
+    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # in memory
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls,
+        reader: NodeReader,
+        count: int,
+        encoders: Mapping[str, Encoder],
+        label: LabelReader | None,
+        writer: FolderWriter,
+    ) -> _Output:
+        features = FeatureRows.of(encoders)
+        shapes = {FEATURES: features.stored} if features.width else {}
+        shapes |= {name: ("int32", (2, one.longest)) for name, one in _sparse(encoders).items()}
+        sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in shapes.values()]
+        check_disk(writer.folder, count * sum(sizes), f"node type {reader.node_type}")
+        files = {
+            name: writer.open_array(layout.node_column(reader.node_type, name), dtype, (count, *shape))
+            for name, (dtype, shape) in shapes.items()
+        }
+        parts = None if reader.split is None else np.full(count, NONE, np.int8)
+        return cls(reader, count, encoders, label, writer, files, parts)
+
+    def put(self, first: int, rows: Rows) -> None:
+        spec = self.reader.spec
+        joined, features = [], FeatureRows.of(self.encoders)
+        for name, encoder in self.encoders.items():
+            array, is_joined = rows.column(spec.columns[name].column or name), name in features.encoders
+            encoded = features.encode(name, array, rows.row) if is_joined else encoder.encode(array, rows.row)
+            self.unknown[name] = self.unknown.get(name, 0) + encoded.unknown
+            if is_joined:
+                joined.append(encoded.values)
+            else:
+                self.files[name].write(encoded.values)
+        if joined:
+            self.files[FEATURES].write(features.joined(joined))
+        self.rows = first + len(rows)
+        for name, column in spec.columns.items():
+            if isinstance(column, Raw):
+                key = f"{self.reader.key}.columns.{name}"
+                dtype = raw_dtype(self.reader.source.schema.field(column.column or name).type, column.dtype)
+                self._set(name, first, raw_values(rows.column(column.column or name), dtype, key, rows))
+        times = self.reader.times(rows)
+        if times is not None:
+            self._set(TIME, first, times)
+        parts = self.reader.parts(rows, times)
+        if self.label is not None:
+            labeled = self.label.read(rows.column(self.label.spec.column), rows.row)
+            self._set(LABEL, first, labeled.values)
+            self.unknown[LABEL] = self.unknown.get(LABEL, 0) + labeled.outside
+            parts = None if parts is None else np.where(labeled.known, parts, NONE).astype(np.int8)
+        if parts is not None and self.parts is not None:
+            self.parts[first : first + len(rows)] = parts
+
+    def finished(self) -> WrittenNodes:
+        node_type, splits = self.reader.node_type, {}
+        for written in self.files.values():
+            written.fill(self.count - self.rows)
+            written.close()
+        for name, values in self.columns.items():
+            file = layout.node_column(node_type, name)
+            self.writer.array(file, values.dtype.name, values.shape, [values])
+        if self.parts is not None and (self.label is not None or self.reader.spec.split is not None):
+            found = {name: np.flatnonzero(self.parts == number) for number, name in enumerate(NAMES)}
+            splits = {name: ids for name, ids in found.items() if len(ids)}
+        for name, ids in splits.items():
+            self.writer.array(layout.node_split(node_type, name), "int64", ids.shape, [ids])
+        is_class = self.label is not None and self.label.spec.kind == "class"
+        classes = {LABEL: len(self.label.classes)} if self.label is not None and is_class else {}
+        names = (*self.files, *self.columns)
+        features = FeatureRows.of(self.encoders)
+        sparse = {FEATURES: features.width} if features.is_sparse else {}
+        sparse |= {name: one.width for name, one in _sparse(self.encoders).items()}
+        entry = NodeEntry(node_type, self.count, names, tuple(splits), classes, sparse=sparse)
+        return WrittenNodes(entry, node_document(self.reader, self.encoders, self.label), self.unknown)
+
+    def abandon(self) -> None:
+        for file in self.files.values():
+            file.abandon()
+
+    def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
+        if name not in self.columns:
+            unknown = {np.dtype(np.int64): UNKNOWN, np.dtype(np.uint8): UNKNOWN_BYTE}
+            fill = unknown.get(values.dtype, np.nan)
+            shape = (self.count, *values.shape[1:])
+            self.columns[name] = np.full(shape, fill if name == LABEL else 0, values.dtype)
+        self.columns[name][first : first + len(values)] = values
+
+
+def _sparse(encoders: Mapping[str, Encoder]) -> dict[str, WordsEncoder]:
+    """Return the encoders of sparse columns, which have a file of their own."""
+    return {name: one for name, one in encoders.items() if isinstance(one, WordsEncoder)}
+
+
+def raw_dtype(dtype: Any, asked: str | None = None) -> str:
+    """Return the dtype in which a raw column is stored."""
+    if asked is not None:
+        return asked
+    if pa.types.is_boolean(dtype):
+        return "bool"
+    if pa.types.is_floating(dtype) or (pa.types.is_signed_integer(dtype) or dtype == pa.uint8()):
+        return str(np.dtype(dtype.to_pandas_dtype()))
+    return "int64" if pa.types.is_integer(dtype) else "float64"
+
+
+def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
+    """Return numbers in a dtype that holds them exactly; ValueError for a null and for lost digits."""
+    if array.null_count:
+        row = int(np.argmax(numpy_of(array.is_null())))
+        raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
+    is_parsed = is_text(array.type)
+    values: npt.NDArray[Any] = _raw_of_text(array, dtype, key, rows) if is_parsed else numpy_of(array)
+    with np.errstate(invalid="ignore"):
+        stored = values.astype(dtype)
+        lost = (stored.astype(values.dtype) != values) & ((values == values) | (stored.dtype.kind == "i"))
+    if array.type == pa.uint64():
+        lost |= (values > np.uint64(_MOST_INT64)) & (stored.dtype.kind == "i")
+    if lost.any():
+        row = int(np.argmax(lost))
+        raise ValueError(f"{rows.row(row)}: {key} is {values[row]}: beyond {dtype}; correct the row")
+    return stored
+
+
+def _raw_of_text(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
+    """Return the numbers of text: all digits of integers, or an error."""
+    numbers = numbers_of(array, key, rows.row)
+    texts = pc.utf8_trim_whitespace(array)
+    is_whole = numpy_of(pc.match_substring_regex(texts, r"^-?\d+$"))
+    if dtype == "int64":
+        for row in np.flatnonzero(~is_whole | (np.abs(numbers) >= 2.0**62)):
+            text = texts[row].as_py()
+            if not (is_whole[row] and -_MOST_INT64 - 1 <= int(text) <= _MOST_INT64):
+                raise ValueError(f"{rows.row(int(row))}: {key} is {text!r}: no int64; correct the row")
+        return np.asarray(numpy_of(texts.cast(pa.int64())))
+    for row in np.flatnonzero(is_whole & (np.abs(numbers) >= 2.0**53)):
+        text = texts[row].as_py()
+        if int(text) != int(numbers[row]):
+            raise ValueError(
+                f'{rows.row(int(row))}: {key} is {text}: float64 loses its digits; give dtype = "int64"'
+            )
+    return numbers
+
+
+def node_document(
+    reader: NodeReader, encoders: Mapping[str, Encoder], label: LabelReader | None
+) -> dict[str, Any]:
+    """Return encoders and classes of a type as JSON values: all that later data need."""
+    spec = reader.spec
+    document: dict[str, Any] = {
+        "id": {"column": spec.id, "kind": reader.kind},
+        "columns": [
+            {"name": name, "column": spec.columns[name].column or name, **stored(encoder)}
+            for name, encoder in encoders.items()
+        ],
+        **time_record(spec),
+        **raw_record(spec.columns),
+    }
+    if label is not None:
+        document["label"] = {
+            "kind": label.spec.kind, "column": label.spec.column, "unit": label.spec.unit,
+            "classes": list(label.classes),
+        }  # fmt: skip
+    return document

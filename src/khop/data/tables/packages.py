@@ -1,0 +1,182 @@
+"""The optional packages of the import: how to install them, and their errors as sentences.
+
+The optional ADBC drivers of databases, and the sentence that says how to install them.
+
+Values of Arrow arrays: as NumPy arrays, and converted, with the first row that cannot be.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+INSTALL = "khop import needs pyarrow and duckdb: pip install pyarrow duckdb"
+
+try:
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+except ImportError as error:
+    raise ImportError(f"{INSTALL} ({error})") from None
+
+__all__ = ["INSTALL", "PACKAGE_ERRORS", "duckdb", "explained", "pa", "pa_csv", "pc", "pq", "reading"]
+
+PACKAGE_ERRORS = (duckdb.Error, pa.lib.ArrowException)  # ArrowInvalid is a ValueError, too
+_DAMAGE = (EOFError, UnicodeError, zipfile.BadZipFile, zlib.error)
+_OF_FILE = {
+    FileNotFoundError: "no such file",
+    IsADirectoryError: "is a folder",
+    PermissionError: "is not readable for this user",
+}
+_REASONS = {
+    r"Row #(\d+): Expected (\d+) columns, got (\d+)": r"row \1 has \3 fields, and the first row has \2",
+    r"Expected (\d+) columns, got (\d+)": r"a row has \2 fields, and the first row has \1",
+    r"In CSV column #(\d+): (?:Row #(\d+): )?.* invalid value '(.*)'": (
+        r"the value '\3' in the column \1 is not a number"
+    ),
+    r"end of GZIP|Truncated compressed|[Uu]nexpected end|enough bytes": "is cut off",
+    r"incorrect header check|Unknown frame desc": "is not compressed as its name says",
+    r"Could not set lock|Conflicting lock|different configuration": "is open elsewhere for writing",
+    r"Could not convert string '(.*)' to (\w+)(?: when casting from source column (\w+))?": (
+        r"has the value '\1' in the column \3, which is no \2"
+    ),
+    r"file system operations are disabled": "reads another file",
+    r"no such table: (?:main\.)?(\S+)|Table with name (\S+) does not exist": (
+        r"reads the table \1\2, which does not exist"
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def reading(place: str, remedy: str, reason: str = "is damaged, or has another format") -> Iterator[None]:
+    """Turn an error of a package into a sentence: place, reason and remedy, without the text of the package.
+
+    Errors of khop, and those of the machine such as a full disk, pass.
+
+    Args:
+        place: What is read, for people: the key in the spec and the file.
+        remedy: What to do about a file that cannot be read.
+        reason: What is wrong if the error of the package does not tell.
+    Raises:
+        ValueError: For errors of the package.
+        MemoryError: If the package has not enough memory.
+    Example:
+        >>> with reading("nodes.user.files: users.parquet", "write it again"):
+        ...     pq.ParquetFile("users.parquet")
+    """
+    try:
+        yield
+    except (MemoryError, duckdb.OutOfMemoryException):
+        raise MemoryError(place) from None
+    except (*PACKAGE_ERRORS, *_DAMAGE, OSError) as error:
+        of_file = next((text for kind, text in _OF_FILE.items() if isinstance(error, kind)), None)
+        if isinstance(error, OSError) and error.errno is not None and of_file is None:
+            raise
+        raise explained(error, place, remedy, of_file or reason) from None
+
+
+def explained(error: Exception, place: str, remedy: str, reason: str) -> ValueError:
+    """Return the error of a package as a sentence; `reason` is for errors that do not tell a known one."""
+    found = ((re.search(pattern, str(error)), text) for pattern, text in _REASONS.items())
+    reason = next((match.expand(text) for match, text in found if match), reason)
+    return ValueError(f"{place}: {reason}; {remedy}")
+
+
+_KINDS = {"postgresql": "Postgres", "sqlite": "SQLite"}
+
+
+def driver(kind: str) -> Any:
+    """Return the DBAPI module of the driver for `postgresql` or `sqlite`."""
+    try:
+        return import_module(f"adbc_driver_{kind}.dbapi")
+    except ImportError as error:
+        raise ValueError(
+            f"{_KINDS[kind]} is read by a package that is missing: pip install adbc-driver-{kind} ({error})"
+        ) from None
+
+
+_WIDEST = 100  # characters of a value in an error
+_ARROW_KINDS = (
+    (pa.types.is_floating, "f"),
+    (pa.types.is_signed_integer, "i"),
+    (pa.types.is_unsigned_integer, "u"),
+)
+
+
+def numpy_of(array: Any) -> npt.NDArray[Any]:
+    """Return the values of an array as `Array.to_numpy` does; numbers are shared with it where possible.
+
+    A null of numbers is NaN. Numbers, and booleans without nulls, do not import pandas. `to_numpy` imports it
+    where it is installed, in half a second of CPU time.
+    """
+    if pa.types.is_boolean(array.type) and not array.null_count:
+        return numpy_of(array.cast(pa.uint8())).view(np.bool_)
+    kind = next((kind for is_kind, kind in _ARROW_KINDS if is_kind(array.type)), "")
+    if not kind:
+        values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return values
+    if not array.null_count:
+        return _stored(array, kind)
+    values = _stored(array if kind == "f" else array.cast(pa.float64(), safe=False), "f").copy()
+    values[numpy_of(array.is_null())] = np.nan
+    return values
+
+
+def converted(
+    array: Any, convert: Callable[[Any], Any], key: str, where: Callable[[int], str], reason: str
+) -> Any:
+    """Return `convert(array)`; ValueError with the first row that cannot be converted, and its value.
+
+    Args:
+        array: A column of some rows.
+        convert: A function of each row alone, which may raise errors of Arrow.
+        key: The column, for people.
+        where: The place of a row in words.
+        reason: Why a value cannot be converted, and the remedy.
+    """
+    try:
+        return convert(array)
+    except PACKAGE_ERRORS:
+        row = first_failing(len(array), lambda first, count: convert(array.slice(first, count)))
+    raise ValueError(f"{where(row)}: {key} is {shown(array[row])}: {reason}")
+
+
+def first_failing(rows: int, run: Callable[[int, int], object]) -> int:
+    """Return the first row for which `run(first, count)` raises an error of a package, as it does for all."""
+    low, high = 0, rows  # rows before `low` are good, one before `high` is bad
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            run(low, middle - low)
+            low = middle
+        except PACKAGE_ERRORS:
+            high = middle
+    return low
+
+
+def shown(scalar: Any) -> str:
+    """Return a value for people, no longer than a line."""
+    try:
+        value = scalar.as_py()
+    except UnicodeDecodeError:
+        value = scalar.cast(pa.binary()).as_py() if pa.types.is_string(scalar.type) else "..."
+    text = repr(value if isinstance(value, str | bytes | int | float | None) else str(value))
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+
+
+def _stored(array: Any, kind: str) -> npt.NDArray[Any]:
+    """Return the numbers of an array as they are stored; those of nulls are any."""
+    dtype = np.dtype(f"{kind}{array.type.bit_width // 8}")
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)

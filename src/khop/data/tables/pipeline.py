@@ -1,0 +1,633 @@
+"""Import: a spec and its tables become a graph folder.
+
+`khop.import_tables`: tables with ids of any kind become a graph folder.
+
+Names of a spec that become files of the folder: valid on every system, and each given once.
+
+Identity of an import's input: the spec, size and time of every file, and snapshots of servers.
+
+Stages of an import on disk, so that an import that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.arguments import path_of, whole_number
+from khop.data.tables.databases import database_of
+from khop.data.tables.edge_reader import SPLIT, EdgeImport, fitted_columns
+from khop.data.tables.encode_text import RelationEncoder
+from khop.data.tables.encoders import (
+    GivenEncoders,
+    has_splits,
+    later_spec,
+    raw_record,
+    restored,
+    stored,
+    time_record,
+)
+from khop.data.tables.files import find_files
+from khop.data.tables.import_state import (
+    ImportState,
+    edge_reader,
+    import_bytes,
+    kept_bytes,
+    node_reader,
+    opened,
+    parsed_once,
+    peak_bytes,
+    read_ids,
+    rows_of,
+    rows_to_read,
+)
+from khop.data.tables.node_columns import FEATURES, LABEL, TIME, write_nodes
+from khop.data.tables.read_spec import checked_spec, read_spec
+from khop.data.tables.source import SourceFolder
+from khop.data.tables.spec import AnyEdgeColumn, EdgeRules, NodeSpec, Raw, Source, Spec, Words
+from khop.graph.atomic import (
+    ProgressCallback,
+    check_disk,
+    flush_entries,
+    naming,
+    raise_if_full,
+    refuse_existing,
+)
+from khop.graph.build import table_chunks, write_edges, write_ids
+from khop.graph.edge_runs import EdgeRuns, spill
+from khop.graph.folder import DOCUMENT, LATER, write_documents
+from khop.graph.folder_writer import FolderWriter
+from khop.graph.layout import check_edge_types, check_names
+from khop.graph.manifest import (
+    EdgeEntry,
+    Manifest,
+    NodeEntry,
+    array_entry,
+    edge_entry,
+    node_entry,
+    write_manifest,
+)
+from khop.graph.npy import flush
+from khop.kernels.memory import free_memory_bytes
+from khop.schema import EdgeType, edge_type_of
+
+
+def check_file_names(spec: Spec) -> None:
+    """Raise ValueError for a name that is no file name, and for a column with the name of another array."""
+    check_names(spec.nodes, "node type")
+    reverses = [(t[2], rules.reverse, t[0]) for t, rules in spec.edge_types() if rules.reverse is not None]
+    check_edge_types([*(edge_type for edge_type, _ in spec.edge_types()), *reverses])
+    for node_type, node in spec.nodes.items():
+        _check(_stored(node), _of_nodes(node), f"nodes.{node_type}")
+    for edge_type, rules, time in _edges(spec):
+        _check(rules.columns, _of_edges(rules, time), f"edge type {' '.join(edge_type)!r}")
+
+
+def _stored(node: NodeSpec) -> Mapping[str, AnyEdgeColumn]:
+    """Return the columns with a file of their own; the others are joined to features."""
+    return {name: column for name, column in node.columns.items() if isinstance(column, Raw | Words)}
+
+
+def _of_nodes(node: NodeSpec) -> dict[str, str]:
+    """Return the arrays of a node type beside its columns, by name."""
+    features = {FEATURES: "features"} if len(_stored(node)) < len(node.columns) else {}
+    labels = {} if node.label is None else {LABEL: "labels"}
+    times = {} if node.time is None else {TIME: "times"}
+    return features | labels | times
+
+
+def _of_edges(rules: EdgeRules, time: str | None) -> dict[str, str]:
+    """Return the arrays of an edge type beside its columns, by name."""
+    splits = {} if rules.split is None else {SPLIT: "splits"}
+    return splits if time is None else {**splits, TIME: "times"}
+
+
+def _edges(spec: Spec) -> Iterator[tuple[EdgeType, EdgeRules, str | None]]:
+    for name, edge in spec.edges.items():
+        yield edge_type_of(name), edge, edge.time
+    for table in spec.edges_from:
+        for typed in table.edges:
+            yield edge_type_of(typed.type), typed, table.time
+
+
+def _check(columns: Mapping[str, AnyEdgeColumn], taken: Mapping[str, str], key: str) -> None:
+    check_names(columns, f"column of {key}")
+    for name in columns:
+        if name in taken:
+            raise ValueError(
+                f"{key}.columns.{name}: the {taken[name]} are stored by this name; give the column another "
+                f'one, as columns.own-{name} = {{ column = "{name}", ... }}'
+            )
+
+
+FINGERPRINT_FORMAT = 1  # of the files between stages; a khop that writes others must not take them up
+
+
+def fingerprint_of(spec: Spec, folder: SourceFolder, encoders: str = "") -> str:
+    """Return equal text for equal input. Tables in memory never have equal input.
+
+    `encoders` identifies the encoders of later data.
+    """
+    sources: list[tuple[str, Source]] = [(f"nodes.{name}", node) for name, node in spec.nodes.items()]
+    sources += [(f"nodes.{name}.also", one) for name, node in spec.nodes.items() for one in node.also]
+    sources += [(f'edges."{name}"', edge) for name, edge in spec.edges.items()]
+    sources += [(f"edges_from[{number}]", table) for number, table in enumerate(spec.edges_from)]
+    if any(source.rows is not None for _, source in sources):
+        return uuid.uuid4().hex
+    files = [state for key, source in sources for state in _states(source, folder, key)]
+    splits = [spec.splits, *(node.split for node in spec.nodes.values())]
+    lists = {path for split in splits if split is not None for path in split.files.values()}
+    files += [_state(file.path) for file in find_files(sorted(lists), folder.path, "splits")]
+    content: dict[str, Any] = {
+        "format": FINGERPRINT_FORMAT,
+        "spec": spec.model_dump(mode="json"),
+        "files": files,
+    }
+    if encoders:
+        content["encoders"] = encoders
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _states(source: Source, folder: SourceFolder, key: str) -> Iterator[list[str | int]]:
+    if source.files is not None:
+        for file in find_files(source.files, folder.path, f"{key}.files"):
+            yield _state(Path(file.path))
+    elif source.database is not None:
+        database = database_of(source.database, folder.path, folder.environment, f"{key}.database")
+        if database.path is None:
+            yield [database.name, folder.databases.server(database, "database").state]
+            return
+        yield _state(database.path)
+        log = database.path.with_name(f"{database.path.name}-wal")  # rows of SQLite that the file has not yet
+        if log.exists():
+            yield _state(log)
+
+
+def _state(path: Path) -> list[str | int]:
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+_FINGERPRINT, _LOCK = "fingerprint", "lock"
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """The folder of one import under way, beside the folder to write; one process at a time works in it."""
+
+    path: Path
+    out: Path
+
+    @classmethod
+    @contextmanager
+    def open(cls, out: Path, fingerprint: str) -> Iterator[WorkFolder]:
+        """Take up the import of the same input, or begin anew.
+
+        After an error the folder is removed. It stays if the process is killed or interrupted by Ctrl-C.
+        """
+        refuse_existing(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = cls.at(out)
+        work.path.mkdir(exist_ok=True)
+        lock = _locked(work)
+        try:
+            known = work.path / _FINGERPRINT
+            is_known = known.is_file() and known.read_text() == fingerprint
+            if not is_known or not work.graph.is_dir():  # without it: killed after it got its name
+                work._begin(fingerprint)
+            yield work
+        except Exception as error:
+            shutil.rmtree(work.path, ignore_errors=True)
+            raise_if_full(out, error)
+            raise
+        finally:
+            os.close(lock)
+
+    @classmethod
+    def at(cls, out: Path) -> WorkFolder:
+        """Return the folder of the import that writes `out`; it may not exist."""
+        return cls(out.parent / f".{out.name}.importing", out)
+
+    @property
+    def graph(self) -> Path:
+        """The graph folder under construction."""
+        return self.path / "graph"
+
+    @property
+    def runs(self) -> Path:
+        """The folder of files between stages."""
+        return self.path / "runs"
+
+    def has(self, name: str) -> bool:
+        """Return True if a stage has ended."""
+        return self._stage(name).is_file()
+
+    def stage(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what an earlier process made, or make and keep it. Values are those of JSON.
+
+        Files that `make` leaves must be on the disk when it returns.
+        """
+        path = self._stage(name)
+        if path.is_file():
+            done: dict[str, Any] = json.loads(path.read_text())
+            return done
+        content = json.dumps(make())
+        unfinished = path.with_suffix(".new")
+        with unfinished.open("wb") as file:
+            file.write(content.encode())
+            flush(file)
+        unfinished.rename(path)
+        flush_entries(path.parent)
+        made: dict[str, Any] = json.loads(content)  # the same types as after a restart
+        return made
+
+    def _stage(self, name: str) -> Path:
+        return self.path / "stages" / f"{name}.json"
+
+    def publish(self) -> None:
+        """Give the finished graph its name, and remove the rest."""
+        for folder, _, _ in os.walk(self.graph):
+            flush_entries(Path(folder))
+        refuse_existing(self.out)
+        self.graph.rename(self.out)
+        flush_entries(self.out.parent)
+        shutil.rmtree(self.path)
+
+    def _begin(self, fingerprint: str) -> None:
+        for there in self.path.iterdir():
+            if there.is_dir():
+                shutil.rmtree(there)
+            elif there.name != _LOCK:
+                there.unlink()
+        for folder in (self.graph, self.runs, self.path / "stages"):
+            folder.mkdir()
+        (self.path / _FINGERPRINT).write_text(fingerprint)
+
+
+def _locked(work: WorkFolder) -> int:
+    lock = os.open(work.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ValueError(
+            f"{work.out}: another process imports to it; wait for its end, or choose another name"
+        ) from None
+    return lock
+
+
+FORMAT = "khop-import 1"
+DEFAULT_MEMORY = 2 << 30
+LEAST_MEMORY = 64_000_000  # of the public functions: a batch of rows on each thread takes some of it
+_LACKED = "words or categories that training lacks"
+EntryT = TypeVar("EntryT")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Counts of an import, for people."""
+
+    path: Path
+    nodes: Mapping[str, int]
+    edges: Mapping[str, int]
+    notes: tuple[str, ...]  # rows left out, unknown categories
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.counts()}"
+
+    def counts(self) -> str:
+        """Return the counts in a line, and a line for each note."""
+        nodes = ", ".join(f"{count:,} {node_type}" for node_type, count in self.nodes.items())
+        edges = ", ".join(f"{count:,} {edge_type}" for edge_type, count in self.edges.items())
+        return "\n".join([f"{nodes}; {edges or 'no edges'}", *self.notes])
+
+
+def run_import(
+    spec: Spec,
+    out: Path,
+    folder: SourceFolder,
+    *,
+    threads: int = 1,
+    memory: int = DEFAULT_MEMORY,
+    notice: ProgressCallback | None = None,
+    encoders: GivenEncoders | None = None,
+) -> Imported:
+    """Write a graph folder from the tables of a spec, complete or not at all.
+
+    The result depends on the rows and their order alone, not on threads or the grouping of rows. After a
+    kill, the same import goes on after the last finished stage: an edge table read, a type written.
+
+    With `encoders`, the rows are later data: see `later_spec`. No statistics are computed, and edges may name
+    nodes of the graph that the encoders come from.
+    """
+    refuse_existing(out)
+    check_file_names(spec)
+    asked = spec
+    spec = spec if encoders is None else later_spec(spec, encoders)
+    work = opened(spec, folder, threads, memory, notice or (lambda *_: None), encoders)
+    if encoders is not None and has_splits(asked):
+        work.notes.append("splits: rows of later data are in none")
+    needed = import_bytes(work)
+    if not WorkFolder.at(out).path.exists():  # what an import that was killed left counts already
+        check_disk(out, needed + kept_bytes(work), "the import")
+    work.meter.expect(rows_to_read(work), needed)
+    identity = "" if encoders is None else encoders.identity
+    with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
+        work.bound_ids(stages.runs)
+        with parsed_once(work, stages.runs):
+            read_ids(work)
+            edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
+        check_disk(stages.path, peak_bytes(_unwritten(work, edges, stages)), "the graph")
+        total = sum(_array_bytes(work, run) for one in edges for run in one.runs)
+        writer = FolderWriter(stages.graph, work.meter.end(total))
+        nodes = [_write_nodes(work, node_type, writer, stages) for node_type in spec.nodes]
+        edge_entries = [entry for one in edges for entry in one.write(writer, stages)]
+        documents = write_documents(
+            stages.graph, {DOCUMENT: _document(work, dict(zip(spec.nodes, nodes, strict=True)), edges)}
+        )
+        node_entries = tuple(entry for entry, _ in nodes)
+        write_manifest(
+            stages.graph, Manifest(node_entries, tuple(edge_entries), writer.arrays, documents=documents)
+        )
+        stages.publish()
+    counts = {entry.type: entry.count for entry in node_entries}
+    sizes = {" ".join(entry.type): entry.count for entry in edge_entries}
+    return Imported(out, counts, sizes, tuple(work.notes))
+
+
+def _unwritten(
+    work: ImportState, edges: list[_SpilledEdges], stages: WorkFolder
+) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of arrays and of the file of each edge type that no earlier process has written."""
+    for one, at in ((of_table, at) for of_table in edges for at in range(len(of_table.runs))):
+        run = one.runs[at]
+        if not stages.has(f"arrays-{one.number}-{at}"):
+            yield _array_bytes(work, run), run.count * run.spill.row_bytes
+
+
+def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
+    """Return about the bytes of an edge type in the folder: what progress is measured by."""
+    return 8 * len(work.ids[one.plan.edge_type[2]].table) + one.count * (one.spill.row_bytes - 4)
+
+
+def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> _SpilledEdges:
+    """Read the edges of a type once more, with their reverses, into files sorted later."""
+    reader, rules, name = edge_reader(work, edge_type), work.rules()[edge_type], " ".join(edge_type)
+    number = len(work.timed)
+    touched = {end: np.zeros_like(work.touched[end]) for end in (edge_type[0], edge_type[2])}
+    edges = EdgeImport(reader, {}, work.node_times, touched)
+    work.timed[edge_type] = edges.is_timed
+    spilled: list[EdgeRuns] = []
+
+    def read() -> dict[str, Any]:
+        work.meter.begin(f"edges {name}")
+        edges.encoders.update(fitted_columns(edges))
+        spilled.extend(_runs(work, edges, stages.runs / str(number)))
+        row_bytes = sum(one.spill.row_bytes for one in spilled)
+        check_disk(stages.path, rows_of(reader.source) * row_bytes, f"edge type {name}")
+        spill(spilled, edges.tasks())
+        if rules.orphans == "refuse":
+            edges.counted.refuse_orphans()
+        for end, nodes in touched.items():
+            _keep(_touched_file(stages, number, end), nodes)
+        return {
+            "encoders": {column: stored(encoder) for column, encoder in edges.encoders.items()},
+            "runs": [one.save() for one in spilled],
+            "notes": [*edges.counted.left_out(name), *_unknown(name, edges)],
+        }
+
+    done = stages.stage(f"edges-{number}", read)
+    if not spilled:
+        edges.encoders.update({column: restored(state) for column, state in done["encoders"].items()})
+        spilled.extend(_runs(work, edges, stages.runs / str(number)))
+        for one, state in zip(spilled, done["runs"], strict=True):
+            one.load(state)
+    for end in touched:
+        work.touched[end] |= np.load(_touched_file(stages, number, end))
+    work.notes.extend(done["notes"])
+    return _SpilledEdges(edges, tuple(spilled), number)
+
+
+def _touched_file(stages: WorkFolder, number: int, node_type: str) -> Path:
+    return stages.runs / f"{number}-{node_type}.npy"
+
+
+def _keep(path: Path, array: npt.NDArray[Any]) -> None:
+    with naming(path), path.open("wb") as file:
+        np.save(file, array)
+        flush(file)
+
+
+def _runs(work: ImportState, edges: EdgeImport, path: Path) -> list[EdgeRuns]:
+    """Open the files of an edge type and of its reverse."""
+    edge_type, reverse = edges.reader.edge_type, edges.reader.rules.reverse
+    types = [edge_type] if reverse is None else [edge_type, (edge_type[2], reverse, edge_type[0])]
+    share = work.memory // (2 * len(types))
+    return [
+        EdgeRuns(path.with_name(f"{path.name}-{at}"), edges.plan(one), share, work.threads)
+        for at, one in enumerate(types)
+    ]
+
+
+def _unknown(name: str, edges: EdgeImport) -> list[str]:
+    counts = {column: edges.counted.num_unknown(column) for column in edges.encoders}
+    found = [f"{name}.{column}: {n:,} rows with {_LACKED}" for column, n in counts.items() if n]
+    relations = {c: one.names for c, one in edges.encoders.items() if isinstance(one, RelationEncoder)}
+    return found + [
+        f"{name}.{c}: {len(n):,} relations; {DOCUMENT} has their names" for c, n in relations.items()
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _SpilledEdges:
+    edges: EdgeImport
+    runs: tuple[EdgeRuns, ...]  # of the type, and of its reverse
+    number: int
+
+    def write(self, writer: FolderWriter, stages: WorkFolder) -> list[EdgeEntry]:
+        """Write the types in a stage each, and remove their files."""
+        types = [one.plan.edge_type for one in self.runs]
+        entries = []
+        for at, (one, back) in enumerate(zip(self.runs, reversed(types), strict=True)):
+            write = partial(write_edges, one, writer, back if len(types) == 2 else None)
+            entry = _written(writer, stages, f"arrays-{self.number}-{at}", write, edge_entry)
+            one.close()
+            entries.append(entry)
+        return entries
+
+
+def _written(
+    writer: FolderWriter,
+    stages: WorkFolder,
+    name: str,
+    write: Callable[[], EntryT],
+    read: Callable[[Mapping[str, Any]], EntryT],
+) -> EntryT:
+    """Write arrays in a stage; their entries of graph.json outlive the process."""
+
+    def make() -> dict[str, Any]:
+        before = set(writer.arrays)
+        entry = asdict(write())  # type: ignore[call-overload]
+        arrays = {file: asdict(one) for file, one in writer.arrays.items() if file not in before}
+        return {"entry": entry, "arrays": arrays}
+
+    done = stages.stage(name, make)
+    writer.arrays.update({file: array_entry(one) for file, one in done["arrays"].items()})
+    return read(done["entry"])
+
+
+def _write_nodes(
+    work: ImportState, node_type: str, writer: FolderWriter, stages: WorkFolder
+) -> tuple[NodeEntry, Mapping[str, Any]]:
+    """Write the ids and columns of a node type in a stage; also return what the document says of it."""
+    number = list(work.spec.nodes).index(node_type)
+    write = partial(_nodes, work, node_type, writer)
+    done = _written(writer, stages, f"nodes-{number}", write, _node_stage)
+    work.notes.extend(done.notes)
+    return node_entry(done.entry), done.document
+
+
+@dataclass(frozen=True)
+class _NodeStage:
+    """A written node type, as JSON."""
+
+    entry: dict[str, Any]
+    document: dict[str, Any]
+    notes: list[str]
+
+
+def _node_stage(state: Mapping[str, Any]) -> _NodeStage:
+    return _NodeStage(**state)
+
+
+def _nodes(work: ImportState, node_type: str, writer: FolderWriter) -> _NodeStage:
+    count, of_type = len(work.ids[node_type].table), work.ids[node_type]
+    kept = _write_ids(work, node_type, writer)
+    if node_type not in work.sources:
+        entry = NodeEntry(node_type, count, ids=kept)
+        return _NodeStage(asdict(entry), {"id": {"kind": of_type.kind}}, [])
+    work.meter.begin(f"columns of {node_type}")
+    is_touched = work.cut_offs is not None and any(
+        is_timed and node_type in (edge_type[0], edge_type[2]) for edge_type, is_timed in work.timed.items()
+    )
+    reader = node_reader(work, node_type, work.touched[node_type] if is_touched else None)
+    found = write_nodes(reader, count, writer)
+    notes = work.sources[node_type].left_out
+    for name, unknown in found.unknown.items():
+        if unknown:
+            what = "labels of classes that training lacks" if name == LABEL else f"rows with {_LACKED}"
+            notes.append(f"{node_type}.{name}: {unknown:,} {what}")
+    return _NodeStage(asdict(replace(found.entry, ids=kept)), dict(found.document), notes)
+
+
+def _write_ids(work: ImportState, node_type: str, writer: FolderWriter) -> str:
+    """Write the ids of a node type, unless the spec keeps none; return their kind as graph.json has it."""
+    of_type = work.ids[node_type]
+    if work.spec.nodes[node_type].ids == "none":
+        return ""
+    work.meter.begin(f"ids of {node_type}")
+    chunks = partial(table_chunks, of_type.table)
+    write_ids(
+        writer, node_type, of_type.kind, chunks, writer.folder.parent / "runs", work.memory, work.threads
+    )
+    return of_type.kind
+
+
+def _document(
+    work: ImportState, nodes: Mapping[str, tuple[NodeEntry, Mapping[str, Any]]], edges: list[_SpilledEdges]
+) -> bytes:
+    """Return what later data and runs need: unit, cut-offs, encoders, classes. No path, filter or secret."""
+    content: dict[str, Any] = {"format": FORMAT, "time_unit": work.unit}
+    if work.given is not None:
+        content[LATER] = {"encoders": work.given.sha256, "rows": work.rows}
+    if work.cut_offs is not None:
+        content["time_split"] = {"val": work.cut_offs.val, "test": work.cut_offs.test}
+    content["nodes"] = {node_type: dict(document) for node_type, (_, document) in nodes.items()}
+    content["edges"] = {
+        " ".join(one.edges.reader.edge_type): {
+            "source": one.edges.reader.rules.source,
+            "destination": one.edges.reader.rules.destination,
+            **_edge_columns(one.edges),
+        }
+        for one in edges
+    }
+    return json.dumps(content, indent=1, ensure_ascii=True).encode("ascii") + b"\n"
+
+
+def _edge_columns(edges: EdgeImport) -> dict[str, Any]:
+    """Return the record of the columns and times of an edge type."""
+    columns = edges.reader.rules.columns
+    return {
+        "columns": [
+            {"name": name, "column": columns[name].column or name, **stored(encoder)}
+            for name, encoder in edges.encoders.items()
+        ],
+        **time_record(edges.reader.source.spec),
+        **raw_record(columns),
+    }
+
+
+def import_tables(
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Spec,
+    out: str | os.PathLike[str],
+    *,
+    memory: int | None = None,
+    threads: int = 1,
+    folder: str | os.PathLike[str] = ".",
+    environment: Mapping[str, str] | None = None,
+    notice: ProgressCallback | None = None,
+    encoders: str | os.PathLike[str] | None = None,
+) -> Imported:
+    """Write a graph folder from tables, complete or not at all, and return its counts.
+
+    `spec` is a TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a
+    pandas, polars or Arrow table. Paths in a file are relative to the file, others to `folder`. `memory` is
+    the budget in bytes, at least 64 MB, by default half of what is free: half of it for the dictionaries of
+    ids, which are in files beyond it, the rest for edges under way. `environment` has the variables of
+    `database = "env:NAME"`: paths, or addresses of Postgres servers. The result depends on the rows and their
+    order alone.
+
+    `encoders` is a graph folder that an import has written, or the folder of a run on one: the tables are
+    later data. Statistics, vocabularies, categories and classes of that graph are used; none are computed.
+    Columns, times and reverses that the spec does not name are the recorded ones. Tables hold new nodes;
+    edges may also name nodes of the graph by their ids.
+
+    ValueError names file, row and column of the first problem.
+    """
+    threads = whole_number("threads", threads, 1)
+    least, free = LEAST_MEMORY, free_memory_bytes()
+    budget = max(least, free // 2) if memory is None else whole_number("memory", memory, least)
+    start = path_of("folder", folder)
+    given = None if encoders is None else GivenEncoders.open(path_of("encoders", encoders))
+    match spec:
+        case Spec():
+            values = spec
+        case Mapping():
+            values = checked_spec(spec, "spec")
+        case _:
+            path = path_of("spec", spec)
+            values, start = read_spec(path), path.parent
+    source = SourceFolder(start, environment or {})
+    with closing(source.databases):
+        return run_import(
+            values,
+            path_of("out", out),
+            source,
+            threads=threads,
+            memory=budget,
+            notice=notice,
+            encoders=given,
+        )

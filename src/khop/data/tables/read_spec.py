@@ -1,0 +1,192 @@
+"""Specs from TOML files and Python mappings. Each error is one sentence with file, key and way out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import unquote
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from khop.data.tables.spec import Kind, Spec, SpecTable
+
+_PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
+_KINDS = frozenset(get_args(Kind))
+_BOUNDS = {
+    "too_short": "have at least {} items", "too_long": "have at most {} items",
+    "string_too_short": "have at least {} characters", "string_too_long": "have at most {} characters",
+    "greater_than": "be more than {}", "greater_than_equal": "be at least {}",
+    "less_than": "be less than {}", "less_than_equal": "be at most {}",
+}  # fmt: skip
+_WORDS = {
+    "string": "text", "int": "a whole number", "float": "a number", "finite": "a finite number",
+    "bool": "true or false", "tuple": "a list", "list": "a list", "dict": "a table", "model": "a table",
+    "mapping": "a table", "datetime": "a time, as 2020-09-20T00:00:00Z",
+}  # fmt: skip
+_TAGS = _KINDS | {"datetime", "int"}  # names of alternatives in the places of errors
+
+
+def read_spec(path: Path) -> Spec:
+    """Read and check a spec file; ValueError with the first problem."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; khop import --guess FILES... proposes one") from None
+    except PermissionError:
+        raise ValueError(f"{path}: no permission to read it; chmod u+r {path}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    try:
+        return checked_spec(tomllib.loads(text), str(path))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: not TOML: {error}; correct the line") from None
+
+
+def checked_spec(values: Mapping[str, Any], source: str) -> Spec:
+    """Check the values of a spec; `source` names their place in errors."""
+    _refuse_passwords(values, source, ())
+    try:
+        return Spec.model_validate(values)
+    except ValidationError as error:
+        raise ValueError(_sentence(error.errors(include_url=False)[0], values, source)) from None
+
+
+def nearest(name: str, there: Sequence[str]) -> str:
+    """Return a hint to the names that exist: the nearest ones, or all of few."""
+    close = difflib.get_close_matches(name, there, n=3, cutoff=0.6)
+    lower = {one.lower(): one for one in there}
+    close = [lower[name.lower()]] if name.lower() in lower else close
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    shown = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
+    return f"there are {shown}" if there else "there are none"
+
+
+def _refuse_passwords(values: object, source: str, path: tuple[str, ...]) -> None:
+    match values:
+        case Mapping():
+            for name, value in values.items():
+                _refuse_passwords(value, source, (*path, str(name)))
+        case list() | tuple():
+            for value in values:
+                _refuse_passwords(value, source, path)
+        case str() if path[-1] in ("database", "files") and _holds_password(values):
+            raise ValueError(
+                f"{_dotted(path)}: holds a password; put the connection into an environment variable and "
+                f'give database = "env:NAME" ({source})'
+            )
+
+
+def _holds_password(text: str) -> bool:
+    return any(_PASSWORD.search(form) for form in (text, unquote(text)))
+
+
+def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> str:
+    names = _written_path(error["loc"], values)
+    path = _dotted(names)
+    where = f"{path}: " if path else ""
+    match error["type"]:
+        case "extra_forbidden":
+            fields = _fields_at(names[:-1], values)
+            return f"{path}: no such field; {nearest(str(names[-1]), fields)} ({source})"
+        case "missing":
+            return f"{path} is missing; add it ({source})"
+        case "value_error":
+            return f"{where}{error['ctx']['error']} ({source})"
+        case "union_tag_invalid":
+            tag, kinds = error["ctx"]["tag"], sorted(_KINDS)
+            return f"{path}: kind {tag!r} does not exist; {nearest(str(tag), kinds)} ({source})"
+        case "union_tag_not_found":
+            return f'{path}: kind is missing; give kind = "number", or the kind alone ({source})'
+    shown = _shown(_value_at(names, values))
+    return f"{path} is {shown}: {_reason(error)} ({source})"
+
+
+def _reason(error: ErrorDetails) -> str:
+    """Return a rule of the spec that a value breaks, without the words of pydantic."""
+    context, kind = error.get("ctx", {}), error["type"]
+    if kind == "literal_error":
+        return f"must be {context['expected']}"
+    if kind in _BOUNDS:
+        limit = next(value for value in context.values() if isinstance(value, int | float))
+        return f"must {_BOUNDS[kind].format(limit)}".removesuffix("s" if limit == 1 else "")
+    return f"must be {_WORDS.get(kind.split('_')[0], 'another value')}"
+
+
+def _written_path(location: tuple[int | str, ...], values: object) -> tuple[str | int, ...]:
+    """Return the keys of an error's place as in the file: pydantic adds names of types that it tried."""
+    kept: list[str | int] = []
+    for number, part in enumerate(location):
+        match values:
+            case Mapping() if part in values:
+                values = values[part]
+            case list() | tuple() if isinstance(part, int) and part < len(values):
+                values = values[part]
+            case _ if number < len(location) - 1 or part in _TAGS or "[" in str(part):
+                continue
+        kept.append(part)
+    return tuple(kept)
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            name = part if re.fullmatch(r"[\w-]+", part) else f'"{part}"'
+            text += f".{name}" if text else name
+    return text
+
+
+def _value_at(path: Sequence[str | int], values: Any) -> object:
+    for part in path:
+        try:
+            values = values[part]
+        except (KeyError, TypeError, IndexError):
+            return None
+    found: object = values
+    return found
+
+
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _fields_at(path: Sequence[str | int], values: Mapping[str, Any]) -> list[str]:
+    """Return the fields that the table at a path may have."""
+    model: Any = Spec
+    for number, part in enumerate(path):
+        kind = _value_at((*path[: number + 1], "kind"), values)
+        model = _below(model, part, kind)
+    tables = [one for one in _models(model) if isinstance(one, type) and issubclass(one, SpecTable)]
+    return [name for name in tables[0].model_fields if name != "rows"] if tables else []
+
+
+def _below(model: Any, part: str | int, kind: object) -> Any:
+    """Return the annotation of a field, or of an entry of a mapping or list."""
+    if isinstance(model, type) and issubclass(model, SpecTable):
+        entry = model.model_fields.get(str(part))
+        return None if entry is None else entry.annotation
+    chosen = [one for one in _models(model) if kind in _kinds_of(one)]
+    return chosen[0] if chosen else next(iter(_models(model)), None)
+
+
+@cache
+def _kinds_of(model: type[SpecTable]) -> tuple[object, ...]:
+    entry = model.model_fields.get("kind")
+    return () if entry is None else get_args(entry.annotation)
+
+
+def _models(annotation: Any) -> list[type[SpecTable]]:
+    """Return the tables that an annotation consists of."""
+    if isinstance(annotation, type) and issubclass(annotation, SpecTable):
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _models(argument)]

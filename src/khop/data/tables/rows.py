@@ -1,0 +1,231 @@
+"""Rows of a table in pieces, each with its place in the input for errors.
+
+Several files as one table: their names, and the columns that all of them have, with the same types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.packages import converted, pa, reading
+from khop.data.tables.read_spec import nearest
+
+NamedPath = tuple[str, Path]
+
+
+@dataclass(frozen=True, eq=False)
+class FileTable:
+    """Files of one format and the columns that all of them have."""
+
+    files: Sequence[NamedPath]
+    schema: Any
+    lacking: Mapping[str, str]  # by column that not all files have: the first file without it
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The first file, and the number of others."""
+        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
+        return f"{self.files[0][0]}{more}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files."""
+        return total_bytes(self.files)
+
+
+def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str]]:
+    """Return the columns that all files have, and for each other column the first file without it.
+
+    Numbers have the widest of their types in the files. ValueError if a column has different types, or if a
+    file has it twice.
+    """
+    for name, schema in schemas:
+        if twice := [column for column in schema.names if schema.names.count(column) > 1]:
+            raise ValueError(f"{key}: {name}: the column {twice[0]!r} is there twice; rename one")
+    first_name, first = schemas[0]
+    for name, other in schemas[1:]:
+        for field in other:
+            at = first.get_field_index(field.name)
+            if at >= 0 and not _compatible(first.field(at).type, field.type):
+                raise ValueError(
+                    f"{key}: column {field.name!r} is {first.field(at).type} in {first_name} and "
+                    f"{field.type} in {name}; convert one of the files"
+                )
+    columns = dict.fromkeys(column for _, schema in schemas for column in schema.names)
+    without = {c: [name for name, schema in schemas if c not in schema.names] for c in columns}
+    everywhere = [column for column in columns if not without[column]]
+    merged = pa.schema([(name, _widest([s.field(name).type for _, s in schemas])) for name in everywhere])
+    return merged, {column: names[0] for column, names in without.items() if names}
+
+
+def total_bytes(files: Sequence[NamedPath]) -> int:
+    """Return the size of the files."""
+    return sum(path.stat().st_size for _, path in files)
+
+
+def _widest(types: list[Any]) -> Any:
+    """Return a type that holds all of these: the only one, or the widest integer or float."""
+    if len(set(types)) == 1:
+        return types[0]
+    widest = {"integer": pa.int64(), "float": pa.float64()}
+    return widest.get(_kind(types[0]) or "", types[0])
+
+
+def _compatible(left: Any, right: Any) -> bool:
+    if _kind(left) is not None:
+        return bool(_kind(left) == _kind(right))
+    return bool(left == right)
+
+
+def _kind(dtype: Any) -> str | None:
+    """Return the group of types that differ only in their width or encoding."""
+    if pa.types.is_dictionary(dtype):
+        return _kind(dtype.value_type)
+    if pa.types.is_integer(dtype):
+        return "integer"
+    if pa.types.is_floating(dtype):
+        return "float"
+    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+        return "string"
+    return "null" if pa.types.is_null(dtype) else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Origin of consecutive rows."""
+
+    name: str  # the file, or the table
+    group: int | None = None  # the row group of a Parquet file
+    first: int = 0  # number of the first row, within the row group if there is one
+
+    def row(self, number: int) -> str:
+        """Return the place of a row in words; rows are counted from 1."""
+        group = "" if self.group is None else f"row group {self.group}, "
+        return f"{self.name}, {group}row {self.first + number + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows with some columns. Without `numbers` they follow each other from the place on."""
+
+    batch: Any  # pyarrow.RecordBatch
+    place: Place
+    numbers: npt.NDArray[np.int64] | None = None  # (rows): the row of each, relative to the place
+
+    def __len__(self) -> int:
+        count: int = self.batch.num_rows
+        return count
+
+    def column(self, name: str) -> Any:
+        """Return a column as a pyarrow array."""
+        return self.batch.column(self.batch.schema.get_field_index(name))
+
+    def row(self, number: int) -> str:
+        """Return the place of a row in words."""
+        return self.place.row(number if self.numbers is None else int(self.numbers[number]))
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> Rows:
+        """Return the rows of a mask; they keep their places."""
+        if mask.all():
+            return self
+        at = np.flatnonzero(mask)
+        numbers = at if self.numbers is None else self.numbers[at]
+        return Rows(self.batch.filter(pa.array(mask)), self.place, numbers)
+
+
+Piece = Callable[[], Rows]  # from any thread
+_VALID: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # columns of tables that have been checked
+
+
+class Table(Protocol):
+    """A table of the input. Its pieces come in the order of its rows."""
+
+    @property
+    def name(self) -> str:
+        """Its files or its name, for errors."""
+        ...
+
+    @property
+    def schema(self) -> Any:
+        """Names and types of its columns, as a pyarrow schema."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the files, for progress; 0 if unknown."""
+        ...
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield readers of consecutive rows with these columns. Call them in this order, or on threads."""
+        ...
+
+
+def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
+    """Yield the pieces of a table, checked. All who read tables call this.
+
+    An error of the package that reads is a ValueError with the file, and so are text that is not UTF-8 and
+    offsets beyond their buffer, with the row. Columns are checked in the first complete pass over them.
+    """
+    valid = _VALID.setdefault(table, set())
+    unchecked = [column for column in columns if column not in valid]
+    with reading(table.name, "correct it, or write it again"):
+        for piece in table.pieces(columns):
+            yield partial(_checked, piece, table.name, unchecked)
+    valid.update(columns)
+
+
+def _checked(piece: Piece, name: str, columns: Sequence[str]) -> Rows:
+    with reading(name, "correct it, or write it again"):
+        rows = piece()
+        for column in columns:
+            array = rows.column(column)
+            try:
+                _validated(array)
+            except pa.ArrowInvalid as error:
+                if "UTF8" not in str(error):
+                    raise
+                key = f"the column {column!r}"
+                converted(array, _validated, key, rows.row, "invalid UTF-8; correct the row")
+    return rows
+
+
+def _validated(array: Any) -> None:
+    array.validate(full=True)
+
+
+def no_rows(table: Table, columns: Sequence[str]) -> Rows:
+    """Return a piece without rows, with the types of the columns."""
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    return Rows(pa.RecordBatch.from_pylist([], schema=schema), Place(table.name))
+
+
+def check_columns(table: Table, wanted: dict[str, str]) -> None:
+    """Raise ValueError unless all columns exist; `wanted` maps each to its key in the spec."""
+    there = list(table.schema.names)
+    for column, key in wanted.items():
+        if column in there:
+            continue
+        lacking = table.lacking.get(column) if isinstance(table, FileTable) else None
+        if lacking is not None:
+            raise ValueError(
+                f"{key}: no column {column!r} in {lacking}, and other files have it; add it to {lacking}"
+            )
+        raise ValueError(f"{key}: no column {column!r} in {table.name}; {_near_row(column, there)}")
+
+
+def _near_row(column: str, there: Sequence[str]) -> str:
+    """Return a hint to the columns that exist, or to the delimiter of a file that seems to have only one."""
+    delimiter = next((one for one in ";|\t," if len(there) == 1 and one in there[0]), None)
+    if delimiter is None:
+        return nearest(column, there)
+    return f"the first row has the one field {there[0]!r}; give delimiter = {json.dumps(delimiter)}"

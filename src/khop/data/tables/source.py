@@ -1,0 +1,545 @@
+"""Opened tables of a spec: rows that `where` keeps, with the columns that are asked for.
+
+`where` of a spec: one SQL expression over the columns of a row, evaluated by DuckDB on Arrow batches.
+
+Progress of an import: rows that are read, then bytes that are written, with one total.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from threading import Lock, local
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.databases import Databases, database_of
+from khop.data.tables.encode_numbers import is_text
+from khop.data.tables.files import CsvTable, Dialect, MemoryTable, find_files, open_files, quoted
+from khop.data.tables.labels import keys_of
+from khop.data.tables.packages import duckdb, first_failing, numpy_of, pa, pc, shown
+from khop.data.tables.read_spec import nearest
+from khop.data.tables.rows import Piece, Rows, Table, check_columns, read_pieces
+from khop.data.tables.spec import Also, Source, Split
+from khop.data.tables.times import TimeFormat
+from khop.graph.atomic import Meter, ProgressCallback
+from khop.kernels.id_table import IdTable, id_table
+
+_CLASSES = {
+    "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR",
+    "TYPE",
+}  # fmt: skip
+_REFUSED = {
+    "LAMBDA": "a lambda",
+    "PARAMETER": "a parameter",
+    "STAR": "a star",
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+}
+_MACROS = {"fdiv", "fmod", "if", "list_avg", "list_max", "list_min", "list_sum", "nullif", "split_part"}
+# These depend on the day or on the installation, and do not say so.
+_NOT_FIXED = {"age", "current_localtime", "current_localtimestamp", "version"}
+_LOCKED = (
+    "SET TimeZone='UTC'",
+    "SET enable_external_access=false",
+    "SET python_enable_replacements=false",
+    "SET lock_configuration=true",
+)
+_ROWS = "rows"
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """A checked expression. It may be used by several threads, each with a connection of its own."""
+
+    expression: str
+    columns: tuple[str, ...]  # that it reads
+    key: str
+    _local: local = field(default_factory=local)
+
+    @classmethod
+    def of(cls, expression: str, schema: Any, key: str) -> Where:
+        """Check an expression against the columns of a table.
+
+        ValueError for anything but one scalar expression of deterministic functions that is true or false.
+        """
+        columns: dict[str, None] = {}
+        for node in _nodes(_parsed(expression, key)):
+            _check(node, expression, key)
+            if node["class"] == "COLUMN_REF":
+                columns[_column(node["column_names"], schema, key)] = None
+        where = cls(expression, tuple(columns), key)
+        where._check_type(schema)
+        return where
+
+    def apply(self, rows: Rows) -> Rows:
+        """Return the rows for which the expression is true; null is not true."""
+        if not len(rows):
+            return rows
+        return rows.keep(self._mask(rows))
+
+    def _mask(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        chosen = rows.batch.select(list(self.columns)) if self.columns else rows.batch
+        try:
+            table = self._query(chosen).to_arrow_table()
+        except duckdb.Error:
+            row = first_failing(
+                len(rows), lambda first, count: self._query(chosen.slice(first, count)).to_arrow_table()
+            )
+            values = ", ".join(f"{name} = {shown(chosen.column(name)[row])}" for name in self.columns)
+            raise ValueError(
+                f"{rows.row(row)}: {self.key}: {self.expression!r} fails for {values or 'it'}; use try_cast, "
+                "or correct the row"
+            ) from None
+        mask: npt.NDArray[np.bool_] = numpy_of(table.column(0).combine_chunks())
+        return mask
+
+    def _query(self, batch: Any) -> Any:
+        if not hasattr(self._local, "connection"):
+            self._local.connection = locked_connection()
+        connection = self._local.connection
+        connection.register(_ROWS, batch)
+        return connection.sql(f"SELECT coalesce(({self.expression}\n), false) FROM {_ROWS}")
+
+    def _check_type(self, schema: Any) -> None:
+        empty = pa.schema([schema.field(name) for name in self.columns] or [pa.field("_", pa.int8())])
+        batch = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in empty], schema=empty)
+        try:
+            connection = locked_connection()
+            connection.register(_ROWS, batch)
+            kind = connection.sql(f"SELECT ({self.expression}\n) FROM {_ROWS}").types[0]
+        except duckdb.Error:
+            types = ", ".join(f"{name} is {schema.field(name).type}" for name in self.columns)
+            raise ValueError(
+                f"{self.key}: {self.expression!r} does not fit the types of its columns ({types or 'none'}); "
+                "columns of CSV files are text, cast them, as price::DOUBLE"
+            ) from None
+        if str(kind) != "BOOLEAN":
+            raise ValueError(
+                f"{self.key}: {self.expression!r} is {kind}: must be true or false, as kind = 'buy'"
+            )
+
+
+def locked_connection() -> Any:
+    """Return a connection in memory that reads no file, loads no extension and keeps its settings."""
+    connection = duckdb.connect(config={"threads": 1, "memory_limit": "1GB"})
+    for setting in _LOCKED:
+        connection.execute(setting)
+    return connection
+
+
+def _parsed(expression: str, key: str) -> dict[str, Any]:
+    with duckdb.connect(config={"threads": 1}) as connection:
+        query = f"SELECT ({expression}\n) FROM {_ROWS}"
+        found: Any = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
+        answer = json.loads(found[0])
+    if answer["error"]:
+        found = re.search(r'at or near "(.*)"', answer["error_message"])
+        near = f", near {found[1]!r}" if found and found[1] in expression else ""
+        raise ValueError(f"{key}: {expression!r} is not one SQL expression{near}; write one, as kind = 'buy'")
+    node = answer["statements"][0]["node"]
+    is_plain = (
+        len(answer["statements"]) == 1
+        and node["type"] == "SELECT_NODE"
+        and len(node["select_list"]) == 1
+        and node["from_table"].get("table_name") == _ROWS
+        and not node["where_clause"]
+        and not node["modifiers"]
+        and not node["cte_map"]["map"]
+    )
+    if not is_plain:
+        raise ValueError(f"{key}: {expression!r} is more than one expression; write one, as kind = 'buy'")
+    chosen: dict[str, Any] = node["select_list"][0]
+    return chosen
+
+
+def _nodes(tree: object) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of an expression."""
+    match tree:
+        case dict():
+            if "class" in tree:
+                yield tree
+            for value in tree.values():
+                yield from _nodes(value)
+        case list():
+            for value in tree:
+                yield from _nodes(value)
+
+
+def _check(node: dict[str, Any], expression: str, key: str) -> None:
+    kind = node["class"]
+    if kind not in _CLASSES:
+        what = _REFUSED.get(kind, kind.lower())
+        raise ValueError(f"{key}: {expression!r} has {what}: write one expression over the columns of a row")
+    if kind == "FUNCTION" and not node.get("is_operator"):
+        name = node["function_name"].lower()
+        if name not in _deterministic():
+            raise ValueError(
+                f"{key}: {expression!r} calls {name}(), which is no fixed function of one row; remove it"
+            )
+
+
+@cache
+def _deterministic() -> frozenset[str]:
+    """Return the scalar functions that give the same value for the same arguments."""
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "SELECT function_name, bool_and(function_type = 'scalar' AND stability = 'CONSISTENT') "
+            "FROM duckdb_functions() GROUP BY function_name"
+        ).fetchall()
+    return frozenset(name for name, fixed in found if fixed and name not in _NOT_FIXED) | _MACROS
+
+
+def _column(names: list[str], schema: Any, key: str) -> str:
+    there = list(schema.names)
+    name = names[-1] if len(names) > 1 and names[0] == _ROWS else names[0]
+    found: list[str] = [one for one in there if one.lower() == name.lower()]  # SQL ignores case
+    if not found:
+        raise ValueError(f"{key}: no column {name!r}; {nearest(name, there)}; text needs quotes, as 'buy'")
+    if len(found) > 1:
+        raise ValueError(f"{key}: {quoted(name)} is one of {', '.join(found)}; rename the columns")
+    return found[0]
+
+
+ROW_BYTES = 16  # a row takes about as long to read as these bytes take to sort and write
+
+
+class ReadMeter:
+    """Rows that threads read, reported in the thread that asks for them."""
+
+    def __init__(self, notice: ProgressCallback) -> None:
+        self.meter = Meter(0, notice)
+        self._what = ""
+        self._rows = 0
+        self._lock = Lock()
+        self._is_over = False
+
+    def expect(self, rows: int, bytes_to_write: int) -> None:
+        """Set the total from the rows of all passes over tables and an estimate of the bytes to write."""
+        self.meter.total = rows * ROW_BYTES + bytes_to_write
+
+    def begin(self, what: str) -> None:
+        """Report `what` as the current table."""
+        self._what = what
+        self.meter.at(what)
+
+    def read(self, rows: int) -> None:
+        """Count rows, on any thread."""
+        with self._lock:
+            self._rows += rows
+
+    def report(self) -> None:
+        """Report the rows that were read since the last report."""
+        with self._lock:
+            rows, self._rows = self._rows, 0
+        if rows and not self._is_over:
+            more = min(rows * ROW_BYTES, max(0, self.meter.total - self.meter.done))  # rows may be estimated
+            self.meter.at(self._what, more)
+
+    def end(self, bytes_to_write: int) -> Meter:
+        """Return the meter for the bytes to write, which are known when all edges are read."""
+        self._is_over = True
+        self.meter.total = self.meter.done + bytes_to_write
+        return self.meter
+
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a partition whose key is null
+PART = "part by files"  # the column of the part of each row, which no file can have by accident
+
+
+@dataclass(frozen=True)
+class SourceFolder:
+    """Origin of relative paths and of variables, with the databases that are open."""
+
+    path: Path
+    environment: Mapping[str, str] = field(repr=False)
+    databases: Databases = field(default_factory=Databases, repr=False)
+
+
+class Added(Protocol):
+    """Columns that are added to the rows of a table."""
+
+    @property
+    def schema(self) -> Any:
+        """Names and types of the columns, as a pyarrow schema."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Columns of the table that it reads."""
+        ...
+
+    def load(self, columns: Sequence[str]) -> None:
+        """Get ready to add these columns."""
+        ...
+
+    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+        """Return the columns of some rows as pyarrow arrays."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FileColumns:
+    """Text columns with one value per file: Hive partitions, and splits by files."""
+
+    of_files: Mapping[str, Mapping[str, str | None]]  # by column and file
+    needs: tuple[str, ...] = ()
+
+    @classmethod
+    def hive(cls, names: Sequence[str]) -> FileColumns:
+        """Return the columns of folders such as day=2020-01-01, if all files have them."""
+        parts = {
+            name: [one.partition("=") for one in Path(name).parent.parts if "=" in one] for name in names
+        }
+        values = {name: {key: unquote(value) for key, _, value in found} for name, found in parts.items()}
+        keys = [key for key in values[names[0]] if all(key in one for one in values.values())]
+        found = {
+            key: {name: None if v[key] == _NO_VALUE else v[key] for name, v in values.items()} for key in keys
+        }
+        return cls(found)
+
+    @property
+    def schema(self) -> Any:
+        """The columns, as text."""
+        return pa.schema([(name, pa.string()) for name in self.of_files])
+
+    def load(self, columns: Sequence[str]) -> None:
+        """Do nothing: the names of files are known."""
+
+    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+        """Return the value of the rows' file."""
+        of_file = [self.of_files[name].get(rows.place.name) for name in columns]
+        return [pa.repeat(pa.scalar(value, pa.string()), len(rows)) for value in of_file]
+
+
+@dataclass(eq=False)
+class Joined:
+    """Columns of another table of the same nodes, found by id. The columns that are used take memory."""
+
+    source: OpenSource
+    id: str  # its column of ids
+    on: str  # that of the first table
+    names: Mapping[str, str]  # its columns, by their names among those of the first table
+    _ids: IdTable[Any] = field(default_factory=lambda: id_table("string"))
+    _table: Any = None
+    _found: npt.NDArray[np.bool_] | None = None  # rows whose id a node has
+
+    @classmethod
+    def of(cls, source: OpenSource, id: str, on: str, taken: Sequence[str]) -> Joined:
+        """Return all columns but the id; one with a taken name is called "also.NAME"."""
+        source.check({id: f"{source.key}.id"})
+        names = [name for name in source.schema.names if name != id]
+        return cls(source, id, on, {f"also.{name}" if name in taken else name: name for name in names})
+
+    @property
+    def schema(self) -> Any:
+        """The columns with their types."""
+        return pa.schema([(name, self.source.schema.field(own).type) for name, own in self.names.items()])
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of the first table."""
+        return (self.on,)
+
+    @property
+    def left_out(self) -> list[str]:
+        """A sentence about rows that no node has, if there are any."""
+        count = 0 if self._found is None else int((~self._found).sum())
+        return [f"{self.source.key}: {count:,} rows have an id that no node has"] if count else []
+
+    def load(self, columns: Sequence[str]) -> None:
+        """Read the columns, once."""
+        if self._table is not None and set(columns) <= set(self._table.column_names):
+            return
+        self._ids, batches = id_table("string"), []
+        own = [self.names[name] for name in columns]
+        for piece in self.source.pieces([self.id, *own]):
+            rows = piece()
+            key = f"{self.source.key}.id"
+            twice = self._ids.append(keys_of(rows.column(self.id), "string", key, rows.row))
+            if twice >= 0:
+                value = rows.column(self.id)[twice].as_py()
+                raise ValueError(f"{rows.row(twice)}: {key} is {value!r}, as in a row before; remove one")
+            batches.append(
+                pa.RecordBatch.from_arrays([rows.column(name) for name in own], names=list(columns))
+            )
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        self._table = pa.Table.from_batches(batches, schema).combine_chunks()
+        self._found = np.zeros(len(self._table), bool)
+
+    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+        """Return the values of each row's id; null without one."""
+        assert self._found is not None
+        at = self._ids.find(
+            keys_of(rows.column(self.on), "string", f"{self.source.key}: {self.on}", rows.row)
+        )
+        self._found[at[at >= 0]] = True
+        taken = self._table.select(list(columns)).take(pa.array(at, mask=at < 0))
+        return [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in taken.columns]
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSource:
+    """A table with its filter, and with columns that are added to it."""
+
+    table: Table
+    spec: Source
+    key: str  # of the table in the spec: nodes.user
+    wheres: tuple[Where, ...] = ()
+    meter: ReadMeter | None = None
+    is_untyped: bool = False  # True for CSV: all columns are text
+    added: tuple[Added, ...] = ()
+    numbers: frozenset[str] = frozenset()  # columns with decimal commas
+
+    @classmethod
+    def open(
+        cls, spec: Source, key: str, folder: SourceFolder, also: Sequence[Also] = (), id: str = ""
+    ) -> OpenSource:
+        """Open the files, database or table of a spec, with those joined by id; only schemas are read."""
+        table: Table
+        added: list[Added] = []
+        if spec.files is not None:
+            files = find_files(spec.files, folder.path, f"{key}.files")
+            dialect = Dialect(spec.header, spec.delimiter, spec.encoding)
+            table = open_files(files, dialect, f"{key}.files", spec.format)
+            added.append(FileColumns.hive([file.name for file in files]))
+        elif spec.database is not None:
+            assert spec.table is not None
+            assert spec.order_by is not None
+            place = f"{key}.database"
+            database = database_of(spec.database, folder.path, folder.environment, place)
+            table = folder.databases.open_table(database, spec.table, spec.order_by, place)
+        else:
+            table = MemoryTable.of(spec.rows, key)
+        numbers = frozenset(spec.numbers if spec.decimal == "," else ())
+        opened = cls(
+            table, spec, key, is_untyped=isinstance(table, CsvTable), added=tuple(added), numbers=numbers
+        )
+        for number, one in enumerate(also):
+            place = f"{key}.also" if len(also) == 1 else f"{key}.also[{number}]"
+            other = cls.open(one, place, folder)
+            joined = Joined.of(other, one.id, id, opened.schema.names)
+            of_other = frozenset(joined.names.get(name, "") for name in spec.numbers)
+            other = replace(other, numbers=of_other if one.decimal == "," else frozenset())
+            opened = opened.with_columns(replace(joined, source=other))
+        if isinstance(spec.missing, Mapping):
+            opened.check({name: f"{key}.missing" for name in spec.missing})
+        return opened.filtered(spec.where, f"{key}.where")
+
+    @cached_property
+    def schema(self) -> Any:
+        """Names and types of all columns; one of the table goes before an added one."""
+        fields = {one.name: one for one in self.table.schema}
+        for added in self.added:
+            fields |= {one.name: one for one in added.schema if one.name not in fields}
+        return pa.schema(list(fields.values()))
+
+    @property
+    def time_format(self) -> TimeFormat:
+        """Settings of the time column."""
+        return TimeFormat(self.spec.unit, self.spec.timezone, self.spec.time_format)
+
+    @property
+    def left_out(self) -> list[str]:
+        """Sentences about rows of joined tables that no node has."""
+        return [note for one in self.added if isinstance(one, Joined) for note in one.left_out]
+
+    def with_columns(self, added: Added) -> OpenSource:
+        """Return the table with more columns."""
+        return replace(self, added=(*self.added, added))
+
+    def with_parts(self, split: Split, folder: SourceFolder, key: str, id: str = "") -> OpenSource:
+        """Return the table with the column PART: parts are its files, or lists of ids in files."""
+        found = {part: find_files([path], folder.path, f"{key}.{part}") for part, path in split.files.items()}
+        of_file: dict[str, str | None] = {file.name: part for part, files in found.items() for file in files}
+        own = {file.name for file in find_files(self.spec.files or (), folder.path, f"{self.key}.files")}
+        if own & set(of_file):
+            return self.with_columns(FileColumns({PART: of_file}))
+        if not id:
+            raise ValueError(
+                f"{key}: {', '.join(of_file)}: must be among the files of {self.key}; add them to files"
+            )
+        lists = [
+            OpenSource.open(Source(files=(path,), header="no", format="csv"), f"{key}.{part}", folder)
+            for part, path in split.files.items()
+        ]
+        columns = [pa.concat_arrays([p().column("0") for p in one.pieces(["0"])]) for one in lists]
+        names = [pa.repeat(part, len(ids)) for part, ids in zip(split.files, columns, strict=True)]
+        table = MemoryTable(pa.table({"id": pa.concat_arrays(columns), PART: pa.concat_arrays(names)}), key)
+        return self.with_columns(Joined(OpenSource(table, self.spec, key), "id", id, {PART: PART}))
+
+    def filtered(self, expression: str | None, key: str) -> OpenSource:
+        """Return the table with one more filter."""
+        if expression is None:
+            return self
+        return replace(self, wheres=(*self.wheres, Where.of(expression, self.schema, key)))
+
+    def check(self, columns: Mapping[str, str]) -> None:
+        """Raise ValueError unless the columns exist; each is mapped to its key in the spec."""
+        of_others = {name for one in self.added for name in one.schema.names}
+        check_columns(self.table, {name: key for name, key in columns.items() if name not in of_others})
+
+    def stored(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns of the table itself that are read for these."""
+        wanted = [*columns, *(name for one in self.wheres for name in one.columns)]
+        there = set(self.table.schema.names)
+        needed = [name for one, _ in self._added(wanted) for name in one.needs]
+        found = list(dict.fromkeys(name for name in (*wanted, *needed) if name in there))
+        return found or self.table.schema.names[:1]
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
+        """Yield readers of the kept rows, in order; the columns of filters are read too."""
+        added = self._added([*columns, *(name for one in self.wheres for name in one.columns)])
+        for one, names in added:
+            one.load(names)
+        for piece in read_pieces(self.table, self.stored(columns)):
+            yield partial(self._kept, piece, added)
+            if self.meter is not None:
+                self.meter.report()
+
+    def _added(self, columns: Sequence[str]) -> list[tuple[Added, list[str]]]:
+        taken, found = set(self.table.schema.names), list[tuple[Added, list[str]]]()
+        for one in self.added:
+            names = [
+                name for name in dict.fromkeys(columns) if name in one.schema.names and name not in taken
+            ]
+            taken.update(names)
+            found += [(one, names)] if names else []
+        return found
+
+    def _kept(self, piece: Piece, added: Sequence[tuple[Added, list[str]]]) -> Rows:
+        rows = piece()
+        if self.meter is not None:
+            self.meter.read(len(rows))
+        if added:
+            columns = dict(zip(rows.batch.schema.names, rows.batch.columns, strict=True))
+            for one, names in added:
+                columns |= zip(names, one.values(rows, names), strict=True)
+            rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
+        if self.spec.missing or self.numbers:
+            columns = {
+                n: self._read(n, a) for n, a in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
+            }
+            rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
+        for where in self.wheres:
+            rows = where.apply(rows)
+        return rows
+
+    def _read(self, name: str, array: Any) -> Any:
+        """Return a column of text with nulls for missing values, and with decimal points."""
+        if not is_text(array.type):
+            return array
+        missing = self.spec.missing
+        words = missing.get(name, ()) if isinstance(missing, Mapping) else missing
+        if words:
+            array = pc.if_else(
+                pc.is_in(array, pa.array(words, array.type)), pa.scalar(None, array.type), array
+            )
+        return pc.replace_substring(array, ",", ".") if name in self.numbers else array

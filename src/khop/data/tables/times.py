@@ -1,0 +1,266 @@
+"""Times of tables as integers of one unit: exact, or an error with the row."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from khop.data.tables.packages import converted, duckdb, numpy_of, pa, pc
+from khop.data.tables.spec import Unit
+
+UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_TEXT_UNIT: Unit = "us"  # of times in text
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Where = Callable[[int], str]  # the place of a row in words
+ZONE = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
+_Matches = Callable[[Any], npt.NDArray[np.bool_]]
+_Reads = Callable[[Any, Where], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class TimeFormat:
+    """Settings of a column of times."""
+
+    unit: Unit | None = None  # of integers
+    timezone: str | None = None  # of times without one
+    format: str | None = None  # of text
+
+
+def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
+    """Return the unit of a column's own times; ValueError for types that hold no times."""
+    if pa.types.is_timestamp(dtype):
+        if given.unit is not None and given.unit != dtype.unit:
+            raise ValueError(
+                f"{key}: unit is {given.unit!r}, and the column has its own, {dtype.unit!r}; remove unit"
+            )
+        unit: Unit = dtype.unit
+        return unit
+    if pa.types.is_date(dtype):
+        return "s"
+    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype):
+        if given.unit is None:
+            raise ValueError(f'{key}: times are numbers without a unit; give unit = "s", "ms", "us" or "ns"')
+        return given.unit
+    if _is_text(dtype):
+        return given.unit or _TEXT_UNIT
+    raise ValueError(f"{key}: is {dtype}, which is no time; give a column of timestamps, integers or text")
+
+
+def finest(units: list[Unit]) -> Unit:
+    """Return the unit that holds times of all units without loss."""
+    return max(units, key=UNITS.index, default="s")
+
+
+def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -> npt.NDArray[np.int64]:
+    """Return times as int64 counts of `unit` since 1970 in UTC.
+
+    ValueError with the row for a null, a fraction of the unit, a time beyond int64, and a local time that
+    exists twice or never.
+    """
+    if array.null_count:
+        row = int(np.argmax(numpy_of(array.is_null())))
+        raise ValueError(
+            f"{where(row)}: {key} is null; give each row a time, or leave null times out by where"
+        )
+    own = unit_of(array.type, given, key)
+    if may_have_fractions(array.type, given):
+        own = finest([own, unit])
+    values = _counts(array, own, given, key, where)
+    return _converted(values, own, unit, key, where)
+
+
+def may_have_fractions(dtype: Any, given: TimeFormat) -> bool:
+    """Return True for numbers such as 1546300800.25, which are read in any finer unit."""
+    return given.unit is not None and (_is_text(dtype) or pa.types.is_floating(dtype))
+
+
+def instant(value: datetime | int, unit: Unit, key: str) -> int:
+    """Return a point in time of the spec in a unit."""
+    if isinstance(value, int):
+        return value
+    microseconds = (value - _EPOCH) // timedelta(microseconds=1)
+    count, rest = divmod(microseconds * PER_SECOND[unit], PER_SECOND["us"])
+    if rest:
+        raise ValueError(f"{key}: {value.isoformat()} is no whole number of {unit}; round it")
+    return count
+
+
+def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
+    if pa.types.is_floating(array.type):
+        numbers: npt.NDArray[np.float64] = numpy_of(array.cast(pa.float64()))
+        factor = PER_SECOND[own] // PER_SECOND[given.unit or own]
+        numbers = np.rint(numbers * factor) if factor > 1 else numbers
+        bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) >= 2.0**53)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f'{where(row)}: {key} is {numbers[row]!r}: no exact integer; give time_unit = "us" for '
+                "fractions of seconds, or convert to integers"
+            )
+        return numbers.astype(np.int64)
+    if pa.types.is_integer(array.type):
+        return _numpy(_cast(array, pa.int64(), key, where))
+    if _is_text(array.type):
+        return _text_counts(array, own, given, key, where)
+    if pa.types.is_date(array.type):
+        array = _cast(array, pa.timestamp("s"), key, where)
+    if array.type.tz is None:
+        array = _localized(array, given, key, where)
+    counts = _numpy(array.cast(pa.int64()))
+    infinite = np.abs(counts) == np.iinfo(np.int64).max
+    if infinite.any():
+        raise ValueError(f"{where(int(np.argmax(infinite)))}: {key} is infinite; correct the row")
+    return counts
+
+
+def _text_counts(array: Any, unit: Unit, given: TimeFormat, key: str, where: Where) -> npt.NDArray[np.int64]:
+    """Return the times of text. Each row is read on its own, so the grouping of rows changes nothing."""
+    counts = np.zeros(len(array), np.int64)
+    rest = np.ones(len(array), bool)
+    for matches, read in _readers(unit, given, key):
+        chosen = rest & matches(array)
+        rest &= ~chosen
+        rows = np.flatnonzero(chosen)
+        if len(rows):
+            part = array.filter(pa.array(chosen)) if len(rows) < len(array) else array
+            counts[rows] = read(part, partial(_place_of, where, rows))
+    return counts
+
+
+def _readers(unit: Unit, given: TimeFormat, key: str) -> Iterator[tuple[_Matches, _Reads]]:
+    """Yield the forms of times in text: a test for rows of the form, and their reader."""
+
+    def instants(convert: Callable[[Any], Any], reason: str) -> _Reads:
+        def read(array: Any, where: Where) -> npt.NDArray[np.int64]:
+            times = _rowwise(array, convert, key, where, reason)
+            return _numpy(
+                (_localized(times, given, key, where) if times.type.tz is None else times).cast(pa.int64())
+            )
+
+        return read
+
+    if given.format is not None:
+        reason = f"does not have the format {given.format!r}"
+        yield _all_rows, instants(partial(_parsed, given.format, unit), reason)
+        return
+    if given.unit is not None:
+        numbers = partial(_numbers, factor=PER_SECOND[unit] // PER_SECOND[given.unit])
+        beyond = f'no whole number of {unit} within int64; give time_unit = "us", or correct the row'
+        yield (
+            _matching(r"^-?\d+(\.\d+)?$"),
+            lambda part, where: _numpy(converted(part, numbers, key, where, beyond)),
+        )
+    reason = "no ISO 8601 time; give format, or unit for numbers"
+    yield _has_zone, instants(lambda part: part.cast(pa.timestamp(unit, "UTC")), reason)
+    yield _all_rows, instants(lambda part: part.cast(pa.timestamp(unit)), reason)
+
+
+def _parsed(format: str, unit: Unit, array: Any) -> Any:
+    """Return the times of text; DuckDB reads fractions of seconds, %f, which Arrow does not."""
+    if "%f" not in format:
+        return pc.strptime(array, format=format, unit=unit)
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("times", pa.table({"t": array}))
+        query = f"SELECT strptime(t, '{format.replace(chr(39), 2 * chr(39))}') FROM times"
+        found = connection.sql(query).to_arrow_table().column(0).combine_chunks()
+        return found.cast(pa.timestamp(unit, found.type.tz))
+
+
+def _numbers(array: Any, factor: int) -> Any:
+    """Return numbers of text times a factor, as integers."""
+    if not pc.any(pc.match_substring(array, ".")).as_py():
+        return pc.multiply_checked(array.cast(pa.int64()), factor)
+    scaled = pc.multiply(array.cast(pa.decimal128(27, 9)), pa.scalar(factor, pa.decimal128(10, 0)))
+    return scaled.cast(pa.int64())
+
+
+def _place_of(where: Where, rows: npt.NDArray[np.int64], row: int) -> str:
+    return where(int(rows[row]))
+
+
+def _all_rows(array: Any) -> npt.NDArray[np.bool_]:
+    return np.ones(len(array), bool)
+
+
+def _has_zone(array: Any) -> npt.NDArray[np.bool_]:
+    """Return the rows that end with a zone; most tables have "Z" in all rows, which is found faster."""
+    found: npt.NDArray[np.bool_] = numpy_of(pc.ends_with(array, "Z"))
+    return found if found.all() else _matching(ZONE)(array)
+
+
+def _matching(pattern: str) -> _Matches:
+    def matches(array: Any) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = numpy_of(pc.match_substring_regex(array, pattern))
+        return found
+
+    return matches
+
+
+def _localized(array: Any, given: TimeFormat, key: str, where: Where) -> Any:
+    zone = given.timezone or "UTC"
+    if given.timezone is None:
+        warnings.warn(
+            f'{key}: times without a zone are taken as UTC; give timezone = "UTC", or the zone they are in',
+            stacklevel=1,
+        )
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("s")), zone)
+    except pa.ArrowInvalid:
+        raise ValueError(f'{key}: timezone is {zone!r}, which does not exist; give one as "UTC"') from None
+    return _rowwise(
+        array,
+        lambda part: pc.assume_timezone(part, zone, ambiguous="raise", nonexistent="raise"),
+        key, where, f"exists twice or never in {zone} (a clock change)",
+    )  # fmt: skip
+
+
+def _rowwise(array: Any, convert: Callable[[Any], Any], key: str, where: Where, reason: str) -> Any:
+    return converted(array, convert, key, where, f"{reason}; correct the row")
+
+
+def _cast(array: Any, kind: Any, key: str, where: Where) -> Any:
+    return _rowwise(array, lambda part: part.cast(kind), key, where, f"not within {kind}")
+
+
+def _converted(
+    values: npt.NDArray[np.int64], own: Unit, unit: Unit, key: str, where: Where
+) -> npt.NDArray[np.int64]:
+    if PER_SECOND[own] > PER_SECOND[unit]:
+        factor = PER_SECOND[own] // PER_SECOND[unit]
+        counts, rest = np.divmod(values, factor)
+        if rest.any():
+            row = int(np.argmax(rest != 0))
+            raise ValueError(
+                f"{where(row)}: {key} is {values[row]} {own}: no whole number of {unit}; give "
+                f"time_unit = {own!r}"
+            )
+        return counts
+    factor = PER_SECOND[unit] // PER_SECOND[own]
+    limit = np.iinfo(np.int64).max // factor
+    beyond = (values > limit) | (values < -limit)
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise ValueError(
+            f"{where(row)}: {key} is {values[row]} {own}: beyond int64 in {unit}; give a coarser "
+            "time_unit, or correct the row"
+        )
+    return values * factor
+
+
+def _numpy(array: Any) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = numpy_of(array)
+    return values
+
+
+def _is_text(dtype: Any) -> bool:
+    return bool(
+        pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype)
+    )

@@ -1,0 +1,278 @@
+"""Several batches in flight across all ranks: each lane has its own connections and its own thread.
+
+`Lanes.map` starts the threads of a sequence of steps and yields the results in order. `LaneWork` is the state
+that the threads and the consumer share.
+
+No wait lasts forever while every rank lives. Lane i makes the steps i, i + L, ... one after another, and
+exchanges only with lane i of the other ranks. Let t be the first step that some rank has not received. All
+ranks have received every earlier step, so each may begin t, at any limit on how far lanes run ahead, and its
+lane has finished t - L. Every rank's lane therefore works on t, in the same sequence of exchanges, and t
+completes on all ranks. Exchanges between one batch and the next use other connections. The argument requires
+a limit counted in steps. With a limit in bytes, a rank with large batches would delay a lane that other ranks
+wait for.
+
+Closing early does not block. Other ranks may still have to begin the steps that this rank has begun. If an
+error is propagating, it is not even known if they will close. A thread asks all ranks for the steps that they
+have begun, and lets the lanes end there. If a rank ends instead, its threads end with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from khop.distributed.exchange.peers import Message, Peers, open_peers
+from khop.distributed.processes.group import Group
+from khop.errors import Outcome, PeerLost
+from khop.graph.partitions.placements import LANES
+from khop.loading.ordered_map import POLL_S, take_place
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Place = Callable[[Item], tuple[int, int]]  # epoch and step of an item, for messages to other ranks
+_CLOSING = Message("closing early", "id")
+
+
+class LaneWork(Generic[Item, Result]):
+    """Items processed by lanes, one step each, and the progress of lanes and consumer.
+
+    Fields change only under the lock of `_changed`.
+    """
+
+    def __init__(
+        self, function: Callable[[Item], Result], items: Sequence[Item], ahead: int, place: Place[Item]
+    ) -> None:
+        self._function = function
+        self._items = items
+        self._ahead = ahead
+        self._place = place
+        self._changed = threading.Condition()
+        self._finished: dict[int, Outcome[Result]] = {}
+        self._begun = 0  # steps up to the last one that any lane has begun
+        self._taken = 0
+        self._is_closed = False  # results are discarded from now on
+        self._end: int | None = None  # lanes stop before this step; None until all ranks agree on it
+        self._is_given_up = False
+        self._consumer = threading.current_thread()
+        self.error: BaseException | None = None  # the first error that ended a lane
+
+    def run(self, lane: int, lanes: int, peers: Peers) -> None:
+        """Make the steps of one lane, until all are made or one fails.
+
+        A failed step ends the lane, as its exchanges are out of step with other ranks from then on.
+        """
+        for index in range(lane, len(self._items), lanes):
+            if not self._begins(index):
+                return
+            take_place(index)
+            outcome = Outcome.of(partial(self._made, index, peers))
+            self._put(index, outcome)
+            if outcome.error is not None:
+                return
+
+    def take(self, index: int) -> Result:
+        """Return the result of a step, or raise its exception."""
+        with self._changed:
+            self._consumer = threading.current_thread()
+            while index not in self._finished:
+                if self._is_given_up:
+                    raise PeerLost("the lanes ended when the main thread and their last consumer had ended")
+                self._changed.wait(POLL_S)
+            self._taken = index + 1
+            self._changed.notify_all()
+            outcome = self._finished.pop(index)
+        return outcome.given()
+
+    def hold(self) -> int | None:
+        """Discard results from now on, and begin no step until `end_after`.
+
+        Returns the number of steps begun, or None if all are taken: then the lanes end by themselves.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._finished.clear()
+            return None if self._taken == len(self._items) else self._begun
+
+    def end_after(self, count: int) -> None:
+        """Make the first `count` steps, which some rank has begun, and no more."""
+        with self._changed:
+            self._end = count
+            self._changed.notify_all()
+
+    def give_up(self, error: BaseException | None = None) -> None:
+        """End the lanes at once, wherever they are."""
+        with self._changed:
+            self.error = self.error or error
+            self._is_given_up = True
+            self._changed.notify_all()
+
+    def is_unwanted(self) -> bool:
+        """Return True after `give_up`, or if the interpreter exits while no thread consumes the results."""
+        return self._is_given_up or not (self._consumer.is_alive() or threading.main_thread().is_alive())
+
+    def _made(self, index: int, peers: Peers) -> Result:
+        item = self._items[index]
+        peers.begin(*self._place(item), self.is_unwanted)
+        return self._function(item)
+
+    def _begins(self, index: int) -> bool:
+        """Wait until the step may begin (True), or until it is known that it never will (False)."""
+        with self._changed:
+            while not self.is_unwanted():
+                may_begin: bool | None = None  # not known yet
+                if not self._is_closed and index < self._taken + self._ahead:
+                    may_begin = True
+                elif self._is_closed and self._end is not None:
+                    may_begin = index < self._end
+                if may_begin is not None:
+                    self._begun = max(self._begun, index + 1) if may_begin else self._begun
+                    return may_begin
+                self._changed.wait(POLL_S)
+            self._is_given_up = True
+            return False
+
+    def _put(self, index: int, outcome: Outcome[Result]) -> None:
+        with self._changed:
+            self.error = self.error or outcome.error
+            if not self._is_closed:
+                self._finished[index] = outcome
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class _LaneSet:
+    """The lanes of one map, and the connections on which its ranks agree where to end."""
+
+    control: Peers
+    lanes: tuple[Peers, ...]
+
+
+@dataclass(frozen=True)
+class _Closing:
+    """A map that its consumer left before the end."""
+
+    lane_set: _LaneSet
+    work: LaneWork[Any, Any]
+    thread: threading.Thread
+
+
+class Lanes:
+    """Connections of this process's threads to the other ranks. Construction is collective.
+
+    A lane's thread has its own peers. All other threads use the peers of the process; there, all ranks have
+    to make the same calls in the same order.
+    """
+
+    def __init__(self, group: Group, count: int = LANES) -> None:
+        if isinstance(count, bool) or count < 1:
+            raise ValueError(f"lanes {count}: must be a whole number, 1 or more")
+        self.group = group
+        self.count = count
+        self.world_size = group.world_size
+        self._outside = open_peers(group)
+        self._free: list[_LaneSet] = []
+        self._closing: list[_Closing] = []  # in the order in which they were left
+        self._of_thread = threading.local()
+        group.before_leaving.append(self.settle)
+
+    @property
+    def peers(self) -> Peers:
+        """Peers of the lane that this thread runs, or of the process."""
+        found = getattr(self._of_thread, "peers", self._outside)
+        assert isinstance(found, Peers)
+        return found
+
+    @property
+    def is_lane(self) -> bool:
+        """True if this thread runs a lane, beside other lanes at other steps."""
+        return hasattr(self._of_thread, "peers")
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        ahead: int,
+        place: Place[Item],
+        device: torch.device | None = None,
+    ) -> Generator[Result]:
+        """Yield `map(function, items)` in order, computed in lanes; every rank calls it with as many items.
+
+        `place` gives the epoch and the step of an item, the same on all ranks. A rank begins no item that is
+        `ahead` or more items after the next one to be taken. An error is raised to the consumer in place of
+        its item, and ends the iteration. The consumer may end it too, as `break` does, at the same point on
+        all ranks. Another map may run at the same time, on separate connections.
+
+        With `device`, one lane makes all items, and its peers swap buffers of that device: work of other
+        ranks on a GPU has to come in one order.
+        """
+        lane_set = self._free_set()
+        used = lane_set.lanes if device is None else lane_set.lanes[:1]
+        if device is not None:
+            used[0].open_channel(device)
+        work = LaneWork(function, items, ahead, place)
+        threads = [
+            threading.Thread(target=self._run, args=(work, lane, used), name=f"khop-lane-{lane}")
+            for lane in range(len(used))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for index in range(len(items)):
+                yield work.take(index)
+        except GeneratorExit:
+            if work.is_unwanted():  # the interpreter exits: a new thread would not run any more
+                work.give_up()
+                raise
+            closing = threading.Thread(
+                target=_end_together, args=(lane_set, work, threads), name="khop-closing"
+            )
+            self._closing.append(_Closing(lane_set, work, closing))
+            closing.start()
+            raise
+        except BaseException:
+            work.give_up()  # an exchange on its connections is incomplete: they cannot be used again
+            raise
+        for thread in threads:
+            thread.join()
+        self._free.append(lane_set)
+
+    def settle(self) -> None:
+        """Wait until maps that were left early have ended on all ranks; raise their errors."""
+        while self._closing:
+            closing = self._closing[0]
+            closing.thread.join()
+            del self._closing[0]
+            if closing.work.error is not None:
+                raise closing.work.error
+            self._free.append(closing.lane_set)
+
+    def _free_set(self) -> _LaneSet:
+        """Return a free set of lanes, the same on all ranks, or open a new one."""
+        self.settle()
+        if self._free:
+            return self._free.pop()
+        return _LaneSet(open_peers(self.group), tuple(open_peers(self.group) for _ in range(self.count)))
+
+    def _run(self, work: LaneWork[Item, Result], lane: int, used: Sequence[Peers]) -> None:
+        self._of_thread.peers = used[lane]
+        work.run(lane, len(used), used[lane])
+
+
+def _end_together(lane_set: _LaneSet, work: LaneWork[Any, Any], threads: Sequence[threading.Thread]) -> None:
+    """Make all steps that some rank has begun, then end the lanes."""
+    begun = work.hold()
+    if begun is not None:
+        own = torch.tensor([begun]).view(torch.uint8)
+        lane_set.control.begin(0, 0, work.is_unwanted)
+        try:
+            answers = lane_set.control.exchange([own] * lane_set.control.world_size, _CLOSING, own.numel())
+            work.end_after(max(int(of_rank.view(torch.int64)) for of_rank in answers))
+        except (RuntimeError, ValueError) as error:  # raised at the next use of the lanes
+            work.give_up(error)
+    for thread in threads:
+        thread.join()

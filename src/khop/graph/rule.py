@@ -1,0 +1,328 @@
+"""The interface between the hop loop, the stores of edges and the rules by which neighbors are drawn."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from khop.arguments import instance_of
+from khop.draw import DrawKey, Frontier, Neighbors, stream
+from khop.kernels.csc import Csc
+from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+
+_NOT_INTEGERS = ("float16", "float32", "float64", "bfloat16", "bool")
+
+
+class FrontierField(StrEnum):
+    """A field of `Frontier`, beside its nodes, that a rule reads."""
+
+    UNTIL = "until"  # time limits: a rule that reads them requires them
+    TREE = "tree"  # disjoint trees: present if the sampler makes them
+
+
+_TREE = frozenset({FrontierField.TREE})
+
+
+class NeedKind(StrEnum):
+    """Kind of an array that draws of an edge type read."""
+
+    COLUMN = "column"  # a column of the edges
+    WEIGHT_SUMS = "weight_sums"  # running sums of a column of the edges
+    TIMES = "times"  # a column of the edges, or of their sources, or the later of both
+    SOURCE_IDS = "source_ids"  # the original id of each edge's source
+    PARALLEL_ROWS = "parallel_rows"  # rows in which edges share a source
+    DESCENDING = "descending"  # numbers that sort a column of the edges from the largest
+    RELATION_COUNTS = "relation_counts"  # edges of a row with the same value of a column
+
+
+OF_INTEGERS = frozenset({NeedKind.TIMES, NeedKind.RELATION_COUNTS})
+
+
+@dataclass(frozen=True)
+class Need:
+    """An array that draws of an edge type read. A store makes it before the first draw."""
+
+    kind: NeedKind
+    edge_type: EdgeType
+    column: str = ""  # the column that the array is made from
+
+
+class DrawArrays(Protocol):
+    """The arrays of a store that rules read, each made on first use. Rows and positions are the store's."""
+
+    @property
+    def edges(self) -> Mapping[EdgeType, Csc]:
+        """Edges by type."""
+        ...
+
+    @property
+    def original_ids(self) -> Mapping[NodeType, Tensor]:
+        """The ids that key draws, int64 (rows), of the types whose rows are not original ids."""
+        ...
+
+    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
+        """Return a column of the edges, (edges, ...); None if the edge type lacks it."""
+        ...
+
+    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
+        """Return running sums of the edges' weights within each row; None without the column."""
+        ...
+
+    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
+        """Return the time of each edge, ascending within each row; None without times."""
+        ...
+
+    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
+        """Return the times of edges and of sources as the graph stores them; None without times."""
+        ...
+
+    def source_ids(self, edge_type: EdgeType) -> Tensor:
+        """Return the original id of each edge's source, (edges), as wide as the graph stores it, or int64."""
+        ...
+
+    def vector(self, need: Need) -> Tensor | None:
+        """Return PARALLEL_ROWS, uint8 (rows), None if no row has 1; or the vector of a column.
+
+        DESCENDING is int64 (edges), RELATION_COUNTS int32 (edges); None without the column.
+        """
+        ...
+
+
+class Rule(Protocol):
+    """A way to draw neighbors: a frozen value; different rules have different `repr`. See `RuleBase`."""
+
+    @property
+    def frontier_fields(self) -> frozenset[FrontierField]:
+        """The fields of the frontier that a draw reads. Only these are sent to where a row is stored."""
+        ...
+
+    def has_weights(self, fanout: int) -> bool:
+        """Return True if neighbors drawn with this fanout have weights, which are sent with them.
+
+        A weight is a final coefficient: layers sum weight times row, and divide by nothing. Neighbors without
+        weights are averaged. Exact inference draws with fanout -1, so the weights of all edges must be the
+        sum or mean that draws of few edges estimate.
+        """
+        ...
+
+    def has_shares(self, fanout: int) -> bool:
+        """Return True if these weights are those of a mean: a row's weights add up to 1.
+
+        A row that loses edges, such as the links of a batch, then divides the others by their sum.
+        """
+        ...
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if every edge of a row is equally likely, so that degrees tell which nodes a batch visits."""
+        ...
+
+    @property
+    def degrees(self) -> Rule | None:
+        """Rule that counts edges, for samplers that normalize weights by degrees; None: weights are final.
+
+        Its draws of one neighbor per row weigh the number of edges from which the row is drawn.
+        """
+        ...
+
+    def check(self, schema: Schema) -> None:
+        """Raise ValueError unless the graph has the columns that the rule names, with usable numbers."""
+        ...
+
+    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+        """Return the arrays that draws of an edge type read, if the edge type has their columns."""
+        ...
+
+    def most(self, fanout: int) -> int | None:
+        """Return the largest number of edges that a row can give; None: no limit but its degree."""
+        ...
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the draw of an edge type's rows, to be carried out where the rows are stored."""
+        ...
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        """Carry out a draw in torch, with `Neighbors.edges`."""
+        ...
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
+        """Return the coefficients of all edges in the sum that draws estimate, float64 (edges).
+
+        None: draws estimate the mean over all edges of a row. ValueError if they estimate no fixed sum: exact
+        inference then draws by the rule itself, with `exact_fanout`.
+        """
+        ...
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of exact inference along an edge type that training draws with `fanout`.
+
+        -1: all edges. A rule without random draws may return `fanout`: the same edges as in training.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Parameters of the draws at one distance from the seeds."""
+
+    number: int  # 1 = the direct neighbors of the seeds
+    fanouts: Mapping[EdgeType, int]  # neighbors per frontier node; -1 = all, 0 = none
+    rule: Rule
+    edge_ids: bool = False  # True: return Neighbors.edges
+    threads: int = 1  # threads that may share the frontier; no number changes a draw
+
+
+class RuleBase(ABC):
+    """Base of rules. A subclass is a frozen dataclass that defines `reference`; the rest has defaults.
+
+    Draws must depend on (key, stream, tree, original id, the row's edges) alone: never on other rows, the
+    order of the frontier or a global generator. Edges then equal those of a graph in one piece on any number
+    of partitions.
+    """
+
+    kernel: ClassVar[Kernel | None] = None  # carries out the draws of `plan`; None: only `reference` does
+    replacement: bool = False  # True: the kernel draws with replacement
+
+    @property
+    def frontier_fields(self) -> frozenset[FrontierField]:
+        """The fields of the frontier that a draw reads: by default the trees."""
+        return _TREE
+
+    def has_weights(self, fanout: int) -> bool:
+        """Return True if neighbors drawn with this fanout have weights; by default they have none."""
+        return False
+
+    def has_shares(self, fanout: int) -> bool:
+        """Return True if a row's weights add up to 1; by default they are a sum's, so False."""
+        return False
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if every edge of a row is equally likely; by default unknown, so False."""
+        return False
+
+    @property
+    def degrees(self) -> Rule | None:
+        """None: the weights of draws are final."""
+        return None
+
+    def check(self, schema: Schema) -> None:
+        """Raise ValueError unless some edge type has each column that `needs` names, with usable numbers."""
+        wanted = {(need.column, need.kind) for t in schema.edge_types for need in self.needs(t)}
+        for column, kind in sorted(wanted):
+            if column:
+                _check_column(schema, self, column, kind)
+
+    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+        """Return the arrays that draws of an edge type read: by default none."""
+        return ()
+
+    def most(self, fanout: int) -> int | None:
+        """Return the largest number of edges that a row can give: by default the fanout."""
+        return None if fanout < 0 else fanout
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the draw of an edge type's rows, by kernel and reference, with the arrays of `needs`."""
+        columns: dict[str, Tensor] = {}
+        sums = source_ids = None
+        for need in self.needs(edge_type):
+            if need.kind is NeedKind.COLUMN:
+                column = arrays.column(edge_type, need.column)
+                columns |= {} if column is None else {need.column: column}
+            elif need.kind is NeedKind.WEIGHT_SUMS:
+                sums = arrays.weight_sums(edge_type, need.column)
+            elif need.kind is NeedKind.SOURCE_IDS:
+                source_ids = arrays.source_ids(edge_type)
+        return DrawRequest(
+            arrays.edges[edge_type],
+            rows_of(edge_type, frontier, hop, key, arrays),
+            hop.fanouts[edge_type],
+            self.reference,
+            self.kernel,
+            self.replacement,
+            sums,
+            columns=columns,
+            source_ids=source_ids,
+        )
+
+    @abstractmethod
+    def reference(self, request: DrawRequest) -> Neighbors:
+        """Carry out a draw in torch, with `Neighbors.edges`; see `DrawRequest.neighbors`."""
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
+        """Return the coefficients of all edges in the sum that draws estimate: by default an error."""
+        raise ValueError(f"{self}: states no coefficients of all edges; its draws may estimate no fixed sum")
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of exact inference: by default -1, all edges."""
+        return -1
+
+
+def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays) -> HopRows:
+    """Return the rows of a frontier, and the keys of their draws."""
+    originals = arrays.original_ids.get(edge_type[2])
+    return HopRows(frontier.nodes, key, stream(hop.number, edge_type), originals, frontier.tree)
+
+
+def check_rule(rule: Rule, schema: Schema) -> None:
+    """Raise ValueError unless it is a rule that fits the graph."""
+    instance_of(
+        "rule",
+        rule,
+        RuleBase,
+        "must be khop.Uniform(), Weighted(column), Temporal(column) or a value of another khop.RuleBase",
+    )
+    rule.check(schema)
+
+
+def check_frontier(rule: Rule, frontier: Frontier) -> None:
+    """Raise ValueError unless the frontier has the time limits that the rule reads, and no unread field."""
+    fields = rule.frontier_fields
+    if frontier.until is None and FrontierField.UNTIL in fields:
+        raise ValueError(f"{rule} needs time limits, and the frontier has none: give the seeds times")
+    if frontier.until is not None and FrontierField.UNTIL not in fields:
+        raise ValueError(f"the frontier has time limits, which {rule} does not know")
+    if frontier.tree is not None and FrontierField.TREE not in fields:
+        raise ValueError(f"the frontier has disjoint trees, which {rule} does not know")
+
+
+def reads_times(rule: Rule) -> bool:
+    """Return True if seeds must have times."""
+    return FrontierField.UNTIL in rule.frontier_fields
+
+
+def time_column(rule: Rule, edge_type: EdgeType) -> str | None:
+    """Return the column of times that a rule limits draws of an edge type by, if it does."""
+    times = (need.column for need in rule.needs(edge_type) if need.kind is NeedKind.TIMES)
+    return next(times, None) if reads_times(rule) else None
+
+
+def _check_column(schema: Schema, rule: RuleBase, column: str, kind: NeedKind) -> None:
+    sources = {edge_type[0] for edge_type in schema.edge_types} if kind is NeedKind.TIMES else ()
+    types: tuple[NodeType | EdgeType, ...] = (*schema.edge_types, *sources)
+    columns: dict[NodeType | EdgeType, Mapping[str, ColumnSpec]] = {
+        type_: schema.columns.get(type_, {}) for type_ in types
+    }
+    having = {type_: of_type[column] for type_, of_type in columns.items() if column in of_type}
+    if not having:
+        there = {type_: sorted(of_type) for type_, of_type in columns.items()}
+        raise ValueError(f"{rule}: no column {column!r}; there are {there}")
+    number = "integer" if kind in OF_INTEGERS else "number"
+    for type_, spec in having.items():
+        is_usable = not spec.shape and (kind not in OF_INTEGERS or spec.dtype not in _NOT_INTEGERS)
+        if kind is not NeedKind.COLUMN and not is_usable:
+            raise ValueError(
+                f"{rule}: column {column!r} of {type_!r} is {spec.dtype} of shape {spec.shape}: "
+                f"one {number} per row is needed; write the graph with such a column"
+            )

@@ -1,0 +1,1 @@
+"""Batches on GPUs: placement, caches, streams, and batches with static shapes."""

@@ -1,0 +1,291 @@
+"""Memory of a GPU, and host memory that it reads: where placed stores are kept.
+
+Pinned stores in one block of memory that all ranks of a machine share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+from dataclasses import dataclass
+from typing import Protocol
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from khop.kernels.memory import PinningCalls, empty_rows, free_memory_bytes, memory_limit_bytes, padded_pitch
+from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.memory_plan import FreeMemory, gigabytes
+from khop.loading.device.streams import runtime_calls
+from khop.loading.device.transfer import device_of
+
+OUT_OF_MEMORY = torch.OutOfMemoryError
+
+
+class PinningRefused(RuntimeError):
+    """The system or the GPU's runtime pins no more memory."""
+
+
+class DeviceMemory(Protocol):
+    """Memory of one device. tests/support/host_as_device.py implements it without a GPU."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        ...
+
+    def free(self) -> FreeMemory:
+        """Return the free memory of device and host."""
+        ...
+
+    def stored(self, tensor: Tensor, place: StorePlace) -> Tensor:
+        """Return a copy that kernels of the device read, in its memory or in pinned host memory.
+
+        Raises OUT_OF_MEMORY or PinningRefused.
+        """
+        ...
+
+    def stored_rows(self, column: Tensor, place: StorePlace) -> Tensor:
+        """Return a copy as `stored` does, with rows at a distance of a multiple of 16 bytes."""
+        ...
+
+    def pinned(self, host: Tensor) -> Tensor:
+        """Pin a tensor's storage, which has pages of its own; return the tensor as the device reads it.
+
+        Raises PinningRefused.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class CudaMemory:
+    """Memory of a GPU of CUDA or ROCm. A pinned copy is a tensor of the GPU over host memory."""
+
+    device: torch.device  # with its index
+
+    def free(self) -> FreeMemory:
+        """Return the free memory of card (or MIG instance) and host (or control group)."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return FreeMemory(free + unused, free_memory_bytes(), total, memory_limit_bytes())
+
+    def stored(self, tensor: Tensor, place: StorePlace) -> Tensor:
+        """Return a copy on the GPU, or a pinned copy; see DeviceMemory."""
+        if place is StorePlace.DEVICE:
+            return tensor.to(self.device, copy=True)
+        return self.pinned(own_pages(tensor.numel(), tensor.dtype).view(tensor.shape).copy_(tensor))
+
+    def stored_rows(self, column: Tensor, place: StorePlace) -> Tensor:
+        """Return a copy of a column with padded rows; see DeviceMemory."""
+        shape = tuple(column.shape[1:])
+        if place is StorePlace.DEVICE:
+            return empty_rows(column.shape[0], shape, column.dtype, self.device).copy_(column)
+        return self.pinned(
+            empty_rows(column.shape[0], shape, column.dtype, torch.device("cpu")).copy_(column)
+        )
+
+    def pinned(self, host: Tensor) -> Tensor:
+        """Pin a tensor's storage; return a tensor of the GPU with the same memory; see DeviceMemory."""
+        storage = host.untyped_storage()
+        if storage.nbytes() == 0:
+            return host.to(self.device)
+        calls = runtime_calls(self.device.index)
+        if calls is None:
+            raise PinningRefused("the functions that pin memory are not found in torch's libraries")
+        pinned = _Pinned(storage.data_ptr(), storage.nbytes())
+        with torch.cuda.device(self.device):
+            _register(calls, pinned)
+            finalize(pinned, _unregister, calls, host)
+            whole = torch.as_tensor(pinned, device=self.device)
+        offset, shape, strides = host.storage_offset(), host.shape, host.stride()
+        return torch.empty(0, dtype=host.dtype, device=self.device).set_(
+            whole.untyped_storage(), offset, shape, strides
+        )
+
+
+def memory_of(given: str) -> DeviceMemory:
+    """Return the memory of a GPU; "cuda" is this rank's. ValueError if there is none."""
+    device = device_of(given)
+    if device.type != "cuda":
+        raise ValueError(f'device {given!r}: stores are placed on a GPU, as "cuda" or "cuda:1"; leave it out')
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return CudaMemory(torch.device(device.type, index))
+
+
+def own_pages(count: int, dtype: torch.dtype) -> Tensor:
+    """Return `count` zeros in pages that hold nothing else: a page is pinned as a whole, and once."""
+    pages = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
+
+
+class _Pinned:
+    """Pinned host memory, in the form that torch takes as memory of the GPU."""
+
+    def __init__(self, address: int, num_bytes: int) -> None:
+        self.address, self.num_bytes = address, num_bytes
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        return {"shape": (self.num_bytes,), "typestr": "|u1", "data": (self.address, False), "version": 3}
+
+
+def _register(calls: PinningCalls, pinned: _Pinned) -> None:
+    pin = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)(calls.pin)
+    for_every_device = 1
+    code = pin(pinned.address, pinned.num_bytes, for_every_device)
+    if code != 0:
+        ctypes.CFUNCTYPE(ctypes.c_int)(calls.last_error)()  # clears it, or torch's next call would report it
+        raise PinningRefused(
+            f"{gigabytes(pinned.num_bytes)} of host memory could not be pinned (error {code}): the "
+            "limit of locked memory (`ulimit -l`) or of the container is too low"
+        )
+
+
+def _unregister(calls: PinningCalls, host: Tensor) -> None:
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(calls.unpin)(host.untyped_storage().data_ptr())
+
+
+_ALIGNED = 64  # bytes: parts of the block begin at multiples of it
+_REFUSED = "!"
+
+
+class Machine(Protocol):
+    """Implementers connect the ranks of one machine. All of them make the same calls."""
+
+    @property
+    def is_first(self) -> bool:
+        """True on one rank of the machine."""
+        ...
+
+    def first_says(self, text: str) -> str:
+        """Return the text of the first rank. Collective."""
+        ...
+
+    def all_say(self, value: int) -> bool:
+        """Return True if every rank of the machine has this value. Collective."""
+        ...
+
+
+class SharedPins:
+    """Memory of a device with pinned copies in a block of all ranks of the machine; see DeviceMemory.
+
+    The first rank fills the block, and every rank pins its own mapping of it. All ranks must store the same
+    tensors in the same order. Copies after `close` are each rank's own, as all others are.
+    """
+
+    def __init__(self, inner: DeviceMemory, block: Tensor, machine: Machine) -> None:
+        self._inner, self._block, self._machine = inner, block, machine
+        self._on_device: Tensor | None = None
+        self._used, self._is_open = 0, True
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        return self._inner.device
+
+    def free(self) -> FreeMemory:
+        """Return the free memory of device and host."""
+        return self._inner.free()
+
+    def stored(self, tensor: Tensor, place: StorePlace) -> Tensor:
+        """Return a copy in device memory or in the block; see DeviceMemory."""
+        if place is not StorePlace.PINNED or not self._is_open:
+            return self._inner.stored(tensor, place)
+        strides = [math.prod(tensor.shape[axis + 1 :]) for axis in range(tensor.dim())]
+        return self._kept(tensor, strides, tensor.numel())
+
+    def stored_rows(self, column: Tensor, place: StorePlace) -> Tensor:
+        """Return a copy of a column with padded rows; see DeviceMemory."""
+        if place is not StorePlace.PINNED or not self._is_open:
+            return self._inner.stored_rows(column, place)
+        shape = column.shape[1:]
+        pitch = padded_pitch(math.prod(shape), column.dtype)
+        strides = [pitch, *(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))]
+        return self._kept(column, strides, column.shape[0] * pitch)
+
+    def pinned(self, host: Tensor) -> Tensor:
+        """Pin a tensor where it is; see DeviceMemory."""
+        return self._inner.pinned(host)
+
+    def close(self) -> None:
+        """Store nothing more in the block."""
+        self._is_open = False
+
+    def _kept(self, tensor: Tensor, strides: list[int], numbers: int) -> Tensor:
+        """Return the next part of the block as the device reads it; the first rank copies the tensor."""
+        if self._on_device is None:
+            self._on_device = self._inner.pinned(self._block)
+        start, end = self._used, self._used + numbers * tensor.element_size()
+        assert end <= self._block.numel(), "the block is as large as the plan says"
+        self._used = -(-end // _ALIGNED) * _ALIGNED
+        if self._machine.is_first and numbers:
+            _view(self._block, start, tensor, strides).copy_(tensor)
+        return _view(self._on_device, start, tensor, strides)
+
+
+def shared_pins(inner: DeviceMemory, num_bytes: int, num_stores: int, machine: Machine) -> SharedPins | None:
+    """Return memory with room for `num_stores` pinned copies of `num_bytes` together. Collective.
+
+    None if the ranks want different sizes, or cannot share memory (different containers). PinningRefused, on
+    all ranks, if the machine or its control group has too little memory.
+    """
+    if not machine.all_say(num_bytes) or num_bytes == 0:
+        return None
+    size = num_bytes + num_stores * _ALIGNED
+    descriptor = -1
+    said = ""
+    if machine.is_first:
+        said, descriptor = _created(size)
+    said = machine.first_says(said)
+    if said.startswith(_REFUSED):
+        raise PinningRefused(said.removeprefix(_REFUSED))
+    if not machine.is_first:
+        try:
+            descriptor = os.open(said, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:  # the other ranks see this below, and share nothing either
+            descriptor = -1
+    has_all = machine.all_say(int(descriptor >= 0))
+    if descriptor < 0:
+        return None
+    try:
+        if not has_all:
+            return None
+        block = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+    finally:
+        os.close(descriptor)  # the mappings keep the memory: it has no name, and ends with them
+    return SharedPins(inner, block, machine)
+
+
+def _created(size: int) -> tuple[str, int]:
+    """Create the block; return its path for other processes and its descriptor, or the reason and -1."""
+    free = free_memory_bytes()
+    if size > free:
+        return (
+            f"{_REFUSED}{gigabytes(size)} of shared memory for the pinned stores of this machine: "
+            f"{gigabytes(free)} are free in it or in the control group of its container",
+            -1,
+        )
+    descriptor = os.memfd_create("khop-stores")
+    try:
+        os.ftruncate(descriptor, size)
+        os.posix_fallocate(
+            descriptor, 0, size
+        )  # else a missing page would end the process when it is written
+    except OSError as error:
+        os.close(descriptor)
+        return (
+            f"{_REFUSED}{gigabytes(size)} of shared memory for the pinned stores of this machine: "
+            f"{error.strerror}",
+            -1,
+        )
+    return f"/proc/{os.getpid()}/fd/{descriptor}", descriptor
+
+
+def _view(block: Tensor, start: int, like: Tensor, strides: list[int]) -> Tensor:
+    """Return the numbers from byte `start` of a block on, in dtype and shape of a tensor."""
+    first = block.storage_offset() + start
+    out = torch.empty(0, dtype=like.dtype, device=block.device)
+    return out.set_(block.untyped_storage(), first // like.element_size(), tuple(like.shape), strides)

@@ -1,0 +1,309 @@
+"""Batches with neighbors drawn on a device: one issuing thread, one stream.
+
+A loader's batches with static shapes, as the input of recorded training steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from khop.batch import Sample, Span, num_bytes
+from khop.draw import DrawKey
+from khop.errors import Outcome, Unsupported
+from khop.kernels.gather import Copies
+from khop.loading.columns import ColumnChoice, DeferredColumns
+from khop.loading.device.batch_slot import BatchSlot, StepInput
+from khop.loading.device.device_caching import CopiesByColumn, SlotCounts
+from khop.loading.device.placed_stores import PlacedStores
+from khop.loading.device.streams import Event, Stream, Streams
+from khop.loading.device.transfer import Arrival, storages
+from khop.loading.local_source import LocalSource, gather_columns
+from khop.loading.ordered_map import InFlight, ordered_map
+from khop.loading.source import BatchRequest, Drawn, LoopProgress, Position, State, request_of
+from khop.sampling.on_device.batch_plan import BatchPlan
+from khop.sampling.on_device.capacities import Capacities
+from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
+from khop.sampling.on_device.device_sampler import measured_capacities
+from khop.sampling.on_device.type_nodes import counts_of
+from khop.sampling.sampler import KernelSampler, PlantedSeeds, check_seeds, check_times
+from khop.sampling.seeds import SeedOrder, Seeds
+
+
+@dataclass(frozen=True, eq=False)
+class StaticRoom:
+    """Buffers of a few batches with static shapes, and the stream that fills them."""
+
+    sampler: KernelSampler  # over the graph on the CPU
+    slots: tuple[BatchSlot, ...]
+    streams: Streams
+    stream: Stream
+    capacities: Capacities
+
+
+@dataclass(frozen=True, eq=False)
+class StaticBatches:
+    """The batches of a loader for recorded steps: its seeds and keys in order, and the buffers they fill.
+
+    The position of the loader moves when a batch is `received`, as in a loop over the loader.
+    """
+
+    room: StaticRoom
+    order: SeedOrder
+    progress: LoopProgress
+
+    def epoch(self, epoch: int) -> StaticLoop:
+        """Begin the loop over an epoch; after `load_state_dict`, over the remaining batches."""
+        loop, start = self.progress.begin(epoch)
+        return StaticLoop(self, loop, start)
+
+    def state(self) -> dict[str, object]:
+        """Return the capacities as plain values for a checkpoint, with the ranks that they are for."""
+        return {"world_size": self.order.world_size, **self.room.capacities.state()}
+
+
+@dataclass(frozen=True, eq=False)
+class StaticLoop:
+    """The remaining batches of one epoch."""
+
+    batches: StaticBatches
+    number: int
+    start: Position
+
+    @property
+    def steps(self) -> range:
+        """The steps of the batches."""
+        return range(self.start.step, self.batches.order.num_steps)
+
+    def inputs(self) -> Iterator[StepInput]:
+        """Yield seeds, key and weight of each batch of this rank; they may be read ahead of the steps."""
+        order, sampler = self.batches.order, self.batches.room.sampler
+        for step in self.steps:
+            request = request_of(order, self.start.epoch, step)
+            planted = sampler.planted(request.seeds())
+            check_seeds(sampler.neighbors.graph, planted.seeds.nodes)  # kernels do not check them
+            check_times(planted.seeds, sampler.neighbors.rule)
+            pairs = max((rows.pairs_per_link for rows in planted.links.values()), default=1)
+            weight = order.world_size / (order.num_global_seeds(step) * pairs)
+            yield StepInput(
+                planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded
+            )
+
+    def received(self, step: int) -> None:
+        """Move the loader's position behind a batch."""
+        self.batches.progress.received(self.number, Position(self.start.epoch, step))
+
+
+def saved_capacities(
+    saved: State, world_size: int, edge_types: Sequence[tuple[str, str, str]]
+) -> Capacities | None:
+    """Return the capacities of a checkpoint; None if it has none for this number of ranks."""
+    if saved.get("world_size") != world_size:
+        return None
+    levels = {name: of for name, of in saved.items() if isinstance(of, Sequence)}
+    named: Mapping[str, Sequence[Mapping[str, int]]] = levels
+    return Capacities.from_state(named, edge_types)
+
+
+WarmUp = Callable[[], Sequence[tuple[Seeds, DrawKey]]]
+_AHEAD = 1  # batches whose kernels are started before the host waits for the one before them
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Buffers of a batch on the device, and of its counts on the host."""
+
+    batch: DeviceBatch
+    counts: Tensor  # pinned, as batch.cells.values
+    cached: SlotCounts
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """A batch with started kernels; without a slot, its seeds exceed the buffers."""
+
+    request: BatchRequest
+    seeds: Seeds
+    planted: PlantedSeeds  # the seed nodes, and of links their rows
+    started: float
+    slot: _Slot | None = None
+    counted: Event | None = None  # the counts are on the host
+
+
+class DeviceSource:
+    """A batch source over edges that kernels of a device read; see BatchSource.
+
+    Its batches are those of `host`, bit for bit. The kernels of the next batch are started before the host
+    waits for the counts of the current one: one wait per batch. A finished batch has memory of its own, so
+    its slot is used again in the order of the stream. A batch that exceeds the slots is made by `host`.
+    """
+
+    def __init__(self, host: LocalSource, stores: PlacedStores, streams: Streams, warm_up: WarmUp) -> None:
+        self._host = host
+        self._sampler = host.sampler.for_kernels()
+        self._stores = stores
+        self._streams = streams
+        self._stream = streams.side()
+        self._warm_up = warm_up
+        self._plan: BatchPlan | None = None
+        self._idle: deque[_Slot] = deque()
+        self._lock = Lock()
+        self.overflows = 0  # batches that exceeded the slots
+
+    def prepare(self) -> None:
+        """Measure on a few batches of the CPU how large slots have to be, and allocate the tables."""
+        if self._plan is None:
+            self._plan_for(measured_capacities(self._host.sampler, self._warm_up()))
+
+    def make(self, request: BatchRequest) -> Drawn:
+        """Make one batch that is waited for."""
+        return self._finish(self._issue(request))
+
+    def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
+        """Make batches ahead on one thread and yield them in order; see BatchSource."""
+        issued: deque[Outcome[_Issued]] = deque()
+        ahead = min(_AHEAD, in_flight.prefetch - 1)
+
+        def made(number: int) -> Drawn:
+            for later in range(number + len(issued), min(number + 1 + ahead, len(requests))):
+                issued.append(Outcome.of(partial(self._issue, requests[later])))
+            return self._finish(issued.popleft().given())
+
+        limits = replace(in_flight, threads=1, prefetch=in_flight.prefetch - ahead)
+        return ordered_map(made, range(len(requests)), limits, num_bytes)
+
+    def static(
+        self, number: int, deferred: DeferredColumns, capacities: Capacities | None = None
+    ) -> StaticRoom:
+        """Return buffers of `number` batches with static shapes, by default of the measured capacities.
+
+        Batches have `deferred` columns by id.
+
+        Unsupported if the CPU reads columns of the batches. Negatives of links are drawn by the CPU.
+        """
+        _check_static(self._host)
+        self.prepare()
+        with self._lock:
+            if capacities is not None:
+                self._plan_for(capacities)
+            plan, columns = self._plan, self._host.device_columns
+            assert plan is not None
+            chosen = ColumnChoice() if columns is None else columns.choice
+            schema = self._host.sampler.graph.schema
+            features = self._stores.features(schema)
+            copies: dict[str, dict[str, Copies]] = {}
+            for (node_type, name), of_column in ({} if columns is None else columns.copies).items():
+                copies.setdefault(node_type, {})[name] = of_column
+            recorder = self._streams.recorder(self._stream)
+            links = self._sampler.planted(self._warm_up()[0][0]).links
+            with self._streams.issuing(self._stream):
+                slots = tuple(
+                    BatchSlot(plan, features, chosen, recorder, copies, links, deferred)
+                    for _ in range(number)
+                )
+        return StaticRoom(self._sampler, slots, self._streams, self._stream, plan.capacities)
+
+    def _plan_for(self, capacities: Capacities) -> None:
+        """Allocate the tables of batches up to these capacities, instead of those before."""
+        assert self._stores.edges is not None
+        self._idle.clear()
+        self._plan = None
+        with self._streams.issuing(self._stream):
+            self._plan = BatchPlan(self._sampler.over(self._stores.edges), capacities, self._stores.device)
+
+    def _issue(self, request: BatchRequest) -> _Issued:
+        """Start the kernels of a batch. The host does not wait."""
+        started, seeds = monotonic(), request.seeds()
+        planted = self._sampler.planted(seeds)
+        check_seeds(self._host.sampler.graph, planted.seeds.nodes)
+        check_times(planted.seeds, self._sampler.neighbors.rule)
+        with self._lock, self._streams.issuing(self._stream):
+            slot = self._idle.popleft() if self._idle else self._new_slot()
+            if not slot.batch.inputs.fits(planted.seeds, planted.excluded):
+                self._idle.append(slot)
+                return _Issued(request, seeds, planted, started)
+            slot.batch.write(planted.seeds, request.key, planted.excluded)
+            slot.batch.launch()
+            slot.counts.copy_(slot.batch.cells.values, non_blocking=True)
+            of_types = slot.batch.nodes.items()
+            nodes, live = {t: of.nodes for t, of in of_types}, {t: of.counts[-1].value for t, of in of_types}
+            slot.cached.write(nodes, live)
+            return _Issued(request, seeds, planted, started, slot, self._streams.record(self._stream))
+
+    def _finish(self, issued: _Issued) -> Drawn:
+        """Wait for the counts of a batch, and start its copies and gathers."""
+        if issued.slot is not None and issued.counted is not None:
+            issued.counted.synchronize()
+            counts, batch = counts_of(issued.slot.counts), issued.slot.batch
+            traffic = issued.slot.cached.counts()
+            with self._lock, self._streams.issuing(self._stream):
+                fits = counts.overflowed != batch.stamp
+                sample = exact_sample(batch, counts, issued.planted.seeds).map(Tensor.clone) if fits else None
+                self._idle.append(issued.slot)
+                if sample is not None:
+                    streams = self._streams
+                    links = {
+                        t: rows.map(lambda tensor: streams.copied(streams.pinned(tensor)))
+                        for t, rows in issued.planted.links.items()
+                    }
+                    return self._drawn(replace(sample, links=links), issued.started, traffic)
+        self.overflows += 1
+        request = issued.request
+        drawn = self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
+        return drawn if self._copies else replace(drawn, traffic={})  # all batches count the same
+
+    def _new_slot(self) -> _Slot:
+        assert self._plan is not None, "prepare comes first"
+        batch = DeviceBatch(self._plan)
+        is_cpu = self._stores.device.type == "cpu"
+        counts = torch.empty_like(batch.cells.values, device="cpu", pin_memory=not is_cpu)
+        return _Slot(batch, counts, SlotCounts(self._copies, self._stores.device))
+
+    @property
+    def _copies(self) -> CopiesByColumn:
+        columns = self._host.device_columns
+        return {} if columns is None else columns.copies
+
+    def _drawn(self, sample: Sample, started: float, traffic: Mapping[str, float]) -> Drawn:
+        """Return a batch with its columns. The stream of this source is the current one."""
+        sampling = Span.since(started, "sampling")
+        seed_nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
+        drawn = _with_host_columns(self._host, Drawn(sample, seed_nodes, {}, {}), self._stores.device)
+        if self._host.device_columns is not None:
+            drawn = self._host.device_columns.add(drawn)
+        made = self._streams.record(self._stream)
+        spans = (sampling, Span.since(sampling.ended, "gathering"))
+        return replace(
+            drawn, spans=spans, traffic=traffic, arrival=Arrival(self._streams, made, storages(drawn))
+        )
+
+
+def _with_host_columns(host: LocalSource, drawn: Drawn, device: torch.device) -> Drawn:
+    """Add the columns that the CPU gathers. It waits for the sample, and its rows are copied."""
+    features, choice = host.features, host.columns
+    if features is None or choice.is_empty:
+        return drawn
+    on_host = drawn.sample.map(lambda tensor: tensor.to("cpu"))
+    found, columns, seed_columns = gather_columns(features, choice, on_host)
+    gathered = Drawn(found, {}, columns, seed_columns).map(lambda tensor: tensor.to(device))
+    sample = gathered.sample if choice.of_edges else drawn.sample
+    return replace(drawn, sample=sample, columns=gathered.columns, seed_columns=gathered.seed_columns)
+
+
+def _check_static(host: LocalSource) -> None:
+    """Raise Unsupported if the CPU has a part in the batches, so that their shapes change."""
+    choice = host.columns
+    on_host = sorted({name for of in (choice.of_nodes, choice.of_seeds) for t in of for name in of[t]})
+    if choice.of_edges:
+        raise Unsupported(f"columns of edges {list(choice.of_edges)} have no static shapes")
+    if on_host:
+        raise Unsupported(
+            f"the CPU reads the columns {on_host}; place them where the GPU reads them: device or pinned"
+        )

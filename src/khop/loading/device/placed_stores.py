@@ -1,0 +1,212 @@
+"""The stores of a graph that kernels of a device read, beside the graph on the host.
+
+Columns of a graph folder as a feature store: mapped, in memory, or read from disk row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from khop.graph.features.row_cache import DiskTable
+from khop.graph.features.store import FeatureStore
+from khop.graph.features.table import FeatureTable
+from khop.graph.folder import GraphFolder, copied_columns, disk_columns, feature_columns
+from khop.graph.store import CscGraph, stored_graph
+from khop.kernels.memory import padded_pitch
+from khop.loading.device.device_memory import (
+    OUT_OF_MEMORY,
+    DeviceMemory,
+    Machine,
+    PinningRefused,
+    SharedPins,
+    shared_pins,
+)
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.schema import EdgeType, NodeType, Schema
+
+Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+
+# False: "auto" leaves all stores to the CPU. True once a committed run of `benchmarks/gpu.py --stages tests`
+# passes every case on a device, with the kernels as they are; see docs/gpu.md, "What has run on a GPU".
+PROVEN = False
+_ARRAY_BYTES = 8  # per edge: a running sum, or a time
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Facts that placing depends on, beside request and graph."""
+
+    work: WorkSizes = WorkSizes()
+    arrays_of_rule: int = 0  # per edge: sums, and times
+    proven: bool = PROVEN
+    no_kernels: str | None = None  # the reason why kernels cannot run on the device
+    is_mapped: bool = False  # the columns are files
+    on_disk: frozenset[str] = frozenset()  # columns that memory has no room for
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedStores:
+    """Copies of edges and columns for the kernels of a device. The other stores stay with the graph."""
+
+    plan: MemoryPlan
+    device: torch.device
+    edges: CscGraph | None  # None: the CPU draws
+    columns: Columns  # columns of nodes that kernels read, with rows at padded pitch
+    line: str  # the plan, and why it was chosen
+
+    @classmethod
+    def none(cls, request: DevicePlacement, work: WorkSizes, device: torch.device) -> PlacedStores:
+        """Return no copies: the CPU draws and gathers for the device."""
+        plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, {})
+        return cls(plan, device, None, {}, f"{request.device}: the CPU draws and gathers")
+
+    @classmethod
+    def on_cpu(cls, request: DevicePlacement, work: WorkSizes, columns: Collection[str]) -> PlacedStores:
+        """Return no copies either: the CPU reads columns from where a request keeps them.
+
+        ValueError for memory that only a GPU reads.
+        """
+        request.check_names(dict.fromkeys(columns))
+        places = {name: place for name in columns if (place := request.place_of(name)) is not None}
+        if request.is_explicit or request.caches:
+            raise ValueError(
+                f"device {request.device!r}: only a GPU reads device and pinned memory and its caches; give "
+                'columns="host", "mapped" or "disk", or the device "cuda"'
+            )
+        plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, places)
+        named = ", ".join(f"{name} {place}" for name, place in places.items())
+        return cls(plan, torch.device("cpu"), None, {}, f"cpu: columns {named}; as requested")
+
+    def features(self, schema: Schema) -> FeatureTable:
+        """Return the columns of nodes that kernels read, with their scales on the device."""
+        return replace(FeatureTable.of(schema, self.columns), pinned=self.plan.pinned_columns)
+
+    def reads(self, column: str) -> bool:
+        """Return True if kernels of the device read a column of nodes."""
+        return self.plan.columns.get(column, StorePlace.HOST).is_read_by_gpu
+
+
+def placed_stores(
+    edges: CscGraph,
+    columns: Columns,
+    request: DevicePlacement,
+    memory: DeviceMemory,
+    conditions: Conditions,
+    machine: Machine | None = None,
+) -> PlacedStores:
+    """Copy stores to where a request or its plan keeps them, and say in one line what was chosen and why.
+
+    With `machine`, its ranks share pinned copies, and the call is collective. If an allocation fails, the
+    next plan is tried. ValueError if a requested store fits nowhere, if kernels
+    cannot run on the device, or if an array is damaged.
+    """
+    of_nodes: Columns = {t: columns[t] for t in edges.schema.node_types if t in columns}
+    _check(request, of_nodes, conditions)
+    sizes, free = store_sizes(edges, of_nodes, conditions), memory.free()
+    why = _reason(request, conditions)
+    proven = conditions.proven and conditions.no_kernels is None
+    for plan in plans(request, sizes, conditions.work, free, proven=proven):
+        stored = None
+        try:
+            stored = _stored(plan, edges, of_nodes, _sharing(plan, edges, of_nodes, memory, machine))
+        except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
+            why = f"a larger placement failed: {str(error).splitlines()[0]}"
+        if machine is not None and not machine.all_say(int(stored is not None)) and stored is not None:
+            stored, why = None, "a larger placement failed on another rank of this machine"
+        if stored is not None:
+            return replace(stored, line=plan.line(free, why))
+    raise ValueError(
+        f"{request.device}: the requested stores could not be allocated; {why}. Give topology or columns a "
+        'smaller placement: "pinned", "host", or "mapped" for a column'
+    )
+
+
+def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> StoreSizes:
+    """Return the bytes of a graph's stores, as they are when placed."""
+    topology = sum(csc.indptr.nbytes + csc.indices.nbytes for csc in edges.edges.values())
+    topology += sum(ids.nbytes for ids in edges.originals.values())
+    topology += conditions.arrays_of_rule * _ARRAY_BYTES * sum(csc.num_edges for csc in edges.edges.values())
+    num_bytes: dict[str, int] = {}
+    rows: dict[str, int] = {}
+    for of_type in columns.values():
+        for name, column in of_type.items():
+            width = column.shape[1:].numel()
+            row_bytes = padded_pitch(width, column.dtype) * column.element_size()
+            num_bytes[name] = num_bytes.get(name, 0) + column.shape[0] * row_bytes
+            rows[name] = rows.get(name, 0) + column.shape[0]
+    unread = StorePlace.MAPPED if conditions.is_mapped else StorePlace.HOST
+    return StoreSizes(topology, num_bytes, rows, sum(edges.counts.values()), unread, conditions.on_disk)
+
+
+def _sharing(
+    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: Machine | None
+) -> DeviceMemory:
+    """Return the memory for a plan's copies: with pinned copies shared by the ranks of a machine, if any."""
+    if machine is None:
+        return memory
+    num_stores = 2 * len(edges.edges) + len(edges.originals) + sum(map(len, columns.values()))
+    return shared_pins(memory, plan.pinned_bytes, num_stores, machine) or memory
+
+
+def _stored(plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory) -> PlacedStores:
+    on_device = None
+    if plan.topology.is_read_by_gpu:
+        on_device = stored_graph(edges, partial(memory.stored, place=plan.topology))
+    copies = {
+        node_type: {
+            name: memory.stored_rows(column, plan.columns[name])
+            for name, column in of_type.items()
+            if plan.columns[name].is_read_by_gpu
+        }
+        for node_type, of_type in columns.items()
+    }
+    if isinstance(memory, SharedPins):
+        memory.close()  # arrays of rules are stored when a rank first needs them
+    return PlacedStores(plan, memory.device, on_device, copies, line="")
+
+
+def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -> None:
+    if request.is_explicit and conditions.no_kernels is not None:
+        raise ValueError(
+            f"{request.device}: kernels cannot run there: {conditions.no_kernels}; or leave the stores to "
+            'the CPU: topology="host", columns="host"'
+        )
+    names = {name for of_type in columns.values() for name in of_type}
+    files = (StorePlace.MAPPED, StorePlace.DISK)
+    asked = [name for name in sorted(names) if request.place_of(name) in files]
+    if asked and not conditions.is_mapped:
+        raise ValueError(
+            f'column {asked[0]!r} "{request.place_of(asked[0])}": the graph is in memory, not in a folder; '
+            'give "host", or save the graph and open its folder'
+        )
+
+
+def _reason(request: DevicePlacement, conditions: Conditions) -> str:
+    if request.is_explicit:
+        unproven = "; this path is unproven: some of its kernels have run on no GPU"
+        return "as requested" + unproven * (not conditions.proven)
+    if conditions.no_kernels is not None:
+        return f"the CPU draws and gathers: {conditions.no_kernels}"
+    if not conditions.proven:
+        return "the CPU draws and gathers, because the path on the GPU is unproven; ask for it by a placement"
+    return "as much on the card as fits"
+
+
+def folder_features(
+    folder: GraphFolder, places: Mapping[str, StorePlace] | None = None, room_bytes: int | None = None
+) -> FeatureStore:
+    """Return the columns of a folder, each where `places` says by its name.
+
+    Other columns are mapped if the folder fits in `room_bytes`, by default three quarters of the free memory.
+    Otherwise the largest ones are read from disk. HOST copies columns of nodes into memory.
+    """
+    columns = copied_columns(feature_columns(folder, room_bytes), places or {})
+    table = FeatureTable.of(folder.schema, columns)
+    on_disk = {t: files for t, files in disk_columns(folder, places, room_bytes).items() if files}
+    return DiskTable(table, on_disk) if on_disk else table

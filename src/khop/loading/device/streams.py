@@ -1,0 +1,248 @@
+"""Streams, events and pinned memory for batches on their way to a GPU.
+
+`Streams` has the calls that they need. tests/support/delaying_streams.py implements it without a GPU, and
+delays all work as long as it may. Other modules call torch.cuda for memory, recordings, the current GPU and
+facts about it, and for no stream of batches.
+
+Launches that are recorded once and repeated with one call: CUDA graphs of batches with static shapes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from khop.kernels.memory import PinningCalls, pin_pooled
+
+
+class Recording(Protocol):
+    """Recorded launches."""
+
+    def replay(self) -> None:
+        """Start all launches in the current stream, with the values that their tensors have then."""
+        ...
+
+
+class Recorder(Protocol):
+    """Implementers record launches."""
+
+    def record(self, launches: Callable[[], None]) -> Recording:
+        """Record launches of constant shapes. They may run once or more on the way."""
+        ...
+
+
+class CudaRecorder:
+    """Recorder of CUDA graphs on a stream. Call it while no other thread uses the device."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+
+    def record(self, launches: Callable[[], None]) -> Recording:
+        """Run the launches once, which compiles kernels, and capture the second run."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            launches()
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            launches()
+        return graph
+
+
+Symbol = Callable[[str], int | None]  # name of a function -> its address
+
+
+class Stream(Protocol):
+    """A queue of work of a device, in order."""
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def query(self) -> bool:
+        """Return True if the device has passed the point, without waiting."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait on the host until the device has passed the point."""
+        ...
+
+
+class Streams(Protocol):
+    """Streams of one device."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device."""
+        ...
+
+    def side(self) -> Stream:
+        """Return another stream, whose work runs beside that of all others."""
+        ...
+
+    def current(self) -> Stream:
+        """Return the stream that the calling thread issues work to."""
+        ...
+
+    def issuing(self, stream: Stream) -> AbstractContextManager[object]:
+        """Make a stream the current one of this thread while the block runs."""
+        ...
+
+    def record(self, stream: Stream) -> Event:
+        """Return the event after the work that the stream has so far."""
+        ...
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let later work of a stream begin after an event. The host does not wait."""
+        ...
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """Return the tensor in memory that the device copies from without a wait of the host."""
+        ...
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the device, issued to the current stream. The tensor must live until then."""
+        ...
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        """Keep the tensor's memory from other use until the work that a stream has when it dies is done."""
+        ...
+
+    def recorder(self, stream: Stream) -> Recorder:
+        """Return a recorder of launches that have the priority of a stream."""
+        ...
+
+
+class CudaStreams:
+    """Streams of a GPU of CUDA or ROCm, by torch's names for both.
+
+    Memory of batches comes from torch's allocator. It reuses memory after the last storage has died and every
+    stream that used it has passed that point. It never waits: if none is free, it allocates.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device(device.type, index)
+        _pin_pool_once(index)
+
+    def side(self) -> torch.cuda.Stream:
+        """Return another stream; see Streams.
+
+        Its small kernels go first. Else they would wait for places between the large ones of a training step.
+        """
+        return torch.cuda.Stream(self.device, priority=-1)
+
+    def current(self) -> torch.cuda.Stream:
+        """Return the stream that the calling thread issues work to."""
+        return torch.cuda.current_stream(self.device)
+
+    def issuing(self, stream: Stream) -> AbstractContextManager[object]:
+        """Make a stream and its device the current ones of this thread while the block runs."""
+        return torch.cuda.stream(_cuda(stream))
+
+    def record(self, stream: Stream) -> torch.cuda.Event:
+        """Return the event after the work that the stream has so far."""
+        event = torch.cuda.Event()
+        event.record(_cuda(stream))
+        return event
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let later work of a stream begin after an event."""
+        assert isinstance(event, torch.cuda.Event)
+        _cuda(stream).wait_event(event)
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """Return the tensor itself if it is pinned, as blocks of khop's pool are, else a pinned copy."""
+        return tensor if tensor.numel() == 0 or tensor.is_pinned() else tensor.pin_memory()
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        """Return a copy on the device, issued to the current stream."""
+        return tensor.to(self.device, non_blocking=True)
+
+    def used_on(self, tensor: Tensor, stream: Stream) -> None:
+        """Keep the tensor's memory until the work that a stream has when it dies is done."""
+        tensor.record_stream(_cuda(stream))
+
+    def recorder(self, stream: Stream) -> CudaRecorder:
+        """Return a recorder of CUDA graphs, on a stream of its own with the priority of this one."""
+        own = torch.cuda.Stream(self.device, priority=_cuda(stream).priority)
+        return CudaRecorder(own)
+
+
+def num_gpus() -> int:
+    """Return the number of GPUs that torch can use in this process."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpu_remedy() -> str:
+    """Return how torch comes to use a GPU here, with the reason why it uses none of that index."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "install torch with CUDA: this one is built for CPUs"
+    if count := num_gpus():
+        return f"one of the {count} that are there, cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition(". ")[0].partition("\n")[0]
+        return f"install or update the driver: torch says {reason!r}"
+    return "check the driver by `nvidia-smi`, and the variable CUDA_VISIBLE_DEVICES"
+
+
+def streams_of(device: torch.device) -> Streams | None:
+    """Return the streams of a device; None for a device whose copies need none."""
+    return CudaStreams(device) if device.type == "cuda" else None
+
+
+@cache
+def _pin_pool_once(device: int) -> bool:
+    return pin_pool(device)
+
+
+def pin_pool(device: int, symbol: Symbol | None = None) -> bool:
+    """Pin the pool of results that are copied, once per block; False if the runtime's calls are not found.
+
+    Copies then go through memory that torch pins, which costs a copy on the host.
+    """
+    calls = runtime_calls(device, symbol)
+    if calls is not None:
+        pin_pooled(calls)
+    return calls is not None
+
+
+def runtime_calls(device: int, symbol: Symbol | None = None) -> PinningCalls | None:
+    """Return the addresses of the runtime's functions that pin memory; None if they are not found."""
+    runtime = "cuda" if torch.version.hip is None else "hip"
+    names = ("SetDevice", "HostRegister", "HostUnregister", "GetLastError")
+    select, pin, unpin, last_error = ((symbol or _address)(runtime + name) for name in names)
+    if not (select and pin and unpin and last_error):
+        return None
+    return PinningCalls(select, pin, unpin, last_error, device)
+
+
+def _address(name: str) -> int | None:
+    """Return the address of a function of the runtime that torch has loaded; None if there is none."""
+    for library in (None, *_runtimes()):
+        with suppress(OSError, AttributeError):
+            return ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
+    return None
+
+
+def _runtimes() -> list[str]:
+    """Return the paths of loaded libraries of the runtime."""
+    with suppress(OSError):
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        paths = {line.split(maxsplit=5)[-1] for line in lines if "libcudart" in line or "libamdhip64" in line}
+        return sorted(paths)
+    return []
+
+
+def _cuda(stream: Stream) -> torch.cuda.Stream:
+    assert isinstance(stream, torch.cuda.Stream)
+    return stream

@@ -1,0 +1,450 @@
+"""Build all objects of a run from its config. Only this module imports every part of khop.
+
+The snapshot of a graph that a run was trained on: embeddings belong to its nodes.
+
+Resolve a run against its graph and machine: fill in open settings, and reject impossible ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from khop.api.inference import Inference, Values
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph, open_graph
+from khop.api.split_links import edges_of_split
+from khop.data.builtin import builtin_folder, builtin_names
+from khop.distributed.processes.group import this_group
+from khop.graph.atomic import ProgressCallback
+from khop.graph.folder import Folder, GraphFolder
+from khop.graph.partitions.parts_folder import known_folder
+from khop.graph.snapshots import current_folder, folder_with, owner_of
+from khop.inference.chunks import Progress
+from khop.inference.stages import ChunkLimits
+from khop.loading.device.streams import gpu_remedy, num_gpus
+from khop.models.encoder import Encoder
+from khop.models.node_embedding import NodeEmbedding
+from khop.process_tuning import sampler_threads, usable_cores
+from khop.run.contexts import Evaluation, PredictingTask, PreparingTask, RunTask, TaskContext, exact_draws_of
+from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
+from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
+from khop.run.read import CONFIG, RawRun, checked, facts_of, notes_on, with_options
+from khop.run.run_type import built, component_of, options_of, with_values
+from khop.run.tables import TASKS, Fanout, TaskTable
+from khop.run.tasks.resolve_task import LABEL, SPLIT_FIELDS, ResolveContext, with_node_defaults
+from khop.run.values import RunConfig, Training
+from khop.sampling.sampler import fanout_by_type
+from khop.schema import NodeType, Schema
+from khop.training.checkpoint import restore_model, shared_checkpoint
+from khop.training.optimizer_settings import OptimizerSettings, Plateau, Schedule
+from khop.training.replace_folder import pushed_folders, read_state
+from khop.training.run_loggers import LoggerKind, check_logger, check_tensorboard
+from khop.training.settings import CheckpointPolicy, TrainerSettings
+from khop.training.step_clock import Observer
+from khop.training.tasks import Task
+from khop.training.trainer import Trainer
+from khop.training.trainer_state import check_facts
+
+
+def has_node_tables(model: nn.Module, graph: Graph) -> bool:
+    """Return True if a model has a row for each node of a type of the graph."""
+    counts = {graph.num_nodes(node_type) for node_type in graph.schema.node_types}
+    return any(
+        isinstance(one, NodeEmbedding)
+        or (isinstance(one, Encoder) and len(one.tables) > 0)
+        or (isinstance(one, nn.Embedding) and one.num_embeddings in counts)
+        for one in model.modules()
+    )
+
+
+def trained_snapshot(graph: Graph, checkpoint: Path) -> Path | None:
+    """Return the snapshot that a checkpoint was trained on, if it is another one than `graph`. Collective.
+
+    None if the graph has no such snapshot. Only rank 0 needs the checkpoint.
+    """
+    if not isinstance(graph.folder, GraphFolder):
+        return None
+    group = this_group()
+    with group.exchanging("reading the graph of the checkpoint"):
+        own = json.dumps(_recorded_graph(checkpoint) if group.rank == 0 else None)
+        recorded: str | None = json.loads(group.share_bytes(own.encode()))
+    if recorded is None or recorded == graph.folder.fingerprint:
+        return None
+    owner = owner_of(graph.folder.path) or graph.folder.path
+    found = folder_with(owner, recorded)
+    return None if found == owner else found
+
+
+def newer_snapshot(graph: Graph) -> Path | None:
+    """Return the newest snapshot of a graph folder if an earlier one is open."""
+    owner = None if graph.folder is None else owner_of(graph.folder.path)
+    newest = None if owner is None else current_folder(owner)
+    return newest if graph.folder is not None and newest != graph.folder.path else None
+
+
+def _recorded_graph(checkpoint: Path) -> str | None:
+    """Return the fingerprint of the graph of training; None if no state of the checkpoint is intact."""
+    for kept in pushed_folders(checkpoint) or [checkpoint]:
+        try:
+            training = read_state(kept)["training"]
+        except ValueError:
+            continue
+        graph = training.get("facts", {}).get("graph")
+        return graph if isinstance(graph, str) else None
+    return None
+
+
+EMBEDDING = 32  # numbers learned for each node without columns, unless a run says otherwise
+
+
+def graph_folder(
+    config: RunConfig, raw: RawRun, cache: Path, notice: ProgressCallback | None = None
+) -> Folder:
+    """Open the graph of a run, or connect to its servers.
+
+    A built-in graph is unpacked into `cache` on first use. `notice` receives the progress of the unpacking.
+    """
+    if config.servers.addresses:
+        return graph_on_servers(config, raw)
+    if config.graph in builtin_names():
+        return known_folder(builtin_folder(config.graph, cache, notice))
+    path = Path(config.graph)
+    if not path.is_dir():
+        close = difflib.get_close_matches(config.graph, builtin_names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"built-in graphs are {', '.join(builtin_names())}"
+        raise ValueError(f"graph is {config.graph!r}: no such folder; {hint} ({raw.where('graph')})")
+    return known_folder(path)
+
+
+def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
+    """Return the run with all settings filled in. Raises ValueError if the graph or machine does not fit it.
+
+    The result has the absolute path of the graph, so that the run can be repeated from any folder.
+    """
+    config = _with_inputs(config, graph.schema, raw)
+    task = _resolved_task(config, graph, raw)
+    _check_column(config, graph.schema, raw)
+    for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
+        _check_fanouts(f"{section}.fanouts", fanouts, graph.schema, raw)
+    _check_device(config.device, raw)
+    if config.tensorboard:
+        _check_tensorboard(raw)
+    if config.logger != "none":
+        _check_logger(config.logger, raw)
+    is_named = config.graph in builtin_names() or bool(config.servers.addresses)
+    name = config.graph if is_named else str(graph.path.absolute())
+    layers = config.model.layers or len(config.sampler.fanouts)
+    resolved = config.model_copy(
+        update={
+            "graph": name,
+            "task": task,
+            "model": config.model.model_copy(update={"layers": layers}),
+            "threads": config.threads or sampler_threads(usable_cores()),
+            "compute_threads": config.compute_threads or usable_cores(),
+        }
+    )
+    check_memory(resolved, graph, raw)
+    return resolved
+
+
+def notes_of(config: RunConfig, raw: RawRun) -> list[str]:
+    """Return a sentence for each setting of a resolved run that follows from others or from the graph."""
+    notes, model = notes_on(raw), config.model
+    given = raw.values.get("model", {})
+    written = given if isinstance(given, Mapping) else {}
+    if model.column != "x" and "column" not in written:
+        notes.append(f"model.column is {model.column!r}: it is the only column of numbers of nodes")
+    if model.embedding and written.get("embedding") is None:
+        notes.append(f"model.embedding is {model.embedding}: no node has a column, so rows are learned")
+    return notes
+
+
+def _with_inputs(config: RunConfig, schema: Schema, raw: RawRun) -> RunConfig:
+    """Fill in the input of the model if a graph without the default column leaves one choice."""
+    written = raw.values.get("model", {})
+    columns = [of for node_type in schema.node_types for of in schema.columns.get(node_type, {}).items()]
+    is_open = isinstance(written, Mapping) and "column" not in written and config.model.embedding is None
+    if not is_open or any(name == config.model.column for name, _ in columns):
+        return config
+    fit = {name for name, spec in columns if "float" in spec.dtype or spec.sparse_width is not None}
+    labels = {LABEL, config.task.label}
+    if len(fit - labels) == 1:
+        chosen: dict[str, object] = {"column": (fit - labels).pop()}
+    elif not fit - labels:
+        is_light = config.model.kind == "lightgcn"  # it adds the rows of all layers, of one width
+        chosen = {"embedding": config.model.hidden if is_light else EMBEDDING}
+    else:
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update=chosen)})
+
+
+def _resolved_task(config: RunConfig, graph: Folder, raw: RawRun) -> TaskTable:
+    component = component_of(config, "task")
+    if config.task.kind not in TASKS.builtin:
+        config = config.model_copy(update={"task": with_node_defaults(config.task, graph.schema)})
+    options = options_of(config.task, component.options)
+    resolved = component.resolve(options, ResolveContext(config, graph, raw))
+    return with_values(config.task, resolved)
+
+
+def _check_fanouts(path: str, fanouts: tuple[Fanout, ...], schema: Schema, raw: RawRun) -> None:
+    for hop, fanout in enumerate(fanouts, start=1):
+        try:
+            fanout_by_type(schema, fanout)
+        except ValueError as error:
+            raise ValueError(f"{path}, hop {hop}: {error} ({raw.where(path)})") from None
+
+
+def _check_column(config: RunConfig, schema: Schema, raw: RawRun) -> None:
+    column = config.model.column
+    names = {name for node_type in schema.node_types for name in schema.columns.get(node_type, {})}
+    if column not in names and not config.model.embedding:
+        there, where = ", ".join(sorted(names)) or "none", raw.where("model.column")
+        raise ValueError(
+            f"model.column is {column!r}: no node type has it, the columns are {there} ({where})"
+        )
+
+
+def _check_tensorboard(raw: RawRun) -> None:
+    try:
+        check_tensorboard()
+    except ValueError as error:
+        raise ValueError(f"tensorboard is true: {error} ({raw.where('tensorboard')})") from None
+
+
+def _check_logger(kind: LoggerKind, raw: RawRun) -> None:
+    try:
+        check_logger(kind)
+    except ValueError as error:
+        raise ValueError(f"logger is {kind!r}: {error} ({raw.where('logger')})") from None
+
+
+def _check_device(device: str, raw: RawRun) -> None:
+    wanted = torch.device(device)
+    if wanted.type == "cpu":
+        return
+    there = num_gpus()
+    if (wanted.index or 0) >= there:
+        devices = f"torch finds {there} CUDA devices" if there else "torch finds no CUDA device"
+        raise ValueError(
+            f"device is {device!r}: {devices}; use cpu, or {gpu_remedy()} ({raw.where('device')})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that is ready for training or evaluation."""
+
+    config: RunConfig  # resolved
+    graph: Graph
+    run_task: RunTask
+
+    @property
+    def model(self) -> nn.Module:
+        """The model of the run."""
+        return self.run_task.model
+
+    @property
+    def task(self) -> Task:
+        """The training task."""
+        return self.run_task.task
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the graph: equal for equal graphs."""
+        found = self.graph.servers if self.graph.folder is None else self.graph.folder
+        assert found is not None, "runs are of graph folders, or of graphs on servers"
+        return found.fingerprint
+
+    def loader(self) -> Loader:
+        """Make the loader of training batches."""
+        return self.run_task.loader()
+
+    def trainer(self, out: Path, observer: Observer) -> Trainer:
+        """Make the trainer, which trains the model, evaluates every split and writes results to `out`."""
+        config, training = self.config, self.config.training
+        check_gpu_is_there(config)
+        settings = TrainerSettings(
+            epochs=training.epochs,
+            learning_rate=training.learning_rate,
+            schedule=_schedule(training),
+            weight_decay=training.weight_decay,
+            optimizer=_optimizer(config),
+            evaluate_every=config.evaluation.every,
+            patience=training.patience or None,
+            precision=config.precision,
+            seed=training.seed,
+            device=config.device,
+            launches=config.gpu.launches,
+            checkpoints=CheckpointPolicy(
+                config.checkpoint.steps or None,
+                config.checkpoint.minutes or None,
+                config.checkpoint.keep,
+                config.checkpoint.best,
+            ),
+            facts=facts_of(config, self.fingerprint),
+        )
+        loader, parts = self.loader(), config.parts
+        check_is_placed(config, self.graph, loader)
+        on_device = device_cache_bytes(config, self.graph)
+        if parts.cache_bytes or on_device:
+            loader.cache_features(parts.cache_bytes, parts.cache_by, device_cache_bytes=on_device)
+        return Trainer(
+            self.model,
+            self.task,
+            loader,
+            lambda: self.compared(self.run_task.splits, observer.evaluating),
+            settings,
+            out,
+            observer,
+            self.run_task.before_epoch if isinstance(self.run_task, PreparingTask) else None,
+        )
+
+    def restore(self, folder: Path, notice: Callable[[str], None], given: Collection[str]) -> None:
+        """Load the weights of a checkpoint folder, which rank 0 reads. Collective.
+
+        Raises ValueError if the settings of the run, apart from the fields in `given`, differ from the
+        checkpoint. Then config.toml was changed or damaged. The graph may differ, but not for a model with
+        embeddings by node.
+        """
+        group = this_group()
+        with group.exchanging("reading the checkpoint"):
+            checkpoint = shared_checkpoint(folder, group, notice)
+        facts, free = facts_of(self.config, self.fingerprint), {"graph", "khop", *given}
+        match checkpoint.training:
+            case {"facts": Mapping() as saved}:
+                before, now = ({name: of[name] for name in of.keys() - free} for of in (saved, facts))
+                check_facts(before, now, folder)
+                self._check_nodes(saved.get("graph"), folder, notice)
+        restore_model(self.model, checkpoint)
+
+    def _check_nodes(self, trained_on: str | None, folder: Path, notice: Callable[[str], None]) -> None:
+        """Raise ValueError if the model has embeddings of the nodes of another graph."""
+        if not has_node_tables(self.model, self.run_task.whole):
+            return
+        if trained_on not in (None, self.fingerprint):
+            again = folder.parent.parent / CONFIG
+            raise ValueError(
+                f"{folder}: has embeddings of nodes as they were in training, and {self.config.graph} has "
+                "other content, with no snapshot of that time; give back the graph of training, or train "
+                f"again: khop train {again}"
+            )
+        newer = newer_snapshot(self.graph)
+        if newer is not None and this_group().rank == 0:
+            notice(
+                f"{folder}: has embeddings of nodes as they were in training, so {self.config.graph} is "
+                f"used, without the rows of {newer}"
+            )
+
+    def inference(
+        self,
+        out: Path,
+        node_types: Sequence[NodeType],
+        nodes: Tensor | None,
+        values: Values,
+        split: str | None = None,
+    ) -> Inference:
+        """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments.
+
+        With `split`, messages pass over the edges that the evaluation of this split uses; see
+        `edges_of_split`. Rows of a run with `sampler.time` are those of the end of these edges.
+        """
+        chunks = ChunkLimits(self.config.evaluation.batch_size, self.config.evaluation.batch_edges)
+        task, graph = self.config.task, self.run_task.whole
+        draws = exact_draws_of(self.config, graph)
+        names = {getattr(task, field): field.removesuffix("_split") for field in SPLIT_FIELDS}
+        if split is not None:
+            graph = edges_of_split(graph, names.get(split, split))
+        return Inference.of(self.model, graph, out, node_types, nodes, values, chunks, draws)
+
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc". Collective."""
+        return self.run_task.scores(splits, progress, beside)
+
+    def compared(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute scores as `scores` does, and the scores of baselines, such as "val/majority/accuracy".
+
+        A task with scores only has no baselines. Collective.
+        """
+        if not isinstance(self.run_task, PredictingTask):
+            return self.scores(splits, progress, beside)
+        evaluation = self.run_task.evaluated(splits, progress, beside)
+        return {**evaluation.scores, **evaluation.baselines}
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute scores, and keep the predictions that they are computed from. Collective.
+
+        ValueError for a task that keeps none.
+        """
+        if not isinstance(self.run_task, PredictingTask):
+            raise ValueError(
+                f"predictions: the task {self.config.task.kind} has scores only, no method evaluated; leave "
+                "--predictions out"
+            )
+        evaluation = self.run_task.evaluated(splits, progress, beside)
+        if self.graph.rank_edges is None:
+            return evaluation
+        return replace(evaluation, predictions=evaluation.predictions.here())
+
+
+def _schedule(training: Training) -> Schedule:
+    if training.schedule != "plateau":
+        return Schedule(training.schedule, training.warmup)
+    plateau = Plateau(training.plateau_factor, training.plateau_patience)
+    return Schedule("constant", training.warmup, plateau)
+
+
+def _optimizer(config: RunConfig) -> OptimizerSettings:
+    """Build the optimizer of a run. ValueError if options or weight decay do not fit it."""
+    made = built(config, "optimizer", None)
+    if not isinstance(made, OptimizerSettings):
+        raise ValueError(
+            f"optimizer.kind is {config.optimizer.kind!r}: its build returned {type(made).__name__}; it must "
+            "return a khop.OptimizerSettings"
+        )
+    return replace(made, clip_norm=config.optimizer.clip_norm or made.clip_norm)
+
+
+def prepare(
+    raw: RawRun, cache: Path, notice: ProgressCallback | None = None, checkpoint: Path | None = None
+) -> Run:
+    """Check a run and build it. Raises ValueError before any long work starts.
+
+    A built-in graph is unpacked into `cache` on first use; `notice` receives the progress. Equal runs start
+    from equal weights. A model with embeddings by node, to be restored from `checkpoint`, gets the snapshot
+    of the graph that the checkpoint was trained on; collective.
+    """
+    run = _built(raw, cache, notice)
+    if checkpoint is None or not has_node_tables(run.model, run.run_task.whole):
+        return run
+    snapshot = trained_snapshot(run.graph, checkpoint)
+    if snapshot is None:
+        return run
+    del run  # its graph and its model may fill the memory
+    return _built(with_options(raw, {"graph": str(snapshot)}), cache, notice)
+
+
+def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None) -> Run:
+    written = checked(raw)
+    folder = graph_folder(written, raw, cache, notice)
+    config = resolve(written, folder, raw)
+    if isinstance(folder, GraphOnServers):
+        return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
+    parts = config.parts
+    graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
+    if is_placed(config):
+        graph = placed_graph(config, graph, folder, raw)
+    return Run(config, graph, built(config, "task", TaskContext(config, graph)))

@@ -1,0 +1,377 @@
+"""The inputs of the components of a run, for `build(options, context)`.
+
+The protocol of a run's task: the part of a run that differs between tasks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
+from khop.api.split_links import AnyLinks
+from khop.distributed.processes.group import this_group
+from khop.draw import Negatives
+from khop.graph.rule import Rule
+from khop.inference.chunks import Progress
+from khop.inference.node_outputs import ExactDraws, all_neighbors, layerwise_inference, sampled_inference
+from khop.inference.predictions import Predictions
+from khop.loading.columns import ColumnChoice, NamesByType
+from khop.loading.source import seed_times
+from khop.models.encoder import ModelSizes
+from khop.models.stack import Layered
+from khop.run.memory import LaterPlacement
+from khop.run.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
+from khop.run.run_type import built
+from khop.run.tables import SAMPLERS, SamplerTable
+from khop.run.values import RunConfig
+from khop.sampling.given_seeds import NodeTuples
+from khop.sampling.links.exclusion import Exclude, SpotTarget
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.sampling.sampler import Expansion, Fanout, Sampler, followed_types
+from khop.schema import NodeType
+from khop.training.steps import seeded
+from khop.training.tasks import Task
+
+
+@dataclass(frozen=True, eq=False)
+class ModelContext:
+    """Inputs of a model's `build`, which returns a module over batches (`torch.nn.Module`).
+
+    `build` is called with torch's generator seeded by the run's seed.
+    """
+
+    graph: Graph
+    sizes: ModelSizes  # widths of inputs and outputs, target types, edge types that the sampler follows
+    hidden: int  # the setting model.hidden
+    layers: int  # number of blocks of a batch
+
+
+@dataclass(frozen=True, eq=False)
+class RuleContext:
+    """Inputs of a rule's `build`, which returns a `khop.Rule`."""
+
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """Settings of a sampler of links."""
+
+    negatives: Negatives | None  # None: the links have labels
+    exclude: Exclude | SpotTarget | None  # links that carry no message in the batch
+    relation: str | None = None  # the edge column with the links' relations
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerContext:
+    """Inputs of a sampler's `build`, which returns a `khop.Sampler` of training batches."""
+
+    graph: Graph
+    fanouts: Sequence[Fanout]  # of each hop, the hop at the seeds first
+    rule: Rule  # of the settings of neighbor sampling, or of the table sampler.rule
+    expansion: Expansion
+    links: LinkSettings | None  # None: seeds are nodes
+    layers: int = 0  # blocks of a batch: the setting model.layers
+    seed: int = 0  # of the run
+    edge_columns: tuple[str, ...] = ()  # that the model reads; the sampler then gives the ids of edges
+
+
+@dataclass(frozen=True, eq=False)
+class _WatchedContext(SamplerContext):
+    """The context of a sampler from outside, with the names of the inputs that its `build` has read."""
+
+    read: set[str] = field(default_factory=set)
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
+        object.__getattribute__(self, "read").add(name)
+        return object.__getattribute__(self, name)
+
+
+_OF_EDGES = ("relation", "edge_column")  # settings of models that name a column of edges
+# By input, the settings that it carries. Times of seeds reach a sampler with the seeds.
+_CARRIED = {
+    "fanouts": ("fanouts",),
+    "rule": ("replacement", "weight", "temporal_strategy", "window", "rule"),
+    "expansion": ("expansion",),
+}
+
+
+def _unread(table: SamplerTable, read: Collection[str]) -> list[str]:
+    """Return the settings with another value than their default that no input in `read` carries."""
+    names = [name for carrier, carried in _CARRIED.items() if carrier not in read for name in carried]
+    fields = type(table).model_fields
+    return [f"sampler.{name}" for name in names if getattr(table, name) != fields[name].default]
+
+
+@dataclass(frozen=True, eq=False)
+class TaskContext:
+    """Inputs of a task's `build`, which returns a `RunTask`. Its functions make the parts of the run.
+
+    `dataclasses.replace(context, graph=...)` is the context of a part of the graph, such as the edges of
+    training; the sampler of its batches is then placed as the run requests.
+    """
+
+    config: RunConfig  # resolved
+    graph: Graph
+    later: LaterPlacement | None = None  # of the edges of training; None: as `graph` requests
+
+    def __post_init__(self) -> None:
+        if self.later is None:
+            object.__setattr__(self, "later", LaterPlacement.of(self.graph))
+
+    def sizes(self, node_type: NodeType, outputs: int | None = None, label: str | None = None) -> ModelSizes:
+        """Return the sizes of a model with `outputs` values per node, or with the classes of a label."""
+        model = self.config.model
+        target = node_type if outputs is None else [node_type]
+        embeddings = (model.embedding, model.embedding_update, model.embedded_types, model.unknown)
+        sizes = ModelSizes.of(self.graph, target, model.column, label, outputs, *embeddings)
+        # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
+        followed = followed_types(self.graph.schema, self.config.sampler.fanouts)
+        return replace(sizes, targets=node_type, edge_types=followed)
+
+    def model(
+        self, sizes: ModelSizes, around: Callable[[nn.Module], nn.Module] = lambda model: model
+    ) -> nn.Module:
+        """Build the model of the run on its device; equal runs get equal weights.
+
+        `around` may put the model into another one, with further weights.
+        """
+        table = self.config.model
+        assert table.layers is not None
+        context = ModelContext(self.graph, sizes, table.hidden, table.layers)
+        made = seeded(self.config.training.seed, lambda: around(built(self.config, "model", context)))
+        return made.to(self.config.device, dtype_of(self.config))
+
+    def sampler(self, fanouts: Sequence[Fanout] | None = None, links: LinkSettings | None = None) -> Sampler:
+        """Build the sampler of training batches, by default with the run's fanouts.
+
+        Its graph is `placed`, so that kernels sample where a run requests it.
+        """
+        fanouts = self.config.sampler.fanouts if fanouts is None else fanouts
+        context = replace(self, graph=self.placed(self.graph))._sampling(fanouts, links)
+        if self.config.sampler.kind in (None, *SAMPLERS.builtin):
+            made: Sampler = built(self.config, "sampler", context)
+            return made
+        watched = _WatchedContext(**vars(context))
+        made = built(self.config, "sampler", watched)
+        unread = _unread(self.config.sampler, watched.read)
+        if unread and this_group().rank == 0:
+            warnings.warn(
+                f"{', '.join(unread)}: {self.config.sampler.kind} does not read this when it is built, so "
+                "training batches do not depend on it; leave it out (of fanouts, only their number counts)",
+                stacklevel=1,
+            )
+        return made
+
+    def placed(self, graph: Graph) -> Graph:
+        """Return a graph of training edges with its stores where the settings `gpu` of the run request them.
+
+        A placed graph is returned as it is, and any graph if the run requests nothing.
+        """
+        return graph if self.later is None else self.later.placed(graph)
+
+    def neighbor_sampler(self, fanouts: Sequence[Fanout], links: LinkSettings | None = None) -> Sampler:
+        """Make a sampler of neighborhoods by the run's rule, for evaluation."""
+        made: Sampler = SAMPLERS.load("neighbor").build(self.config.sampler, self._sampling(fanouts, links))
+        return made
+
+    def loader(
+        self, sampler: Sampler, nodes: SplitNodes | NodeTuples, model: nn.Module, seed_columns: NamesByType
+    ) -> Loader:
+        """Make the loader of training batches: shuffled nodes or tuples, with the columns of the model."""
+        columns = columns_of(self.config, self.graph, model)
+        return seeds_loader(self.config, sampler, nodes, columns, seed_columns, self.config.sampler.time)
+
+    def links_loader(self, sampler: Sampler, links: AnyLinks, model: nn.Module) -> Loader:
+        """Make the loader of training batches of links, which may have times of their own."""
+        return seeds_loader(self.config, sampler, links, columns_of(self.config, self.graph, model), {})
+
+    def columns(self, model: nn.Module) -> ColumnChoice:
+        """Return the columns of a batch for evaluation."""
+        return ColumnChoice.of(self.graph.schema, columns_of(self.config, self.graph, model), (), ())
+
+    def outputs(self, model: nn.Module, node_type: NodeType, nodes: Tensor, progress: Progress) -> Tensor:
+        """Compute the outputs of nodes as `evaluation` says: exact, or over drawn neighbors. Collective.
+
+        Each rank gets (nodes, outputs). If the model does not expose its layers, exact outputs are computed
+        from batches of all neighbors.
+        """
+        config, group, fanouts = self.config, this_group(), self.config.evaluation.fanouts
+        if not fanouts and isinstance(model, Layered):
+            draws = exact_draws_of(config, self.graph)
+            return layerwise_inference(
+                model,
+                self.graph,
+                self.graph.features,
+                node_type,
+                nodes=nodes,
+                rule=draws.rule,
+                fanouts=draws.fanouts,
+                chunk_size=config.evaluation.batch_size,
+                chunk_edges=config.evaluation.batch_edges,
+                progress=progress,
+                in_flight=in_flight_of(config),
+                group=group,
+                lanes=self.graph.lanes,
+            )
+        sampler = self.neighbor_sampler(fanouts or self.all_neighbors(model, config.sampler.fanouts))
+        schema, features, column = self.graph.schema, self.graph.features, config.sampler.time
+        times = None if column is None else seed_times(column, {node_type: nodes}, schema, features)
+        return sampled_inference(
+            model,
+            sampler,
+            self.graph.features,
+            node_type,
+            nodes=nodes,
+            times=None if times is None else times[node_type],
+            columns=self.columns(model),
+            seed=config.training.seed,
+            chunk_size=config.evaluation.batch_size,
+            progress=progress,
+            in_flight=in_flight_of(config),
+            group=group,
+            lanes=self.graph.lanes,
+        )
+
+    def all_neighbors(self, model: nn.Module, fanouts: Sequence[Fanout]) -> Sequence[Fanout]:
+        """Return fanouts of all neighbors along the edge types that `fanouts` follow; rank 0 warns.
+
+        They are for a model that does not expose its layers. `TopK` takes `fanouts` themselves.
+        """
+        like = self.neighbor_sampler(fanouts if self.config.sampler.layers_are_hops else _all(self.config))
+        return all_neighbors(model, like, warn=this_group().rank == 0)
+
+    def _sampling(self, fanouts: Sequence[Fanout], links: LinkSettings | None) -> SamplerContext:
+        expansion = Expansion(self.config.sampler.expansion)
+        layers = self.config.model.layers or len(fanouts)
+        rule, seed = rule_of(self.config, self.graph), self.config.training.seed
+        named = [getattr(self.config.model, name, None) for name in _OF_EDGES]
+        columns = tuple(name for name in named if name is not None)
+        return SamplerContext(self.graph, fanouts, rule, expansion, links, layers, seed, columns)
+
+
+def exact_draws_of(config: RunConfig, graph: Graph) -> ExactDraws:
+    """Return the rule and the fanouts by which exact inference of a run takes neighbors.
+
+    Groups of seeds have all edges among their nodes. With `sampler.time`, rows are those of the end of the
+    data, when no edge is later. ValueError for a run that then draws from a part of the edges.
+    """
+    sampler = config.sampler
+    if not draws_all_edges(config):
+        name = "temporal_strategy" if sampler.window is None else "window"
+        raise ValueError(
+            f"sampler.{name} is {getattr(sampler, name)!r}: inference over all neighbors would use "
+            "edges that training leaves out; khop evaluate RUN_FOLDER --predictions FILE draws as training "
+            "does"
+        )
+    return ExactDraws(
+        untimed_rule_of(config, graph), sampler.fanouts if sampler.layers_are_hops else _all(config)
+    )
+
+
+def _all(config: RunConfig) -> list[int]:
+    assert config.model.layers is not None
+    return [-1] * config.model.layers
+
+
+def draws_all_edges(config: RunConfig) -> bool:
+    """Return True if a seed at the end of the data may draw any edge: there is no window of time."""
+    return config.sampler.window is None and config.sampler.temporal_strategy == "sample"
+
+
+def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
+    """Return the rule by which a run draws among the neighbors that its time limit allows."""
+    table = config.sampler
+    if table.rule is not None:
+        made: Rule = built(config, "sampler.rule", RuleContext(graph))
+        return made
+    return Uniform(table.replacement) if table.weight is None else Weighted(table.weight, table.replacement)
+
+
+def rule_of(config: RunConfig, graph: Graph) -> Rule:
+    """Return the rule by which a run draws neighbors."""
+    table, inner = config.sampler, untimed_rule_of(config, graph)
+    if table.time is None:
+        return inner
+    window = None if table.window is None else (table.window[0], table.window[1])
+    return Temporal(table.time, TemporalStrategy(table.temporal_strategy), window, inner)
+
+
+class RunTask(Protocol):
+    """Model, batches and scores of a run, such as those of node classification or of a task from outside."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model of the run."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """The training task."""
+        ...
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits to evaluate, by their names in results. "val" selects the best checkpoint."""
+        ...
+
+    @property
+    def whole(self) -> Graph:
+        """The graph for inference, with every edge that the model follows."""
+        ...
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The node types with output rows of the model."""
+        ...
+
+    def loader(self) -> Loader:
+        """Make the loader of training batches."""
+        ...
+
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute the task's metric on each split. Other metrics have keys like "val/roc-auc".
+
+        Collective: the ranks share the work, and each rank gets all scores. The scores do not depend on the
+        number of ranks.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Scores of some splits, and their inputs."""
+
+    scores: dict[str, float]  # as RunTask.scores returns them
+    predictions: Predictions
+    baselines: Mapping[str, float] = field(default_factory=dict)  # such as "val/majority/accuracy"
+
+
+@runtime_checkable
+class PreparingTask(RunTask, Protocol):
+    """A task with work before an epoch of training, such as a table of hard negatives."""
+
+    def before_epoch(self, epoch: int) -> None:
+        """Prepare an epoch, before its first batch is made. Collective."""
+        ...
+
+
+@runtime_checkable
+class PredictingTask(RunTask, Protocol):
+    """A task whose predictions can be written: those of khop, and `khop.run.tasks.node_task.NodeTask.of`."""
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute scores as `scores` does, and keep the outputs. Collective."""
+        ...

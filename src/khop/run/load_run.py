@@ -1,0 +1,330 @@
+"""`khop.load_run`: a trained run, rebuilt from its folder, for predictions in Python.
+
+Scores of a link-prediction run for pairs of ids, also of new nodes.
+
+Pairs of ids to score: a table with the columns of ids that the table of an edge type had.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from khop.api.open_graph import Graph
+from khop.arguments import path_of
+from khop.data.tables.import_state import table_rows
+from khop.data.tables.labels import id_kind, keys_of
+from khop.data.tables.packages import pa
+from khop.data.tables.pipeline import import_tables
+from khop.data.tables.rows import Rows, no_rows
+from khop.data.tables.source import OpenSource, SourceFolder
+from khop.data.tables.spec import Source
+from khop.graph.folder import import_record
+from khop.graph.node_ids import OwnIds, ids_in
+from khop.inference.chunks import InferenceWork, Progress, unwatched
+from khop.inference.later_graph import Neighborhood
+from khop.inference.link_evaluation import pair_scores
+from khop.inference.predictions import Columns, parquet
+from khop.kernels.id_table import Keys, StringKeys
+from khop.run.build import Run, prepare
+from khop.run.contexts import exact_draws_of
+from khop.run.parts import in_flight_of, words_of
+from khop.run.predict import JoinedRun, predict_later
+from khop.run.read import CHECKPOINTS, saved_run, with_options
+from khop.run.tasks.link_run_task import LinkTask
+from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
+from khop.user_cache import cache_folder
+
+_KEY = "pairs"  # in errors
+
+
+@dataclass(frozen=True, eq=False)
+class PairRows:
+    """Consecutive pairs of a table."""
+
+    ids: tuple[Any, Any]  # pyarrow arrays (n): the ids of sources and destinations
+    nodes: tuple[Tensor, Tensor]  # int64 (n): nodes of the joined graph, -1 where no node has the id
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """A table of pairs, opened and checked."""
+
+    source: OpenSource
+    columns: tuple[str, str]
+    ids: tuple[_Ids, _Ids]
+
+    @classmethod
+    def open(cls, table: Any, edge_type: EdgeType, joined: JoinedRun) -> Pairs:  # noqa: ANN401
+        """Open a file, or a table of pandas, polars or Arrow. ValueError if it lacks a column of ids."""
+        columns = _columns(edge_type, joined)
+        is_file = isinstance(table, str | os.PathLike)
+        spec = Source(files=(os.fspath(table),)) if is_file else Source(rows=table)
+        source = OpenSource.open(spec, _KEY, SourceFolder(Path(), {}))
+        source.check(dict.fromkeys(columns, _KEY))
+        for column in columns:
+            dtype = source.table.schema.field(column).type
+            if str(dtype) != "null":  # of an empty table of pandas
+                id_kind([(f"{_KEY}: {column}", dtype, source.is_untyped)], None, edge_type[0])
+        return cls(source, columns, (_Ids.of(edge_type[0], joined), _Ids.of(edge_type[2], joined)))
+
+    def __iter__(self) -> Iterator[PairRows]:
+        for rows in self._rows():
+            arrays = rows.column(self.columns[0]), rows.column(self.columns[1])
+            nodes = [
+                ids.nodes(keys_of(array, ids.kind, f"{_KEY}: {column}", rows.row))
+                for ids, array, column in zip(self.ids, arrays, self.columns, strict=True)
+            ]
+            yield PairRows(arrays, (nodes[0], nodes[1]))
+
+    def _rows(self) -> Iterator[Rows]:
+        """Yield the rows of the table, at least one piece: it has the types of the columns."""
+        is_empty = True
+        for piece in self.source.pieces(self.columns):
+            is_empty = False
+            yield piece()
+        if is_empty:
+            yield no_rows(self.source.table, self.columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ids:
+    """Ids of the nodes of a type in the joined graph."""
+
+    base: OwnIds
+    later: OwnIds | None
+    places: Tensor | None  # int64 (later nodes): the node of the joined graph
+
+    @classmethod
+    def of(cls, node_type: NodeType, joined: JoinedRun) -> _Ids:
+        base, later = joined.base, joined.later
+        own = ids_in(base.path, base.arrays, node_type, base.num_nodes(node_type))
+        if later is None or node_type not in later.schema.node_types:
+            return cls(own, None, None)
+        of_later = ids_in(later.path, later.arrays, node_type, later.num_nodes(node_type))
+        return cls(own, of_later, joined.joined.places[node_type])
+
+    @property
+    def kind(self) -> Any:  # noqa: ANN401
+        return "string" if isinstance(self.base.stored, StringKeys) else "int64"
+
+    def nodes(self, keys: Keys) -> Tensor:
+        """Return the node of each id; -1 where there is none."""
+        found = torch.from_numpy(self.base.index.find(self.base.stored, keys))
+        if self.later is None or self.places is None:
+            return found
+        at = torch.from_numpy(self.later.index.find(self.later.stored, keys))
+        is_later = (found < 0) & (at >= 0)
+        found[is_later] = self.places[at[is_later]]
+        return found
+
+
+def _columns(edge_type: EdgeType, joined: JoinedRun) -> tuple[str, str]:
+    """Return the recorded columns of ids of an edge type, or of its reverse, turned around."""
+    record = import_record(joined.base).get("edges", {})
+    reverse = joined.run.graph.schema.reverse(edge_type)
+    if words_of(edge_type) in record:
+        own = record[words_of(edge_type)]
+        return own["source"], own["destination"]
+    if reverse is not None and words_of(reverse) in record:
+        turned = record[words_of(reverse)]
+        return turned["destination"], turned["source"]
+    raise ValueError(
+        f"{joined.base.path}: has no recorded table of {words_of(edge_type)!r}, whose columns of ids "
+        "pairs have; import the graph from tables"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PairPredictions:
+    """Scores of pairs, computed when they are asked for, in the order of their table."""
+
+    task: LinkTask
+    joined: JoinedRun
+    pairs: Pairs
+    progress: Progress
+
+    def pieces(self) -> Iterator[Columns]:
+        """Yield `source_id`, `destination_id` and `score` of consecutive pairs.
+
+        A score is null where no node has one of the ids. The neighborhoods of `evaluation.batch_size` pairs
+        are in memory at a time.
+        """
+        done, total = 0, table_rows(self.pairs.source)
+        for rows in self.pairs:
+            yield self._scored(rows)
+            done += rows.nodes[0].numel()
+            self.progress(done, max(done, total))
+
+    def _scored(self, rows: PairRows) -> Columns:
+        pyarrow, (sources, destinations) = parquet(), rows.nodes
+        known = ((sources >= 0) & (destinations >= 0)).nonzero().squeeze(1)
+        scores = torch.full((sources.numel(),), torch.nan)
+        for at in known.split(self.joined.run.config.evaluation.batch_size):
+            scores[at] = self._scores(sources[at], destinations[at]).to(scores.dtype)
+        is_unknown = torch.ones_like(sources, dtype=torch.bool)
+        is_unknown[known] = False
+        return {
+            "source_id": rows.ids[0],
+            "destination_id": rows.ids[1],
+            "score": pyarrow.array(scores.numpy(), mask=is_unknown.numpy()),
+        }
+
+    def _scores(self, sources: Tensor, destinations: Tensor) -> Tensor:
+        source, _, destination = self.task.edge_type
+        config = self.joined.run.config
+
+        def computed(near: Neighborhood, graph: Graph) -> Tensor:
+            pairs = near.local(source, sources), near.local(destination, destinations)
+            evaluation = config.evaluation
+            work = InferenceWork(
+                evaluation.batch_size, unwatched, in_flight_of(config), chunk_edges=evaluation.batch_edges
+            )
+            draws, edge_type = exact_draws_of(config, graph), self.task.edge_type
+            return pair_scores(self.task.model, graph, graph.features, edge_type, pairs, work, draws)
+
+        seeds = {source: sources}
+        seeds[destination] = torch.cat([seeds.get(destination, sources[:0]), destinations])
+        return self.joined.near(seeds, computed)
+
+
+def predict_pairs(
+    run: Run,
+    pairs: Any,  # noqa: ANN401
+    later: Path | None = None,
+    progress: Progress = unwatched,
+) -> PairPredictions:
+    """Open pairs of ids to score by the model of a link-prediction run, over all neighbors.
+
+    `pairs` is a file, or a table of pandas, polars or Arrow, with the columns of ids that the table of the
+    run's edge type had. Ids may be those of new nodes of `later`, a folder of later data. Messages pass over
+    all edges of the graph and of the later data. ValueError for runs of other tasks, and for windows of
+    time.
+    """
+    task = run.run_task
+    if not isinstance(task, LinkTask):
+        raise ValueError(
+            f"--pairs: the task of the run is {run.config.task.kind}; only runs with the task "
+            "link-prediction score pairs"
+        )
+    exact_draws_of(run.config, task.whole)  # an error comes before any work
+    joined = JoinedRun.of(run, later)
+    return PairPredictions(task, joined, Pairs.open(pairs, task.edge_type, joined), progress)
+
+
+CHECKPOINT_NAMES = ("best", "last")
+Later = str | os.PathLike[str] | Mapping[EdgeTypeName, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions for the new nodes of later data."""
+
+    table: Any  # pyarrow.Table: the users' ids, predictions, scores of classes or pairs, units
+    notes: tuple[str, ...]  # rows left out, unknown categories
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedRun:
+    """A trained run: its graph, task and model with the weights of a checkpoint."""
+
+    folder: Path
+    run: Run
+
+    def predict(self, later: Later | None = None, *, pairs: Any = None) -> Predicted:  # noqa: ANN401
+        """Predict new nodes: of a folder that `khop import --encoders` has written, or of tables.
+
+        Tables are a mapping from node types and edge types, such as "user buys item", to tables of pandas,
+        polars or Arrow, or to paths of files, with the columns that the tables of the graph had, and
+        are encoded alike. Tables of nodes hold new nodes; edges may name nodes of the graph. Edges with
+        an id that nothing has are left out and counted in `notes`.
+
+        A run of links scores `pairs`: a table, or the path of a file, with the columns of ids that the table
+        of its edge type had. `later` has their new nodes, if there are some. The score of a pair with an id
+        that nothing has is null.
+        """
+        if later is None or not isinstance(later, Mapping):
+            return self._predicted(None if later is None else path_of("later", later), pairs, ())
+        graph = self.run.graph.folder
+        if graph is None or not import_record(graph):
+            raise ValueError(
+                f"{self.run.config.graph}: the graph has no encoders for tables; import it from tables"
+            )
+        with tempfile.TemporaryDirectory(prefix="khop-later-") as folder:
+            out = Path(folder, "later")
+            spec = _spec(later, import_record(graph), str(graph.path))
+            done = import_tables(spec, out, encoders=graph.path, threads=self.run.config.threads)
+            return self._predicted(out, pairs, done.notes)
+
+    def _predicted(self, later: Path | None, pairs: Any, notes: tuple[str, ...]) -> Predicted:  # noqa: ANN401
+        if pairs is not None:
+            pieces = predict_pairs(self.run, pairs, later).pieces()
+        elif later is None:
+            raise ValueError("later is missing: give new nodes and edges, or pairs= for a run of links")
+        else:
+            pieces = predict_later(self.run, later).pieces()
+        return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), notes)
+
+
+def load_run(
+    run: str | os.PathLike[str],
+    allow_code: Sequence[str] = (),
+    *,
+    checkpoint: str = "best",
+    device: str | None = None,
+) -> LoadedRun:
+    """Load a run folder that `khop train` has made: graph, task, and model with trained weights.
+
+    Classes of your own that the run names are imported only from the packages in `allow_code`. `checkpoint`
+    is "best" or "last"; `device` replaces that of the run.
+    """
+    folder = path_of("run", run)
+    if isinstance(allow_code, str):
+        raise ValueError(f"allow_code {allow_code!r}: must be a list, as [{allow_code!r}]")
+    if checkpoint not in CHECKPOINT_NAMES:
+        raise ValueError(f"checkpoint {checkpoint!r}: must be one of {', '.join(CHECKPOINT_NAMES)}")
+    raw = saved_run(folder, allow_code, _warn)
+    if device is not None:
+        raw = with_options(raw, {"device": device})
+    weights = folder / CHECKPOINTS / checkpoint
+    made = prepare(raw, cache_folder(), checkpoint=weights)
+    made.restore(weights, _warn, () if device is None else ("device",))
+    return LoadedRun(folder, made)
+
+
+def _spec(later: Mapping[EdgeTypeName, Any], record: Mapping[str, Any], home: str) -> dict[str, Any]:
+    """Return the spec of an import of tables by type, with the recorded columns of ids."""
+    nodes: dict[str, Any] = {}
+    edges: dict[str, Any] = {}
+    for type_, table in later.items():
+        rows = {"files": [os.fspath(table)]} if isinstance(table, str | os.PathLike) else {"rows": table}
+        if isinstance(type_, str) and type_ in record["nodes"]:
+            column = record["nodes"][type_]["id"].get("column")
+            if column is None:
+                raise ValueError(f"{type_}: its nodes are the ids of edges in {home}; give edges alone")
+            nodes[type_] = {**rows, "id": column}
+            continue
+        name = " ".join(edge_type_of(type_)) if not isinstance(type_, str) or " " in type_ else type_
+        if name not in record["edges"]:
+            there = ", ".join([*record["nodes"], *record["edges"]])
+            raise ValueError(f"{name!r}: {home} has no table of this type; there are {there}")
+        ends = {end: record["edges"][name][end] for end in ("source", "destination")}
+        edges[name] = {**rows, **ends, "orphans": "drop"}
+    for name in edges:
+        source, _, destination = edge_type_of(name)
+        nodes = {source: {}, destination: {}} | nodes
+    if not nodes:
+        raise ValueError("later is empty: give tables of new nodes, by type")
+    return {"nodes": nodes, "edges": edges}
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=3)

@@ -1,0 +1,258 @@
+"""A check of the minimum memory of a run against this machine, before anything is allocated.
+
+Placement of a run's graph on a GPU: the request, and the memory that the run takes beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph, placed_on
+from khop.api.split_links import time_cut_offs
+from khop.distributed.processes.group import this_group
+from khop.graph.atomic import in_bytes
+from khop.graph.folder import Folder
+from khop.kernels.memory import memory_limit_bytes
+from khop.loading.device.device_placement import AUTO, DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import WorkSizes
+from khop.loading.device.placed_stores import PlacedStores
+from khop.run.read import RawRun
+from khop.run.run_type import value_at
+from khop.run.tables import LINK_PREDICTION
+from khop.run.tasks.resolve_task import targets_of
+from khop.run.values import RunConfig
+from khop.sampling.sampler import fanouts_by_type
+from khop.schema import NodeType
+
+_FLOAT = 4
+_TRAINED = 4  # values per parameter: the parameter, its gradient and Adam's two moments
+_ROW_TRAINED = {"dense": 4, "sparse": 3, "sharded": 3}  # of embeddings: only dense ones have whole gradients
+_PAIR_BYTES = 16  # two int64 ids
+_OF_BATCH = "the pairs of a batch take"
+
+
+def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | None = None) -> None:
+    """Raise ValueError if a single setting of the run needs more memory than this machine has.
+
+    The count is a lower bound, so a run that passes may still be too large.
+    """
+    limit = memory_limit_bytes() if limit is None else limit
+    needed = {
+        "model.hidden": (weight_bytes(config, graph), "the weights and their updates take"),
+        "model.embedding": (_replicated_embedding_numbers(config, graph) * _FLOAT, "the embeddings take"),
+    }
+    if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
+        links = config.links
+        targets = targets_of(config.task.target, graph.schema)
+        count = sum(map(graph.num_edges, targets))
+        pair_bytes = _PAIR_BYTES * float(min(config.training.batch_size, count))  # one pair for each link
+        negatives = count * (links.val + links.test) * links.eval_negatives
+        table = _PAIR_BYTES / 2 * sum(graph.num_nodes(t[0]) for t in targets) * links.hard_negatives
+        needed["links.negatives_per_positive"] = pair_bytes * links.negatives_per_positive, _OF_BATCH
+        needed["links.shared_negatives"] = pair_bytes * links.shared_negatives, _OF_BATCH
+        needed["links.hard_negatives"] = table, "the tables of hard negatives take"
+        needed["links.eval_negatives"] = (_PAIR_BYTES / 2 * negatives, "the pairs of the held-out links take")
+    for path, (size, what) in needed.items():
+        value = value_at(config, path)
+        if size > limit:
+            raise ValueError(
+                f"{path} is {value}: {what} {in_bytes(size)} at least, and this machine has "
+                f"{in_bytes(limit)}; lower it ({raw.where(path)})"
+            )
+
+
+def weight_bytes(config: RunConfig, graph: Folder) -> float:
+    """Return the least bytes of the weights, their gradients and Adam's moments."""
+    outputs = config.model.hidden if config.task.kind == LINK_PREDICTION else 1
+    inner = [config.model.hidden] * (len(config.sampler.fanouts) - 1)
+    widths = [_input_width(config, graph), *inner, outputs]
+    return _FLOAT * _TRAINED * float(sum(into * out for into, out in pairwise(widths)))
+
+
+def embedding_bytes(config: RunConfig, graph: Folder, ranks: int) -> float:
+    """Return the least bytes of embeddings on one of `ranks` ranks, with gradients and Adam's moments."""
+    is_sharded = config.model.embedding_update == "sharded"
+    numbers = _embedding_numbers(config, graph) / (ranks if is_sharded else 1)
+    return _FLOAT * _ROW_TRAINED[config.model.embedding_update] * numbers
+
+
+def _replicated_embedding_numbers(config: RunConfig, graph: Folder) -> float:
+    """Return the numbers in embeddings that each rank holds for certain."""
+    is_sharded = config.model.embedding_update == "sharded"
+    return 0.0 if is_sharded else _embedding_numbers(config, graph)
+
+
+def _embedding_numbers(config: RunConfig, graph: Folder) -> float:
+    is_all = config.model.embedded_types == "all"
+    types = (t for t in graph.schema.node_types if is_all or not _has_column(config, graph, t))
+    return float(sum(map(graph.num_nodes, types))) * (config.model.embedding or 0)
+
+
+def _input_width(config: RunConfig, graph: Folder) -> int:
+    columns = graph.schema.columns
+    having = [t for t in graph.schema.node_types if _has_column(config, graph, t)]
+    return min((columns[t][config.model.column].width for t in having), default=1)
+
+
+def _has_column(config: RunConfig, graph: Folder, node_type: NodeType) -> bool:
+    return config.model.column in graph.schema.columns.get(node_type, {})
+
+
+_INDEX_BYTES = 8  # of a node of a batch, and of a row of a block
+_EDGE_BYTES = 4  # of a drawn edge
+_ACTIVATIONS = 4  # per layer: outputs of sum and product, kept for the gradients, and their gradients
+
+
+def is_placed(config: RunConfig) -> bool:
+    """Return True if a run places the stores of its graph: on a GPU, or columns for the CPU."""
+    return config.device != "cpu" or config.gpu.features in ("host", "mapped", "disk")
+
+
+def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -> Graph:
+    """Place the stores of a run's graph as its table `gpu` says. Raises ValueError if that cannot be."""
+    gpu = config.gpu
+    labels = () if gpu.features == "disk" else (config.task.label,)  # small, and read one by one
+    names = [name for name in (config.model.column, *labels) if name is not None]
+    known = graph.schema.node_columns
+    places = {name: gpu.features for name in names if name in known and gpu.features != AUTO}
+    is_gpu = config.device != "cpu"
+    is_cached_here = is_gpu and graph.lanes is None  # else the loader caches rows of other ranks
+    cache = {config.model.column: gpu.cache} if is_cached_here and config.model.column in known else {}
+    request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache)
+    where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
+    has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
+    try:
+        if request.is_explicit and has_parts and graph.partition_options is None:
+            return _placed_later(graph, request, work_sizes(config, folder))
+        return placed_on(graph, request, work_sizes(config, folder))
+    except ValueError as error:
+        raise ValueError(f"{error} ({where})") from error
+
+
+def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
+    """Return the graph of a run that splits its edges with the request: the edges of training are placed."""
+    stores = PlacedStores.none(request, work, torch.device(request.device))
+    return replace(graph, stores=replace(stores, line=f"{request.device}: edges of training, as requested"))
+
+
+class LaterPlacement:
+    """The placement of training edges, which a task knows after it has split them."""
+
+    def __init__(self, whole: Graph) -> None:
+        self._whole = whole
+        self._last: tuple[Graph, Graph] | None = None  # a graph, and the same one placed
+
+    @classmethod
+    def of(cls, whole: Graph) -> LaterPlacement | None:
+        """Return the placement that a run's graph requests; None for one that requests none on a GPU."""
+        return cls(whole) if _is_requested(whole) else None
+
+    def placed(self, graph: Graph) -> Graph:
+        """Return a graph with its stores placed as requested; a placed one is returned as it is.
+
+        The last result is kept, so that samplers of the same graph share it.
+        """
+        stores = self._whole.stores
+        assert stores is not None
+        if _is_placed(graph):
+            return graph
+        if self._whole.rank_rows is not None:  # by node: the same for any edges
+            return replace(graph, stores=stores, rank_rows=self._whole.rank_rows)
+        if self._last is None or self._last[0] is not graph:
+            self._last = None  # its memory is free before the other graph is placed
+            # The edges of a part are not those of its folder.
+            given = replace(graph, stores=None, folder=graph.folder if graph is self._whole else None)
+            placed = placed_on(given, stores.plan.request, stores.plan.work)
+            self._last = graph, replace(placed, folder=graph.folder)
+        return self._last[1]
+
+
+def without_later_placement(graph: Graph) -> Graph:
+    """Return a run's graph without a placement that its task carries out later; a placed one as it is."""
+    return replace(graph, stores=None) if _is_requested(graph) and not _is_placed(graph) else graph
+
+
+def check_is_placed(config: RunConfig, graph: Graph, loader: Loader) -> None:
+    """Raise ValueError if a run requests a placement on a GPU, and its batches are of a graph without one."""
+    if _is_requested(graph) and not _is_placed(Graph.of(loader.graph_sampler.graph)):
+        raise ValueError(
+            f"gpu.topology is {config.gpu.topology!r}, gpu.features is {config.gpu.features!r}: the sampler "
+            f"of the task {config.task.kind} draws from a graph that is not placed; make it by "
+            "context.sampler(), or leave both settings out"
+        )
+
+
+def _is_requested(graph: Graph) -> bool:
+    return graph.stores is not None and graph.stores.plan.request.is_explicit
+
+
+def _is_placed(graph: Graph) -> bool:
+    if graph.rank_rows is not None:
+        return True
+    return graph.stores is not None and (graph.stores.edges is not None or bool(graph.stores.columns))
+
+
+def check_gpu_is_there(config: RunConfig) -> None:
+    """Raise ValueError for a placement on a GPU if the device is the CPU.
+
+    Evaluation and inference of a run on another machine ignore its placement instead.
+    """
+    for name, place in (("topology", config.gpu.topology), ("features", config.gpu.features)):
+        if config.device == "cpu" and place in (StorePlace.DEVICE, StorePlace.PINNED):
+            raise ValueError(
+                f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
+                f"cuda, or --{name} auto"
+            )
+    if config.device == "cpu" and config.precision == "tf32":
+        raise ValueError(
+            "precision is 'tf32', device is 'cpu': only GPUs compute products in TF32; give --device cuda, "
+            "or --precision float32"
+        )
+    if config.device == "cpu" and config.gpu.launches == "recorded":
+        raise ValueError(
+            "gpu.launches is 'recorded', device is 'cpu': only launches on a GPU are recorded; give --device "
+            "cuda, or leave --launches out"
+        )
+
+
+def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:
+    """Estimate the memory of batches, model and optimizer on a rank, from above for batches.
+
+    The model's bytes are weights and embeddings, with their gradients and Adam's moments.
+    """
+    schema, training = folder.schema, config.training
+    counts = {t: folder.num_nodes(t) for t in schema.node_types}
+    nodes: dict[NodeType, float] = dict.fromkeys(counts, 0.0)
+    if config.task.target in nodes:
+        nodes[config.task.target] = min(training.batch_size, counts[config.task.target])
+    else:
+        nodes = {t: float(min(2 * training.batch_size, count)) for t, count in counts.items()}
+    edges, rows = 0.0, sum(nodes.values())
+    for fanouts in fanouts_by_type(schema, config.sampler.fanouts):
+        drawn = {t: nodes[t[2]] * _degree(folder, t, fanout) for t, fanout in fanouts.items()}
+        edges += sum(drawn.values())
+        added = {t: sum(count for edge, count in drawn.items() if edge[0] == t) for t in counts}
+        nodes = {t: min(float(counts[t]), nodes[t] + added[t]) for t in counts}
+        rows += sum(nodes.values())
+    features = sum(nodes[t] * _row_bytes(config, folder, t) for t in counts)
+    batch_bytes = features + _EDGE_BYTES * edges + _INDEX_BYTES * rows
+    activations = _ACTIVATIONS * rows * config.model.hidden * torch.float32.itemsize
+    trained = weight_bytes(config, folder) + embedding_bytes(config, folder, this_group().world_size)
+    wide = 2 if config.precision == "float64" else 1
+    return WorkSizes(int(batch_bytes), config.prefetch, int(wide * activations), int(wide * trained))
+
+
+def _degree(folder: Folder, edge_type: tuple[str, str, str], fanout: int) -> float:
+    """Return the edges drawn per row: the fanout, or about the mean degree if that is less."""
+    mean = folder.num_edges(edge_type) / max(1, folder.num_nodes(edge_type[2]))
+    return mean if fanout < 0 else float(fanout)
+
+
+def _row_bytes(config: RunConfig, folder: Folder, node_type: NodeType) -> int:
+    spec = folder.schema.columns.get(node_type, {}).get(config.model.column)
+    return 0 if spec is None else math.prod(spec.shape) * torch.float32.itemsize

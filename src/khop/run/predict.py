@@ -1,0 +1,240 @@
+"""Predictions of a run for later data: new nodes, joined to its graph with their edges.
+
+A run's graph with later data joined to it: the neighborhoods that predictions are computed from.
+
+Recommendations of a run: its model, its edges before a cut-off, and its rule.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from khop.api.inference import Candidates, Recommender
+from khop.api.open_graph import Graph
+from khop.graph.features.table import FeatureTable
+from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.node_ids import LABEL, IdsHere, Names, joined_nodes, later_ids
+from khop.graph.partitions.parts_folder import PartsFolder
+from khop.graph.rule_arrays import INPUT
+from khop.graph.snapshots import owner_of
+from khop.graph.store import csc_graph_from_edges, open_csc_graph
+from khop.inference.chunks import Progress, unwatched
+from khop.inference.evaluation import SplitOutputs
+from khop.inference.later_graph import JoinedGraph, Neighborhood
+from khop.inference.node_outputs import ExactDraws
+from khop.inference.predictions import Columns, id_columns, labels_of, predicted
+from khop.kernels.id_table import Keys
+from khop.models.encoder import renumbered
+from khop.models.link_predictor import EdgePredictor, LinkPredictor
+from khop.run.build import Run
+from khop.run.contexts import TaskContext, exact_draws_of, rule_of
+from khop.run.tasks.link_run_task import LinkTask
+from khop.run.values import RunConfig
+from khop.sampling.sampler import followed_types
+from khop.schema import EdgeType, NodeType
+from khop.training.tasks import NodeObjective
+
+Computed = TypeVar("Computed")
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedRun:
+    """A run, and later data joined to its graph."""
+
+    run: Run
+    base: Folder  # of the run's graph
+    later: Folder | None
+    joined: JoinedGraph
+
+    @classmethod
+    def of(cls, run: Run, later: Path | None) -> JoinedRun:
+        """Join the folder of later data, if there is one, to the graph of a run.
+
+        ValueError for later data with other encoders, and if the graph's edges are not in this process.
+        """
+        graph = run.run_task.whole
+        if run.graph.folder is None or graph.rank_edges is not None:
+            raise ValueError(
+                "the edges of the run's graph are on servers or other ranks: predict with its folder, in one "
+                "process"
+            )
+        base, folder = run.graph.folder, None if later is None else open_folder(later)
+        nothing = csc_graph_from_edges(dict.fromkeys(graph.schema.node_types, 0), {})
+        joined = JoinedGraph(
+            graph.in_one_piece("predict"),
+            graph.features,
+            nothing if folder is None else open_csc_graph(folder),
+            {} if folder is None else joined_nodes(base, folder),
+            graph.schema.columns,
+            _sort_by(base),
+        )
+        return cls(run, base, folder, joined)
+
+    def near(
+        self, seeds: Mapping[NodeType, Tensor], compute: Callable[[Neighborhood, Graph], Computed]
+    ) -> Computed:
+        """Compute a value from all that reaches some nodes, in as many hops as the model has layers.
+
+        `compute` gets the neighborhood, and its graph with columns. Inside, the model reads embeddings by the
+        numbers of the neighborhood.
+        """
+        run, graph = self.run, self.run.run_task.whole
+        hops, followed = _reach(run, graph)
+        near = self.joined.neighborhood(seeds, hops, followed, run.config.compute_threads)
+        features = FeatureTable.of(near.graph.schema, near.columns, run.config.threads)
+        counts = {t: graph.num_nodes(t) for t in graph.schema.node_types}
+        with renumbered(run.model, near.nodes, counts):
+            return compute(near, Graph(near.graph, features))
+
+
+def _reach(run: Run, graph: Graph) -> tuple[int, tuple[EdgeType, ...]]:
+    """Return the hops that outputs of the run depend on, and the edge types that they follow.
+
+    A rule that normalizes by degrees counts all edges of the outermost nodes, too.
+    """
+    config: RunConfig = run.config
+    hops, schema = [config.sampler.fanouts, config.evaluation.fanouts], graph.schema
+    model = run.model.encoder if isinstance(run.model, LinkPredictor | EdgePredictor) else run.model
+    layers = getattr(model, "num_layers", 0)
+    followed = {t for fanouts in hops if fanouts for t in followed_types(run.graph.schema, fanouts)}
+    depth = max([*map(len, hops), layers if isinstance(layers, int) else 0])
+    if rule_of(config, graph).degrees is not None:
+        return depth + 1, schema.edge_types
+    return depth, tuple(t for t in schema.edge_types if t in followed)
+
+
+def _sort_by(folder: Folder) -> str | None:
+    """Return the column that the rows of a graph are sorted by; None: they keep the order of the input."""
+    match folder:
+        case GraphFolder(manifest=manifest):
+            edges = manifest.edges
+        case PartsFolder(parts=parts):
+            edges = parts[0].manifest.edges
+        case _:
+            edges = ()
+    return next(iter(sorted({edge.row_order for edge in edges} - {INPUT})), None)
+
+
+_ROWS = 1 << 16  # of a row group
+
+
+@dataclass(frozen=True, eq=False)
+class LaterPredictions:
+    """Predictions for the new nodes of one type, in the order of the later data."""
+
+    node_type: NodeType
+    ids: Keys  # by later node
+    outputs: SplitOutputs  # of the new nodes; labels are unknown unless the later tables have them
+    record: Mapping[str, Any]  # of the label, as import.json has it
+    labels: str  # "given" by the later tables, or "unknown"
+
+    def __len__(self) -> int:
+        return self.outputs.nodes.numel()
+
+    def pieces(self) -> Iterator[Columns]:
+        """Yield the columns of consecutive rows: `id`, `label` if it is given, and predictions.
+
+        Predictions have the columns of `khop evaluate --predictions`.
+        """
+        for at in torch.arange(len(self)).split(_ROWS):
+            columns = {"id": id_columns(IdsHere(self.ids), self.outputs.nodes[at], "id", "node")["id"]}
+            if self.labels == "given":
+                columns |= labels_of(self.outputs.labels[at], self.record)
+            yield columns | predicted(self.outputs, at, self.record)
+
+
+def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> LaterPredictions:
+    """Predict the new nodes of a folder of later data, as `evaluation` of the run says: exact, or sampled.
+
+    A new node gets the prediction that it would get in a graph which had it and its edges from the beginning,
+    with the same encoders. Messages pass over all edges, also after the cut-offs of a split by time. Only the
+    neighborhoods of the new nodes are computed, in memory, those of `evaluation.batch_size` nodes at a time.
+    ValueError for a run without outputs per node, for later data with other encoders, and if there are no new
+    nodes.
+    """
+    task = run.task
+    if not isinstance(task, NodeObjective):
+        path = Path(run.config.graph)
+        graph = shlex.quote(str(owner_of(path) or path))
+        raise ValueError(
+            f"the run's task is {run.config.task.kind}: it has no outputs of nodes; for new users and items "
+            f"of links, khop append {graph} SPEC.toml and khop recommend, or score pairs by --pairs FILE, in "
+            "Python pairs="
+        )
+    joined, node_type = JoinedRun.of(run, later), task.node_type
+    assert joined.later is not None
+    new, count = joined.joined.new(node_type), run.graph.num_nodes(node_type)
+    if not new.numel():
+        raise ValueError(f"{later}: has no new nodes of {node_type!r}, which the run predicts")
+    labels, outputs, done = [], [], 0
+    for seeds in torch.arange(count, count + new.numel()).split(run.config.evaluation.batch_size):
+        some = _Chunk(run, task, seeds, _part_of(progress, done, seeds.numel(), new.numel()))
+        of_labels, of_outputs = joined.near({node_type: seeds}, some.computed)
+        labels.append(of_labels)
+        outputs.append(of_outputs)
+        done += seeds.numel()
+    record = Names.of(joined.base).labels.get(node_type, {}) if task.label == LABEL else {}
+    has_labels = task.label in joined.later.schema.columns.get(node_type, {})
+    return LaterPredictions(
+        node_type,
+        later_ids(joined.later, node_type),
+        SplitOutputs(new, torch.cat(labels), torch.cat(outputs)),
+        record,
+        "given" if has_labels else "unknown",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Some new nodes."""
+
+    run: Run
+    task: NodeObjective
+    seeds: Tensor  # int64 (nodes) of the joined graph
+    progress: Progress
+
+    def computed(self, near: Neighborhood, graph: Graph) -> tuple[Tensor, Tensor]:
+        """Return labels and outputs of the nodes."""
+        node_type = self.task.node_type
+        local = near.local(node_type, self.seeds)
+        context = TaskContext(self.run.config, graph)
+        outputs = context.outputs(self.run.model, node_type, local, self.progress)
+        return near.columns[node_type][self.task.label][local], outputs
+
+
+def _part_of(progress: Progress, done: int, count: int, total: int) -> Progress:
+    """Return the progress of `count` of `total` nodes, after `done` others."""
+    return lambda part, whole: progress(done + count * part // max(1, whole), total)
+
+
+def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Recommender:
+    """Check that a run can recommend, and return its recommender over the edges of a split, or "all".
+
+    ValueError for runs of other tasks, for windows of time, and for edges that are not in this process.
+    """
+    task = run.run_task
+    if not isinstance(task, LinkTask):
+        raise ValueError(
+            f"recommend: the task of the run is {run.config.task.kind}; only runs with the task "
+            "link-prediction recommend"
+        )
+    draws_for(run)  # an error comes before any work
+    if run.graph.servers is not None or run.graph.rank_edges is not None:
+        raise ValueError(
+            "recommend: edges are held by servers or in parts by ranks; recommend from the folder in one "
+            "process"
+        )
+    graph = {"train": task.split.train, "val": task.split.val, "test": task.split.test}.get(split, task.whole)
+    return Recommender.checked(task.model, graph, task.edge_type, k, candidates)
+
+
+def draws_for(run: Run) -> ExactDraws:
+    """Return the rule and the fanouts of the run's training, by which rows are computed."""
+    return exact_draws_of(run.config, run.run_task.whole)

@@ -1,0 +1,1 @@
+"""The tasks of runs: over nodes, edges and links."""

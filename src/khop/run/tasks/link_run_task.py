@@ -1,0 +1,459 @@
+"""Link-prediction runs.
+
+Ranking of held-out links: all destinations of each source, as a recommender does.
+
+Filtered ranking of held-out links: both ends of each among all nodes, without the other known links.
+
+Training negatives of a link-prediction run, and its tables of hard negatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from khop.api.edges import in_degrees, relation_count
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
+from khop.api.split_links import AnyLinks, LinkSplit
+from khop.distributed.processes.group import this_group
+from khop.draw import (
+    DegreeNegatives,
+    DrawnNegatives,
+    GivenNegatives,
+    MixedNegatives,
+    NegativeMode,
+    Negatives,
+    TableNegatives,
+    UniformNegatives,
+)
+from khop.inference.chunks import Progress, evaluating, unwatched
+from khop.inference.full_ranking import FullRanking, TripleRanking, full_ranking, triple_ranking
+from khop.inference.link_evaluation import (
+    Scores,
+    ends_of_links,
+    exact_link_scores,
+    mean_metrics,
+    node_rows,
+    popularity_scores,
+    sampled_link_scores,
+    triples_of_links,
+)
+from khop.inference.predictions import LinkPredictions
+from khop.models.decoders import SearchedDecoder
+from khop.models.layer import parameter_name
+from khop.models.link_predictor import LinkPredictor
+from khop.models.stack import Layered
+from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
+from khop.run.parts import exclusion_of, in_flight_of, words_of
+from khop.run.tables import BuiltinTask
+from khop.run.tasks.edge_run_task import Hops, SplitEdges, work_of
+from khop.run.values import Links
+from khop.sampling.links.link_negatives import hard_negatives
+from khop.sampling.links.link_seeds import LinkList
+from khop.sampling.links.link_split import LinkColumns
+from khop.sampling.sampler import Fanout
+from khop.schema import EdgeType, EdgeTypeName, NodeType
+from khop.training.edge_tasks import LinkMetric, LinkPrediction, check_link_metric
+from khop.training.tasks import POPULARITY
+
+_FILTERED_AT = (1, 3, 10)
+
+
+def filtered_ranking(
+    context: TaskContext,
+    model: LinkPredictor,
+    graph: Graph,
+    links: LinkList,
+    known: Sequence[LinkList],
+    progress: Progress,
+) -> dict[str, float]:
+    """Return "filtered-mrr" and "filtered-hits@k", the means over both ends and over edge types. Collective.
+
+    Embeddings are computed over all neighbors in `graph`. `known` are the links of all splits, which do not
+    count against a link of the same relation and other end.
+    """
+    rows = rows_of_ends(context, model, graph, links, progress)
+    found: list[TripleRanking] = []
+    with evaluating(model):
+        move = next(model.parameters(), torch.empty(0)).device
+        for edge_type in links.counts:
+            sources, destinations = (rows[end].to(move) for end in (edge_type[0], edge_type[2]))
+            triples, *others = (triples_of_links(each, edge_type) for each in (links, *known))
+            every: Tensor = torch.cat(others, dim=1)
+            decoder = model.decoder(edge_type)
+            found.append(triple_ranking(decoder, sources, destinations, triples, every, _FILTERED_AT))
+    mrr = sum(ranking.mrr for ranking in found) / len(found)
+    hits = {
+        f"filtered-hits@{k}": sum(ranking.hits[k] for ranking in found) / len(found) for k in _FILTERED_AT
+    }
+    return {"filtered-mrr": mrr, **hits}
+
+
+def rows_of_ends(
+    context: TaskContext, model: LinkPredictor, graph: Graph, links: LinkList, progress: Progress
+) -> dict[NodeType, Tensor]:
+    """Return the embeddings of all nodes at the ends of links, over all neighbors in `graph`. Collective."""
+    config = context.config
+    ends = dict.fromkeys(end for edge_type in links.counts for end in (edge_type[0], edge_type[2]))
+    draws = exact_draws_of(config, graph)
+    return node_rows(
+        model.encoder,
+        graph,
+        graph.features,
+        list(ends),
+        rule=draws.rule,
+        fanouts=draws.fanouts,
+        chunk_size=config.evaluation.batch_size,
+        chunk_edges=config.evaluation.batch_edges,
+        progress=progress,
+        in_flight=in_flight_of(config),
+        group=this_group(),
+        lanes=graph.lanes,
+    )
+
+
+_AT = (10, 20)
+
+
+def candidate_ranking(
+    context: TaskContext,
+    model: LinkPredictor,
+    graph: Graph,
+    links: LinkList,
+    seen: Sequence[LinkList],
+    progress: Progress,
+) -> dict[str, float]:
+    """Return "full-ndcg@k" and "full-recall@k": means over sources with links, then over edge types.
+
+    Every node of the destination type is a candidate, except the destinations of a source in `seen`, the
+    links of the splits before. An edge type with no other links than these is left out. Embeddings are
+    computed over all neighbors in `graph`. Collective.
+    """
+    rows = rows_of_ends(context, model, graph, links, progress)
+    found: list[FullRanking] = []
+    with evaluating(model):
+        move = next(model.parameters(), torch.empty(0)).device
+        for edge_type in links.counts:
+            sources, destinations = (rows[end].to(move) for end in (edge_type[0], edge_type[2]))
+            scores_of = partial(_scores, model.decoder(edge_type).grid, sources, destinations)
+            held_out, *others = (triples_of_links(each, edge_type)[[0, 2]] for each in (links, *seen))
+            known = torch.cat(others, dim=1)
+            if _is_all_known(held_out, known, destinations.shape[0]):
+                continue
+            found.append(full_ranking(scores_of, held_out, known, destinations.shape[0], _AT))
+    means: dict[str, float] = {}
+    for k in _AT if found else ():
+        means[f"full-ndcg@{k}"] = sum(ranking.ndcg[k] for ranking in found) / len(found)
+        means[f"full-recall@{k}"] = sum(ranking.recall[k] for ranking in found) / len(found)
+    return means
+
+
+def _is_all_known(held_out: Tensor, known: Tensor, num_destinations: int) -> bool:
+    """Return True if each pair of `held_out`, (2, n), is in `known`, (2, m)."""
+    keys, others = (sources * num_destinations + destinations for sources, destinations in (held_out, known))
+    return bool(torch.isin(keys, others).all())
+
+
+def _scores(
+    grid: Callable[[Tensor, Tensor], Tensor], sources: Tensor, destinations: Tensor, queries: Tensor
+) -> Tensor:
+    """Return (queries, destinations): the scores of some sources."""
+    return grid(sources[queries.to(sources.device)], destinations)
+
+
+TABLE = "hard_negatives"  # the buffer of the model with a table, so that checkpoints have it
+
+
+@dataclass(frozen=True, eq=False)
+class HardTables:
+    """By edge type, the hard negatives of each source: destinations of high scores, no training links."""
+
+    context: TaskContext
+    split: LinkSplit
+    model: LinkPredictor
+    names: Mapping[EdgeType, str]  # of the buffers
+
+    @classmethod
+    def of(cls, context: TaskContext, split: LinkSplit, model: LinkPredictor) -> HardTables:
+        """Add the tables to the model, with node 0 in them until they are computed before the first epoch."""
+        types, count = model.edge_types, context.config.links.hard_negatives
+        names = {t: TABLE if len(types) == 1 else f"{TABLE} {parameter_name(*t)}" for t in types}
+        for edge_type, name in names.items():
+            sources = split.train.num_nodes(edge_type[0])
+            model.register_buffer(name, torch.zeros(sources, count, dtype=torch.int64))
+        return cls(context, split, model, names)
+
+    @property
+    def tables(self) -> dict[EdgeType, Tensor]:
+        """The tables, int64 (sources, negatives)."""
+        return {t: self.model.get_buffer(name) for t, name in self.names.items()}
+
+    def refresh(self, epoch: int) -> None:
+        """Compute the tables before every `links.hard_every`-th epoch. Collective.
+
+        Embeddings are computed over all neighbors in the training graph, and rounded: see
+        `khop.hard_negatives`.
+        """
+        config, graph = self.context.config, self.split.train
+        if epoch % config.links.hard_every:
+            return
+        draws = exact_draws_of(config, graph)
+        rows = node_rows(
+            self.model.encoder,
+            graph,
+            graph.features,
+            list(dict.fromkeys(end for t in self.names for end in (t[0], t[2]))),
+            rule=draws.rule,
+            fanouts=draws.fanouts,
+            chunk_size=config.evaluation.batch_size,
+            chunk_edges=config.evaluation.batch_edges,
+            in_flight=in_flight_of(config),
+            group=this_group(),
+            lanes=graph.lanes,
+        )
+        for edge_type, name in self.names.items():
+            source, _, destination = edge_type
+            decoder = self.model.decoder(edge_type)
+            assert isinstance(decoder, SearchedDecoder)
+            with torch.no_grad():
+                search = decoder.search(rows[source], rows[destination])
+            found = hard_negatives(
+                search.queries,
+                search.candidates,
+                config.links.hard_negatives,
+                known=self._known(edge_type),
+                original_ids=graph.original_ids(destination),
+                score=search.score,
+                grid=search.grid,
+            )
+            self.model.get_buffer(name).copy_(found)
+
+    def _known(self, edge_type: EdgeType) -> Tensor:
+        """Return the training links, and pairs of a node with itself, int64 (2, pairs)."""
+        source, _, destination = edge_type
+        known = ends_of_links(self.split.train_links, edge_type)
+        if self.split.train.schema.reverse(edge_type) == edge_type:
+            known = torch.cat([known, known.flip(0)], 1)
+        if source == destination:
+            nodes = torch.arange(self.split.train.num_nodes(source))
+            known = torch.cat([known, torch.stack([nodes, nodes])], 1)
+        return known
+
+
+def negatives_of(links: Links, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
+    """Return the training negatives: separate pairs, or triplets for a ranking loss.
+
+    Shared negatives come first, then those of each link, then the `hard` ones of tables by edge type.
+    """
+    mode = NegativeMode.BINARY if links.loss == "bce" else NegativeMode.TRIPLET
+    parts: list[DrawnNegatives | TableNegatives] = []
+    if links.shared_negatives:
+        parts.append(_drawn(links, links.shared_negatives, mode, links.negatives_group))
+    group = 1 if links.shared_negatives else links.negatives_group
+    parts.append(_drawn(links, links.negatives_per_positive, mode, group))
+    if hard is not None:
+        parts.append(TableNegatives(hard, mode))
+    return parts[0] if len(parts) == 1 else MixedNegatives(tuple(parts))
+
+
+def _drawn(links: Links, count: int, mode: NegativeMode, group: int) -> DrawnNegatives:
+    exact = links.exact and group == 1
+    if links.negatives == "degree":
+        return DegreeNegatives(count, mode, exact, group=group, corrupt=links.corrupt)
+    return UniformNegatives(count, mode, exact, group, links.corrupt)
+
+
+BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTask:
+    """The task of a link-prediction run: the split links of its edge types, and a model to score pairs."""
+
+    context: TaskContext
+    whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out links
+    edge_types: tuple[EdgeType, ...]
+    fanouts: Hops  # of training: for the edge types that any hop follows, and for the target types
+    measured: Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
+    split: LinkSplit
+    model: LinkPredictor
+    task: LinkPrediction
+    hard: HardTables | None = None  # with links.hard_negatives
+    popularity: dict[str, float] = field(default_factory=dict)  # measured so far: no epoch changes it
+
+    @classmethod
+    def of(cls, context: TaskContext) -> LinkTask:
+        """Split links, draw pairs and make a new model; equal runs get equal results."""
+        config, links, hidden = context.config, context.config.links, context.config.model.hidden
+        columns = LinkColumns(links.eval_negatives, None, config.sampler.time, links.relation)
+        parts = SplitEdges.of(context, columns)
+        relations = _relations(context, parts.edge_types)
+
+        def around(encoder: nn.Module) -> LinkPredictor:
+            return LinkPredictor.of(encoder, parts.edge_types, links.decoder, hidden, relations)
+
+        model = parts.model(context, around)
+        assert isinstance(model, LinkPredictor)
+        assert config.task.metric is not None, "resolved"
+        task = LinkPrediction(links.loss, config.task.metric, links.margin, links.temperature)
+        ends = (parts.whole, parts.edge_types, parts.fanouts, parts.measured)
+        hard = None
+        if links.hard_negatives:
+            hard = HardTables.of(context, parts.split, model)
+        return cls(context, *ends, parts.split, model, task, hard)
+
+    @property
+    def edge_type(self) -> EdgeType:
+        """The only target; ValueError for a run of several."""
+        if len(self.edge_types) > 1:
+            raise ValueError(
+                f"task.target is {self.context.config.task.target!r}: pairs and recommendations are of one "
+                "edge type; train a run of one"
+            )
+        return self.edge_types[0]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits with held-out links. Training links are messages, so they are not evaluated."""
+        return tuple(self._held_out)
+
+    @property
+    def _held_out(self) -> Mapping[str, tuple[Graph, LinkList]]:
+        """By split, the graph for message passing and the links to score."""
+        split = self.split
+        return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The node types at the ends of the links."""
+        return tuple(dict.fromkeys(end for t in self.edge_types for end in (t[0], t[2])))
+
+    def loader(self) -> Loader:
+        """Make the loader of training batches, which exclude the links of a step and their reverse edges."""
+        context = replace(self.context, graph=self.split.train)
+        exclude = exclusion_of(self.context.config, self.split.train.schema, self.edge_types)
+        sampler = context.sampler(
+            self.fanouts, LinkSettings(self.negatives(), exclude, self.context.config.links.relation)
+        )
+        return context.links_loader(sampler, self.split.train_links, self.model.encoder)
+
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute every metric on each split, over the edges that the split may use."""
+        return self.evaluated(splits, progress, beside).scores
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute scores and baselines, and keep the scores of the links and their negatives."""
+        found: dict[str, float] = {}
+        baselines: dict[str, float] = {}
+        kept: dict[str, tuple[LinkList, Scores]] = {}
+        asked = [check_link_metric(name) for name in beside]
+        for name in splits:
+            if name not in self._held_out:
+                raise ValueError(
+                    f"split {name!r}: only held-out links can be evaluated, in {list(self._held_out)}"
+                )
+            metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
+            graph, links = self._held_out[name]
+            scored = self._link_scores(graph, links, progress)
+            kept[name] = (links, scored)
+            measured = mean_metrics(scored, tuple(metrics))
+            found[name] = measured.pop(self.task.metric)
+            found |= {f"{name}/{metric}": value for metric, value in measured.items()}
+            found |= _by_type(name, scored, tuple(metrics))
+            if self.context.config.links.filtered:
+                found |= self._filtered(name, progress)
+            if self.context.config.links.ranking:
+                found |= self._ranked(name, progress)
+            baselines |= self._popularity(name, tuple(metrics))
+        return Evaluation(found, LinkPredictions(self.edge_types, kept), baselines)
+
+    def _filtered(self, split: str, progress: Progress) -> dict[str, float]:
+        """Rank both ends of the links of a split among all nodes, without the links of any split."""
+        graph, links = self._held_out[split]
+        known = (self.split.train_links, self.split.val_links, self.split.test_links)
+        scores = filtered_ranking(self.context, self.model, graph, links, known, progress)
+        return {f"{split}/{name}": score for name, score in scores.items()}
+
+    def _ranked(self, split: str, progress: Progress) -> dict[str, float]:
+        """Rank all destinations for each source of a split, without its links of the splits before."""
+        graph, links = self._held_out[split]
+        scores = candidate_ranking(self.context, self.model, graph, links, self._before(split), progress)
+        return {f"{split}/{name}": score for name, score in scores.items()}
+
+    def _before(self, split: str) -> list[AnyLinks]:
+        """Return the links of the splits before a split: training, and for test also validation."""
+        return [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
+
+    def _popularity(self, split: str, metrics: Sequence[LinkMetric]) -> dict[str, float]:
+        """Compute the metrics of in-degrees as scores, over the edges that carry messages in this split."""
+        names: dict[str, str] = {metric: f"{split}/{POPULARITY}/{metric}" for metric in metrics}
+        if any(name not in self.popularity for name in names.values()):
+            graph, links = self._held_out[split]
+            before = self._before(split)
+            sharing = work_of(self.context, graph, unwatched).sharing(graph, graph.features)
+            counts = {node_type: graph.num_nodes(node_type) for node_type in self.node_types}
+            degrees = {t: in_degrees(graph, t, before) for t in self.edge_types}
+            scores = popularity_scores(degrees, counts, links, sharing)
+            of_metrics = mean_metrics(scores, metrics)
+            self.popularity.update({names[metric]: value for metric, value in of_metrics.items()})
+        return {name: self.popularity[name] for name in names.values()}
+
+    def _link_scores(self, graph: Graph, links: LinkList, progress: Progress) -> Scores:
+        context = replace(self.context, graph=graph)
+        config, encoder = context.config, self.model.encoder
+        measured: Sequence[Fanout] = self.measured
+        if not measured and not isinstance(encoder, Layered):
+            measured = context.all_neighbors(encoder, self.fanouts)
+        work = work_of(context, graph, progress)
+        if measured:
+            given = LinkSettings(GivenNegatives(NegativeMode.TRIPLET), exclude=None)
+            return sampled_link_scores(
+                self.model,
+                context.neighbor_sampler(measured, given),
+                graph.features,
+                links,
+                context.columns(encoder),
+                work,
+                config.training.seed,
+            )
+        draws = exact_draws_of(config, graph)
+        return exact_link_scores(self.model, graph, graph.features, links, work, draws)
+
+    def negatives(self) -> Negatives:
+        """Return the negatives of training."""
+        return negatives_of(self.context.config.links, None if self.hard is None else self.hard.tables)
+
+    def before_epoch(self, epoch: int) -> None:
+        """Compute the tables of hard negatives, if the run has some and they are due. Collective."""
+        if self.hard is not None:
+            self.hard.refresh(epoch)
+
+
+def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
+    """Make the task of scoring the links of one or several edge types."""
+    return LinkTask.of(context)
+
+
+def _by_type(split: str, scored: Scores, metrics: Sequence[LinkMetric]) -> dict[str, float]:
+    """Return the metrics of each of several edge types, as "val/user buys item/mrr"."""
+    of_types = {t: mean_metrics({t: scores}, metrics) for t, scores in scored.items() if len(scored) > 1}
+    return {
+        f"{split}/{words_of(t)}/{metric}": value for t, of in of_types.items() for metric, value in of.items()
+    }
+
+
+def _relations(context: TaskContext, edge_types: Sequence[EdgeType]) -> dict[EdgeTypeName, int]:
+    """Return the number of relations of each edge type, if links have a column of them."""
+    links = context.config.links
+    if links.relation is None:
+        return {}
+    return {t: links.relations or relation_count(context.graph, t, links.relation) for t in edge_types}

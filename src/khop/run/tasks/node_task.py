@@ -1,0 +1,225 @@
+"""Runs over nodes of one type: classes, numbers, label sets, and other objectives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import Tensor, nn
+
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
+from khop.api.split_links import edges_of_split, time_cut_offs
+from khop.graph.folder import TimeCutOffs
+from khop.inference.chunks import Progress
+from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
+from khop.inference.predictions import LabelKind, NodePredictions
+from khop.models.stack import Stack
+from khop.run.contexts import Evaluation, TaskContext
+from khop.run.tables import ClassificationTable, MultiLabelTable, RegressionTable
+from khop.sampling.given_seeds import ListedNodes, ids_here
+from khop.schema import NodeType
+from khop.training.metrics import METRICS, REGRESSION_METRICS, known_metric
+from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
+from khop.training.tasks import (
+    ClassLoss,
+    HasConstant,
+    LabelScale,
+    MultiLabelClassification,
+    NodeClassification,
+    NodeObjective,
+    NodeRegression,
+    WithMetric,
+    class_weights,
+    constant_of,
+)
+
+SPLITS = ("train", "val", "test")  # names in results; the graph may use other names
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTask:
+    """The task of a run over nodes of one type: their labels, and a model with an output for each node."""
+
+    context: TaskContext
+    model: nn.Module
+    task: NodeObjective
+    splits: tuple[str, ...] = SPLITS
+    kind: LabelKind = "by dtype"  # of the labels, for predictions
+
+    @classmethod
+    def of(
+        cls,
+        context: TaskContext,
+        objective: NodeObjective,
+        outputs: int | None = None,
+        kind: LabelKind = "by dtype",
+        around: Callable[[nn.Module], nn.Module] = lambda model: model,
+    ) -> NodeTask:
+        """Make the task with a new model of `outputs` values per node, by default the label's classes.
+
+        The setting `task.metric` replaces the metric of the objective. `kind` decides how predictions are
+        written, by default the dtype of the labels. `around` may change the model or put it into another one.
+        """
+        metric = context.config.task.metric
+        if metric is not None and metric not in objective.metrics:
+            raise ValueError(f"task.metric is {metric!r}: must be one of {', '.join(objective.metrics)}")
+        if metric is not None and metric != objective.metric:
+            objective = WithMetric(objective, metric)
+        label = objective.label if outputs is None else None
+        sizes = context.sizes(objective.node_type, outputs, label)
+        return cls(context, context.model(sizes, around), objective, kind=kind)
+
+    @property
+    def whole(self) -> Graph:
+        """The graph for inference: the entire graph."""
+        return self.context.graph
+
+    @property
+    def node_types(self) -> tuple[NodeType, ...]:
+        """The node type of the seeds."""
+        return (self.task.node_type,)
+
+    def loader(self) -> Loader:
+        """Make the loader of training batches; with cut-offs, over the edges before validation."""
+        target = self.task.node_type
+        seeds = {target: _listed(self.context, target, "train")}
+        context = context_of_split(self.context, "train")
+        return context.loader(context.sampler(), seeds, self.model, {target: [self.task.label]})
+
+    def scores(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> dict[str, float]:
+        """Compute the task's metric and the metrics in `beside` on each split.
+
+        One evaluation pass serves all splits. With cut-offs of a split by time, each split has a pass over
+        the edges that it may use: training those before `val`, validation those before `test`, test all.
+        """
+        return self.evaluated(splits, progress, beside).scores
+
+    def evaluated(
+        self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
+    ) -> Evaluation:
+        """Compute scores and baselines, and keep labels and outputs of the nodes."""
+        metrics = [known_metric(name, self.task.metrics) for name in beside]
+        found: dict[str, SplitOutputs] = {}
+        if self.cut_offs is None:
+            found = self._outputs(splits, self.context, progress)
+        else:
+            for split in splits:
+                found |= self._outputs((split,), context_of_split(self.context, split), progress)
+        node_type, label = self.task.node_type, self.task.label
+        predictions = NodePredictions(node_type, label, found, self.kind)
+        scores = scores_of(self.task, found, metrics)
+        return Evaluation(scores, predictions, self._baselines(found, metrics))
+
+    def _baselines(self, splits: Mapping[str, SplitOutputs], beside: Sequence[str]) -> dict[str, float]:
+        """Compute the metrics of the constant prediction on each split; {} if the task states none."""
+        found: dict[str, float] = {}
+        if not isinstance(self.task, HasConstant):
+            return found
+        for split, of_split in splits.items():
+            constant = constant_of(self.task, self._training_labels, of_split.outputs.shape[1])
+            if constant is None:
+                continue
+            outputs = constant.output.expand(of_split.nodes.numel(), -1)
+            for metric in dict.fromkeys((self.task.metric, *beside)):
+                score = self.task.score(outputs, of_split.labels, of_split.nodes, metric)
+                found[f"{split}/{constant.name}/{metric}"] = score
+        return found
+
+    @cached_property
+    def _training_labels(self) -> Tensor:
+        """The labels of the training split, as stored: (nodes, ...). Collective."""
+        return training_labels(self.context, self.task)
+
+    def _outputs(
+        self, splits: tuple[str, ...], context: TaskContext, progress: Progress
+    ) -> dict[str, SplitOutputs]:
+        node_type = self.task.node_type
+        nodes = {split: ids_here(_listed(self.context, node_type, split)) for split in splits}
+
+        def outputs(ids: Tensor) -> Tensor:
+            return context.outputs(self.model, node_type, ids, progress)
+
+        return split_outputs(self.task, context.graph.features, nodes, outputs)
+
+    def nodes(self, split: str) -> Tensor | ListedNodes:
+        """Return the nodes of a split, by its name in results."""
+        return _listed(self.context, self.task.node_type, split)
+
+    @cached_property
+    def cut_offs(self) -> TimeCutOffs | None:
+        """The cut-offs that the graph records; None if it is not split by time."""
+        return time_cut_offs(self.context.graph)
+
+
+def node_classification(options: ClassificationTable, context: TaskContext) -> NodeTask:
+    """Make the task of predicting a class per node."""
+    assert options.target is not None
+    assert options.label is not None
+    loss = ClassLoss(options.loss, None, options.label_smoothing, options.gamma)
+    objective = NodeClassification(options.target, options.label, known_metric(options.metric, METRICS), loss)
+    if options.class_weights == "balanced":
+        classes = context.graph.schema.column(options.target, options.label).num_classes
+        assert classes is not None
+        weights = class_weights(training_labels(context, objective), classes)
+        objective = replace(objective, loss=replace(loss, weights=weights))
+    return NodeTask.of(context, objective)
+
+
+def node_regression(options: RegressionTable, context: TaskContext) -> NodeTask:
+    """Make the task of predicting the numbers of a label per node."""
+    assert options.target is not None
+    assert options.label is not None
+    metric = known_metric(options.metric, REGRESSION_METRICS)
+    width = _width(context, options.target, options.label)
+    scale = LabelScale((0.0,) * width, (1.0,) * width)
+    objective = NodeRegression(options.target, options.label, options.loss, metric, scale)
+    if options.standardize == "train":
+        scale = LabelScale.of(training_labels(context, objective))
+        objective = replace(objective, scale=scale)
+
+    def in_unit(model: nn.Module) -> nn.Module:
+        if options.standardize == "none":
+            return model
+        if not isinstance(model, Stack):
+            raise ValueError(
+                f"task.standardize is 'train': {type(model).__name__} is no model of khop, so its outputs "
+                'cannot be rescaled; set task.standardize = "none", and let it give the unit of the label'
+            )
+        model.rescale(scale.mean, scale.deviation)
+        return model
+
+    return NodeTask.of(context, objective, width, "numbers", in_unit)
+
+
+def multi_label(options: MultiLabelTable, context: TaskContext) -> NodeTask:
+    """Make the task of predicting any number of labels per node."""
+    assert options.target is not None
+    assert options.label is not None
+    metric = known_metric(options.metric, MULTI_LABEL_METRICS)
+    objective = MultiLabelClassification(options.target, options.label, metric)
+    return NodeTask.of(context, objective, _width(context, options.target, options.label), "sets")
+
+
+def context_of_split(context: TaskContext, split: str) -> TaskContext:
+    """Return the context with the edges that a split may use: all, if the graph has no cut-offs."""
+    return replace(context, graph=edges_of_split(context.graph, split))
+
+
+def _listed(context: TaskContext, node_type: NodeType, split: str) -> Tensor | ListedNodes:
+    name = getattr(context.config.task, f"{split}_split")
+    return context.graph.split(name)[node_type]
+
+
+def training_labels(context: TaskContext, task: NodeObjective) -> Tensor:
+    """Return the labels of the training split, in the order of the split. Collective if the columns are."""
+    nodes = ids_here(_listed(context, task.node_type, "train"))
+    return labels_of(task, context.graph.features, nodes)
+
+
+def _width(context: TaskContext, node_type: NodeType, label: str) -> int:
+    return math.prod(context.graph.schema.column(node_type, label).shape)

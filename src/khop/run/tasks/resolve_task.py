@@ -1,0 +1,403 @@
+"""Resolve the task of a run over labels of nodes against its graph.
+
+Resolve the task of a link-prediction run against its graph.
+
+Resolve the task of a run over labels of edges against its graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from torch import Tensor
+
+from khop.graph.folder import Folder, TimeCutOffs
+from khop.graph.partitions.parts_folder import PartsFolder
+from khop.run.parts import GraphOnServers, cut_offs_of, words_of
+from khop.run.read import RawRun, chosen
+from khop.run.run_type import value_at
+from khop.run.tables import (
+    BuiltinTask,
+    ClassificationTable,
+    EdgeClassificationTable,
+    MultiLabelTable,
+    RegressionTable,
+    TaskTable,
+)
+from khop.run.values import Links, RunConfig
+from khop.sampling.links.link_split import SPLIT, TIME
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
+from khop.training.edge_tasks import LINK_METRIC_PATTERN, LINK_METRICS
+from khop.training.metrics import METRICS, REGRESSION_METRICS
+from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, entries_of
+
+AnyTask = TypeVar("AnyTask", bound=TaskTable)
+
+
+LABEL = "label"  # the column of labels that an import writes
+SPLIT_FIELDS = ("train_split", "val_split", "test_split")
+
+
+@dataclass(frozen=True, eq=False)
+class ResolveContext:
+    """Inputs of a task's `resolve`, which fills in open settings before any process is started."""
+
+    config: RunConfig
+    graph: Folder
+    raw: RawRun  # for errors: `raw.where(path)` names the file or option
+
+
+def resolved_node_task(task: ClassificationTable, context: ResolveContext) -> ClassificationTable:
+    """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
+    return _resolved(task, context, METRICS, _Labels(_labels, _unlabeled_node))
+
+
+def resolved_regression(task: RegressionTable, context: ResolveContext) -> RegressionTable:
+    """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
+    return _resolved(task, context, REGRESSION_METRICS, _Labels(partial(_numbers, task.label), _no_number))
+
+
+def resolved_multi_label(task: MultiLabelTable, context: ResolveContext) -> MultiLabelTable:
+    """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
+    return _resolved(
+        task, context, MULTI_LABEL_METRICS, _Labels(partial(_label_sets, task.label), _no_label_set)
+    )
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The label columns that a task can have, and the check of a split."""
+
+    columns: Callable[[Schema, NodeType], Mapping[str, ColumnSpec]]
+    problem: Callable[[Tensor, Tensor, NodeType, str], str | None]  # nodes, all labels, type and column
+
+
+def _resolved(task: AnyTask, context: ResolveContext, metrics: Iterable[str], labels: _Labels) -> AnyTask:
+    graph, raw = context.graph, context.raw
+    metric = chosen("task.metric", task.metric or next(iter(metrics)), metrics, "metrics of nodes", raw)
+    found = {node_type: labels.columns(graph.schema, node_type) for node_type in graph.schema.node_types}
+    labeled = {node_type: columns for node_type, columns in found.items() if columns}
+    if not labeled:
+        _refuse_other_labels(context)
+    target = chosen("task.target", task.target, labeled, "node types with labels", raw)
+    label = chosen("task.label", task.label, labeled[target], f"label columns of {target}", raw)
+    for field in SPLIT_FIELDS:
+        _check_split(field, getattr(task, field), context, (target, label), labels)
+    return task.model_copy(update={"target": target, "label": label, "metric": metric})
+
+
+def _refuse_other_labels(context: ResolveContext) -> None:
+    """Raise ValueError that names the task for the labels that a graph has, if they are of another one."""
+    schema, own = context.graph.schema, context.config.task.kind
+    kinds: dict[str, Callable[[Schema, NodeType], Mapping[str, ColumnSpec]]] = {
+        "node-classification": _labels,
+        "node-regression": partial(_numbers, None),
+        "multi-label": partial(_label_sets, None),
+    }
+    for kind, columns in kinds.items():
+        for node_type in schema.node_types:
+            label = next((name for name in (LABEL, "y") if name in columns(schema, node_type)), None)
+            if label is not None and kind != own:
+                raise ValueError(
+                    f"task.kind is {own!r}, and the labels in the column {label!r} of {node_type!r} are of "
+                    f"another kind: give --task {kind} ({context.raw.where('task.kind')})"
+                )
+
+
+def with_node_defaults(task: TaskTable, schema: Schema) -> TaskTable:
+    """Fill in node type and label of a task from outside, where the graph has only one; else leave them open.
+
+    The node types with labels come first; a graph without labels may have one node type.
+    """
+    labeled = [node_type for node_type in schema.node_types if _labels(schema, node_type)]
+    target = task.target or _only(labeled or schema.node_types)
+    label = task.label or _only(() if target is None else _labels(schema, target))
+    return task.model_copy(update={"target": target, "label": label})
+
+
+def _only(names: Iterable[str]) -> str | None:
+    first, *others = [*names, None]
+    return None if len(others) > 1 else first
+
+
+def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
+    columns = schema.columns.get(node_type, {})
+    return {name: spec for name, spec in columns.items() if spec.num_classes is not None}
+
+
+def _numbers(asked: str | None, schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
+    """Return the columns that regression can predict; if none is asked for, the ones of a number per node."""
+    columns = _unclassed(schema, node_type)
+    if asked is not None:
+        return {name: spec for name, spec in columns.items() if len(spec.shape) < 2}
+    found = {name: spec for name, spec in columns.items() if not spec.shape and spec.dtype != "bool"}
+    return {LABEL: found[LABEL]} if LABEL in found else found
+
+
+def _label_sets(asked: str | None, schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
+    """Return the columns of an entry per label; if none is asked for, the ones that are not floats."""
+    found = {name: spec for name, spec in _unclassed(schema, node_type).items() if len(spec.shape) == 1}
+    if asked is None:
+        found = {name: spec for name, spec in found.items() if "float" not in spec.dtype}
+    return {LABEL: found[LABEL]} if asked is None and LABEL in found else found
+
+
+def _unclassed(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
+    columns = schema.columns.get(node_type, {})
+    return {name: spec for name, spec in columns.items() if spec.num_classes is None and spec.scales is None}
+
+
+def _check_split(
+    field: str, name: str, context: ResolveContext, label: tuple[NodeType, str], labels: _Labels
+) -> None:
+    graph, (target, column) = context.graph, label
+    having = [split for split in graph.split_names if target in graph.split(split)]
+    where = context.raw.where(f"task.{field}")
+    if name not in having:
+        raise ValueError(
+            f"task.{field} is {name!r}: the splits of {target} are {', '.join(having) or 'none'} ({where})"
+        )
+    lies_in_parts = isinstance(graph, PartsFolder) and graph.schema.column(target, column).shape
+    if isinstance(graph, GraphOnServers) or lies_in_parts:
+        return  # not at hand: evaluation names nodes without labels
+    problem = labels.problem(graph.split(name)[target], graph.columns()[target][column], target, column)
+    if problem is not None:
+        raise ValueError(f"task.{field} is {name!r}: {problem} ({where})")
+
+
+def _unlabeled_node(nodes: Tensor, labels: Tensor, target: NodeType, column: str) -> str | None:
+    missing = nodes[labels[nodes] < 0]
+    if not missing.numel():
+        return None
+    return (
+        f"node {int(missing[0])} of {target} in it has no {column}, its label is -1; leave such nodes out of "
+        "the split"
+    )
+
+
+def _no_number(nodes: Tensor, labels: Tensor, target: NodeType, column: str) -> str | None:
+    if not labels[nodes].isnan().all():
+        return None
+    return f"no node of {target} in it has a known {column}; give it nodes with labels"
+
+
+def _no_label_set(nodes: Tensor, labels: Tensor, target: NodeType, column: str) -> str | None:
+    if (entries_of(labels[nodes]) != UNKNOWN).any():
+        return None
+    return f"no node of {target} in it has a known {column}; give it nodes with labels"
+
+
+_SPLITS = {"column": "by a column", "time": "by time", "random": "at random"}
+
+
+def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
+    """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
+    graph, raw = context.graph, context.raw
+    if task.label is not None:
+        where = raw.where("task.label")
+        raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
+    there = {words_of(edge_type): edge_type for edge_type in graph.schema.edge_types}
+    asked = [None] if task.target is None else [name.strip() for name in task.target.split(",")]
+    targets = [chosen("task.target", name, there, "edge types", raw) for name in asked]
+    target = ", ".join(targets)
+    metric = task.metric or "mrr"
+    if not re.fullmatch(LINK_METRIC_PATTERN, metric):
+        names = ", ".join(LINK_METRICS)
+        raise ValueError(
+            f"task.metric is {metric!r}: the metrics of links are {names} ({raw.where('task.metric')})"
+        )
+    _check_several(context, target, [there[name] for name in targets])
+    _check_hard(context, [there[name] for name in targets])
+    for name in targets:
+        check_links(context, name, there[name])
+    return task.model_copy(update={"target": target, "metric": metric})
+
+
+def check_links(context: ResolveContext, target: str, edge_type: EdgeType) -> None:
+    """Raise ValueError unless the run can split the links of an edge type, and knows their times."""
+    config, graph, raw = context.config, context.graph, context.raw
+    time, columns = config.sampler.time, graph.schema.columns.get(edge_type, {})
+    if time is not None and time not in columns:
+        raise ValueError(
+            f"sampler.time is {time!r}: each link needs a time, and the columns of {target} are "
+            f"{', '.join(columns) or 'none'} ({raw.where('sampler.time')})"
+        )
+    _check_relation(context, target, columns)
+    if link_split(config.links.split, columns, cut_offs_of(graph)) == "random":
+        _check_shares(context, graph.num_edges(edge_type), target)
+
+
+def targets_of(target: str | None, schema: Schema) -> tuple[EdgeType, ...]:
+    """Return the edge types of a resolved `task.target`, in its order."""
+    there = {words_of(edge_type): edge_type for edge_type in schema.edge_types}
+    return tuple(there[name] for name in (target or "").split(", "))
+
+
+def _check_several(context: ResolveContext, target: str, edge_types: Sequence[EdgeType]) -> None:
+    """Raise ValueError unless links of these edge types can be split and trained together."""
+    schema, raw = context.graph.schema, context.raw
+    if len(set(edge_types)) < len(edge_types):
+        raise ValueError(
+            f"task.target is {target!r}: names an edge type twice; name it once ({raw.where('task.target')})"
+        )
+    backs = {edge_type: schema.reverse(edge_type) for edge_type in edge_types}
+    for edge_type, back in backs.items():
+        if back is not None and back != edge_type and back in backs:
+            raise ValueError(
+                f"task.target is {target!r}: {words_of(back)} has the edges of {words_of(edge_type)} turned "
+                f"around; name one of them ({raw.where('task.target')})"
+            )
+    columns = {t: schema.columns.get(t, {}) for t in edge_types}
+    try:
+        links_split(context.config.links.split, columns, cut_offs_of(context.graph))
+    except ValueError as error:
+        raise ValueError(f"{error} ({raw.where('links.split')})") from None
+
+
+def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
+    """Raise ValueError unless hard negatives, by a search among all destinations, fit the run."""
+    config, raw = context.config, context.raw
+    count, path = config.links.hard_negatives, "links.hard_negatives"
+    unfit = {
+        "links.decoder": config.links.decoder == "mlp"
+        and "a search for the highest scores takes inner products or distances, as the other decoders have",
+        "links.relation": config.links.relation is not None
+        and "a table has a row for each source, and not for each of its relations",
+        "links.corrupt": config.links.corrupt != "destination" and "hard negatives replace destinations",
+        "servers.addresses": bool(config.servers.addresses) and "servers do not have their table",
+        "device": config.device != "cpu" and "their table is in memory of the CPU",
+    }
+    for other, reason in unfit.items() if count else ():
+        if reason:
+            raise ValueError(
+                f"{path} is {count} and {other} is {value_at(config, other)!r}: {reason}; leave one of them "
+                f"out ({raw.where(path, other)})"
+            )
+    destination = min((t[2] for t in targets), key=context.graph.num_nodes)
+    nodes = context.graph.num_nodes(destination)
+    if count > nodes:
+        raise ValueError(
+            f"{path} is {count}: there are {nodes} nodes of {destination!r} to take them from; give at most "
+            f"this number ({raw.where(path)})"
+        )
+
+
+def links_split(asked: str, columns: Mapping[EdgeType, Collection[str]], cut_offs: TimeCutOffs | None) -> str:
+    """Return the split of links of edge types with these columns: all are split in one way."""
+    found = {t: link_split(asked, of_type, cut_offs) for t, of_type in columns.items()}
+    (first, split), *others = found.items()
+    for other, another in others:
+        if another != split:
+            raise ValueError(
+                f'links.split is "{asked}": links of {words_of(first)} are split {_SPLITS[split]}, those of '
+                f'{words_of(other)} {_SPLITS[another]}; give "random", or edge types with equal splits'
+            )
+    return split
+
+
+def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | None) -> str:
+    """Return the split of links of an edge type with these columns: random, time or column."""
+    if asked == "auto" and SPLIT in columns:
+        return "column"
+    if asked == "auto":
+        return "time" if cut_offs is not None and TIME in columns else "random"
+    if asked == "time" and cut_offs is None:
+        raise ValueError(
+            'links.split is "time": the graph has no cut-offs; import it with [splits] time = {...}, or give '
+            '"random"'
+        )
+    return asked
+
+
+def _check_relation(context: ResolveContext, target: str, columns: Mapping[str, ColumnSpec]) -> None:
+    """Raise ValueError unless the column of relations has a whole number per link."""
+    name, raw = context.config.links.relation, context.raw
+    if name is None:
+        return
+    whole = [column for column, spec in columns.items() if "int" in spec.dtype and not spec.shape]
+    if name not in whole:
+        raise ValueError(
+            f"links.relation is {name!r}: the columns of {target} with a whole number per link are "
+            f"{', '.join(whole) or 'none'} ({raw.where('links.relation')})"
+        )
+
+
+def _check_shares(context: ResolveContext, count: int, target: str) -> None:
+    """Raise ValueError for shares that leave a part of a random split empty."""
+    links, raw = context.config.links, context.raw
+    for name in ("val", "test"):
+        share, where = getattr(links, name), raw.where(f"links.{name}")
+        if int(count * share) == 0:
+            raise ValueError(
+                f"links.{name} is {share}: of {count} links of {target} that holds out none; "
+                f"raise it ({where})"
+            )
+    if links.val + links.test >= 1:
+        raise ValueError(
+            f"links.val is {links.val} and links.test {links.test}: no training links are left; "
+            f"lower them ({raw.where('links.val', 'links.test')})"
+        )
+
+
+_OF_SPLITS = {"split", "val", "test"}  # settings of links that runs over labels of edges have
+
+
+def resolved_edge_classification(
+    task: EdgeClassificationTable, context: ResolveContext
+) -> EdgeClassificationTable:
+    """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
+    return _resolved_edge_task(task, context, METRICS, _is_class)
+
+
+def resolved_edge_regression(task: RegressionTable, context: ResolveContext) -> RegressionTable:
+    """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
+    return _resolved_edge_task(task, context, REGRESSION_METRICS, _is_number)
+
+
+def _resolved_edge_task(
+    task: AnyTask, context: ResolveContext, metrics: Iterable[str], fits: Callable[[ColumnSpec], bool]
+) -> AnyTask:
+    schema, raw = context.graph.schema, context.raw
+    _check_unused(context)
+    metric = chosen("task.metric", task.metric or next(iter(metrics)), metrics, "metrics of edges", raw)
+    kept = {SPLIT, TIME, context.config.sampler.time, context.config.sampler.weight}
+    labeled = {
+        edge_type: [name for name, spec in columns.items() if fits(spec) and name not in kept]
+        for edge_type in schema.edge_types
+        if (columns := schema.columns.get(edge_type, {}))
+    }
+    there = {words_of(edge_type): edge_type for edge_type, names in labeled.items() if names}
+    if not there:
+        raise ValueError(
+            f"task.kind is {task.kind!r}: no edge type has a column that fits; give the edges a column of "
+            f"labels ({raw.where('task.kind')})"
+        )
+    target = chosen("task.target", task.target, there, "edge types with labels", raw)
+    names = labeled[there[target]]
+    names = [LABEL] if task.label is None and LABEL in names else names
+    label = chosen("task.label", task.label, names, f"label columns of {target}", raw)
+    check_links(context, target, there[target])
+    return task.model_copy(update={"target": target, "label": label, "metric": metric})
+
+
+def _check_unused(context: ResolveContext) -> None:
+    """Raise ValueError for settings of scored links, which labels of edges do not use."""
+    links, raw = context.config.links, context.raw
+    for name, field in Links.model_fields.items():
+        if name not in _OF_SPLITS and getattr(links, name) != field.default:
+            raise ValueError(
+                f"links.{name} is {getattr(links, name)!r}: the task {context.config.task.kind} scores no "
+                f"pairs and draws no negatives; leave it out ({raw.where(f'links.{name}')})"
+            )
+
+
+def _is_class(spec: ColumnSpec) -> bool:
+    return not spec.shape and "int" in spec.dtype and spec.scales is None
+
+
+def _is_number(spec: ColumnSpec) -> bool:
+    return len(spec.shape) < 2 and spec.dtype != "bool" and spec.scales is None

@@ -1,0 +1,358 @@
+"""The settings of a run: the single source of TOML keys, options, help texts and limits.
+
+The string below a field is its help text. `tables` has the tables of models, tasks and samplers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from khop.components import Component
+from khop.run.tables import (
+    Alias,
+    Allowed,
+    Bytes,
+    BytesOrNone,
+    CacheText,
+    Count,
+    CountOrNone,
+    Default,
+    Fanouts,
+    ModelTable,
+    OptimizerTable,
+    OptionName,
+    SamplerTable,
+    Section,
+    TaskTable,
+    Text,
+    Threads,
+)
+
+
+class Links(Section):
+    """Links for link prediction: decoder, loss, negatives and held-out shares."""
+
+    option_prefix = "link-"
+
+    decoder: Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"] = "dot"
+    """Function that scores a pair of nodes from their embeddings; dot and distmult ignore the direction, all
+    but dot and mlp have a row of weights per relation"""
+    relation: Annotated[str | None, Field(min_length=1), Default("each edge type is one relation")] = None
+    """Edge column with the links' relations, whole numbers from 0 on"""
+    relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
+    """Number of relations of the column"""
+    loss: Literal["bce", "bpr", "margin", "infonce"] = "bce"
+    """Loss of link prediction: cross-entropy of each pair (bce), ranking of links above negatives (bpr), the
+    same by a margin (margin), or cross-entropy of a link among its negatives (infonce)"""
+    margin: Annotated[float, Field(gt=0, le=1e30)] = 1.0
+    """Difference of scores from which margin has no loss"""
+    temperature: Annotated[float, Field(gt=0, le=1e30)] = 1.0
+    """Divisor of the scores of infonce"""
+    negatives: Literal["uniform", "degree"] = "uniform"
+    """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
+    negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
+    """Negatives per training link"""
+    negatives_group: Count = 1
+    """Links, next to each other in an epoch, that share their training negatives, or with shared_negatives
+    those alone"""
+    shared_negatives: Annotated[CountOrNone, Default("none")] = 0
+    """Further negatives per training link, shared by negatives_group links"""
+    hard_negatives: Annotated[CountOrNone, Default("none")] = 0
+    """Further negatives per training link: the destinations of the highest scores that are no training link
+    of its source"""
+    hard_every: Count = 1
+    """Epochs between two computations of the hard negatives"""
+    corrupt: Literal["destination", "source", "both"] = "destination"
+    """Ends that training negatives replace; both: negatives_per_positive for each end"""
+    exact: bool = False
+    """Exclude edges of the training graph from the training negatives"""
+    spot_target: Annotated[CountOrNone, Default("all links of a step carry no message")] = 0
+    """Degree from which on a training link may carry messages in its own batch, if both its ends have it
+    (SpotTarget)"""
+    split: Literal["auto", "random", "time", "column"] = "auto"
+    """Split of the links: at random by val and test (random), by the graph's cut-offs (time), by the edge
+    column split (column), or the first of column, time and random that the graph has (auto)"""
+    val: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the links held out for validation"""
+    test: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the links held out for test"""
+    eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
+    """Negatives per held-out link; drawn once, and never edges of the graph"""
+
+    filtered: bool = False
+    """Also rank both ends of held-out links among all nodes, without known links: filtered MRR and hits, of
+    decoders of relations (distmult, transe, complex, rotate)"""
+    ranking: bool = False
+    """Also rank all destinations for each source of held-out links, without its links of the splits before:
+    ndcg and recall at 10 and 20"""
+
+    @model_validator(mode="after")
+    def _ranks_one_relation(self) -> Links:
+        if self.ranking and self.relation is not None:
+            raise ValueError(
+                f"links.ranking is true and links.relation is {self.relation!r}: it ranks the destinations "
+                "of a source, not of a source and a relation; give links.filtered in its place"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _filters_by_relation(self) -> Links:
+        if self.filtered and self.decoder in ("dot", "mlp"):
+            raise ValueError(
+                f"links.filtered is true and links.decoder is {self.decoder!r}: filtered ranking takes a "
+                "decoder of relations, distmult, transe, complex or rotate; name one, or give links.ranking"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _counts_what_it_names(self) -> Links:
+        if self.relations and self.relation is None:
+            raise ValueError(
+                f"links.relations is {self.relations}, links.relation is not set: name the edge column, or "
+                "leave the number out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_what_can_be_shared(self) -> Links:
+        if self.shared_negatives and self.negatives_group == 1:
+            raise ValueError(
+                f"links.shared_negatives is {self.shared_negatives} and links.negatives_group 1: give the "
+                "number of links that share them, such as 64"
+            )
+        if self.exact and self.negatives_group > 1 and not self.shared_negatives:
+            raise ValueError(
+                f"links.negatives_group is {self.negatives_group} and links.exact true: exact negatives "
+                "differ by source; leave one of them out"
+            )
+        return self
+
+
+class Parts(Section):
+    """Placement and caching of a partitioned graph on several processes."""
+
+    placement: Literal["features", "all", "whole"] = "features"
+    """Data partitioned across processes: features; features and edges (all); nothing (whole)"""
+    lanes: Count = 4
+    """Batches for which processes exchange rows at the same time"""
+    wire: Literal["stored", "float16", "int8"] = "stored"
+    """Format of features sent between processes; float16 and int8 round them"""
+    locality: bool = True
+    """Prefer seeds that are stored on the process; all processes still get equal shares"""
+    cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
+    """Host memory for cached rows of other processes, or on disk, e.g. 2GiB"""
+    cache_by: Literal["auto", "visits", "counts"] = "auto"
+    """Estimate that selects the cached rows: probability of a visit (visits), counts of the first epoch
+    (counts), or visits where possible (auto)"""
+
+
+class Servers(Section):
+    """Servers that hold the graph and make the batches."""
+
+    option_prefix = "servers-"
+
+    addresses: Annotated[
+        tuple[str, ...],
+        Field(strict=False),
+        OptionName("--servers"),
+        Default("none, this machine holds the graph"),
+        Allowed('a list of addresses "host:port", on the command line separated by commas'),
+    ] = ()
+    """Addresses of servers that make the batches, started with khop serve"""
+    token_file: Annotated[str | None, OptionName("--token-file"), Default("no token")] = None
+    """File with the token for the servers"""
+    ca: Annotated[str | None, OptionName("--ca"), Default("the certificates of the system")] = None
+    """Certificate that signs those of the servers"""
+    client_cert: Annotated[str | None, OptionName("--client-cert"), Default("none")] = None
+    """Certificate of this client, for servers that ask for one"""
+    client_key: Annotated[str | None, OptionName("--client-key"), Default("none")] = None
+    """Key of the client's certificate"""
+    insecure: bool = False
+    """Send the token to servers without encryption"""
+    deadline: Annotated[float, Field(gt=0, le=1e8)] = 60.0
+    """Seconds without an answer of any server before the run ends"""
+    attempt: Annotated[float, Field(gt=0, le=1e8)] = 20.0
+    """Seconds without a heartbeat of a server before another one is asked"""
+
+
+class Gpu(Section):
+    """Memory of the graph if the device is a GPU (docs/gpu.md)."""
+
+    topology: Literal["auto", "device", "pinned", "host"] = "auto"
+    """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
+    samples (host), or chosen by khop, today host (auto)"""
+    features: Literal["auto", "device", "pinned", "host", "mapped", "disk"] = "auto"
+    """Memory of the columns: the GPU's (device), host memory read by the GPU (pinned) or by the CPU (host),
+    the graph's files as memory (mapped) or row by row (disk), or chosen by khop, today mapped, or disk where
+    memory has no room (auto)"""
+    cache: Annotated[CacheText, Default("no cache")] = "0"
+    """GPU memory for rows that batches need often, e.g. 4GB, or a share of the input columns, e.g. 20%"""
+    launches: Literal["single", "recorded"] = "single"
+    """Launches of training steps: operation by operation (single), or as CUDA graphs that are recorded once
+    (recorded), which needs topology and features of device or pinned"""
+
+
+class Training(Section):
+    """Training of the model."""
+
+    epochs: Count = 10
+    """Passes over the training seeds"""
+    batch_size: Count = 1024
+    """Training seeds per optimizer step, over all processes"""
+    micro_batches: Count = 1
+    """Batches into which a process splits its share of a step, to need less memory; with layered expansion,
+    the gradient is the same"""
+    drop_last: bool = False
+    """Omit the last step of an epoch if it has fewer than batch_size seeds"""
+    learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
+    """Learning rate"""
+    schedule: Literal["constant", "linear", "cosine", "plateau"] = "constant"
+    """Learning rate schedule: constant, linear or cosine decay to 0 at the end of the run, or reduced while
+    the score on the validation split does not improve (plateau)"""
+    plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Factor of each reduction of schedule plateau"""
+    plateau_patience: Count = 2
+    """Evaluations without improvement before schedule plateau reduces the learning rate"""
+    warmup: CountOrNone = 0
+    """Warm-up steps, in which the learning rate rises from 0"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay: an L2 penalty, decoupled with adamw"""
+    seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
+    """Seed of initial weights, seed order, neighbors, negatives and dropout"""
+    patience: Annotated[CountOrNone, Default("never")] = 0
+    """Evaluations without improvement before training stops"""
+
+
+class Evaluation(Section):
+    """Evaluation of the model."""
+
+    option_prefix = "evaluation-"
+
+    fanouts: Annotated[Fanouts, Default("exact, over all neighbors")] = ()
+    """Neighbors drawn per node in evaluation, one number per hop"""
+    batch_size: Count = 4096
+    """Nodes per chunk of evaluation and inference"""
+    batch_edges: Count = 1 << 20
+    """Edges per chunk of exact evaluation and inference, if it has more than one node"""
+    every: Count = 1
+    """Epochs between evaluations; the last epoch is always evaluated"""
+
+
+class Checkpoint(Section):
+    """Checkpoints within an epoch. A checkpoint is always written at the end of an epoch."""
+
+    option_prefix = "checkpoint-"
+
+    steps: Annotated[CountOrNone, Default("no checkpoints by steps")] = 0
+    """Optimizer steps between checkpoints within an epoch"""
+    minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Minutes between checkpoints within an epoch; 0: no checkpoints by time"""
+    keep: Count = 2
+    """Number of last checkpoints to keep"""
+    best: Count = 1
+    """Number of checkpoints with the best scores to keep: best, best-1 (the second best), ..."""
+
+
+class RunConfig(Section):
+    """All settings of a run. `run_type` makes the class with the options of the named components."""
+
+    components: ClassVar[Mapping[str, Component]] = MappingProxyType({})  # by the path of their table
+
+    graph: Text
+    """Graph folder, or name of a built-in graph"""
+    out: Annotated[str | None, Field(min_length=1), Default("the first free runs/<graph>-<n>")] = None
+    """Run folder, new or empty"""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$"), Allowed("cpu, cuda or cuda:<number>")] = (
+        "cpu"
+    )
+    """Device of the model"""
+    precision: Literal["float32", "tf32", "float64", "bfloat16"] = "float32"
+    """Dtype of weights and activations; bfloat16 is autocast, tf32 is float32 with TF32 products of a GPU"""
+    threads: Annotated[Threads, Default("chosen from the cores")] = 0
+    """Sampler threads; batches do not depend on their number"""
+    compute_threads: Annotated[Threads, Default("one per core")] = 0
+    """Threads of torch and of khop's kernels"""
+    prefetch: Count = 4
+    """Batches prepared ahead of the model"""
+    prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
+    """Memory for prepared batches, e.g. 500MB; one batch may always be prepared"""
+    gather: Literal["ahead", "deferred"] = "ahead"
+    """Gather input rows with the batch (ahead), or where the first layer reads them (deferred)"""
+    deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
+    """Seconds that a process waits for another one before all processes end"""
+    interface: Annotated[
+        str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
+    ] = None
+    """Network interface to listen on: its name, its address, or a network, e.g. 10.0.0.0/8"""
+    allow_public: bool = False
+    """Allow processes to listen on a public address; a firewall has to protect it"""
+    tensorboard: bool = False
+    """Write TensorBoard curves to the run folder; needs the package tensorboard"""
+    logger: Literal["none", "wandb", "mlflow"] = "none"
+    """Tool that also gets losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
+    task: TaskTable = Field(default_factory=TaskTable)
+    links: Links = Field(default_factory=Links)
+    sampler: SamplerTable = Field(default_factory=SamplerTable)
+    model: ModelTable = Field(default_factory=ModelTable)
+    servers: Servers = Field(default_factory=Servers)
+    gpu: Gpu = Field(default_factory=Gpu)
+    parts: Parts = Field(default_factory=Parts)
+    training: Training = Field(default_factory=Training)
+    optimizer: OptimizerTable = Field(default_factory=OptimizerTable)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+
+    @model_validator(mode="after")
+    def _has_embeddings_to_update(self) -> RunConfig:
+        if self.model.embedding_update != "dense" and not self.model.embedding:
+            raise ValueError(
+                f"model.embedding_update is {self.model.embedding_update!r}, but the model has no "
+                "embeddings: set model.embedding to their width, such as 64, or leave embedding_update out"
+            )
+        if self.model.embedded_types == "all" and not self.model.embedding:
+            raise ValueError(
+                "model.embedded_types is 'all', but model.embedding is not set: set it to a width, such as 64"
+            )
+        if self.model.unknown and not self.model.embedding:
+            raise ValueError(
+                f"model.unknown is {self.model.unknown}, but the model has no embeddings: set "
+                "model.embedding to their width, such as 64, or leave unknown out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _times_are_kept_to(self) -> RunConfig:
+        sampler = self.sampler
+        if sampler.time is None and (sampler.temporal_strategy != "sample" or sampler.window is not None):
+            raise ValueError(
+                "sampler.temporal_strategy and sampler.window need times: set sampler.time to the column of "
+                "times"
+            )
+        if sampler.time is not None and not self.evaluation.fanouts:
+            raise ValueError(
+                f"sampler.time is {sampler.time!r}: evaluation over all neighbors would use "
+                "later edges; set evaluation.fanouts"
+            )
+        everywhere = {name: getattr(self.links, name) for name in ("hard_negatives", "filtered", "ranking")}
+        for name, value in everywhere.items():
+            if sampler.time is not None and value:
+                raise ValueError(
+                    f"sampler.time is {sampler.time!r} and links.{name} {value}: scores over all neighbors "
+                    "would use later edges; leave one of them out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _fanouts_match_layers(self) -> RunConfig:
+        layers = self.model.layers or len(self.sampler.fanouts)
+        named = f"model.layers is {layers}" if self.model.layers else f"sampler.fanouts make {layers} layers"
+        drawn = self.sampler.fanouts if self.sampler.layers_are_hops else ()
+        for section, fanouts in (("sampler", drawn), ("evaluation", self.evaluation.fanouts)):
+            if fanouts and len(fanouts) != layers:
+                entries = "1 entry" if len(fanouts) == 1 else f"{len(fanouts)} entries"
+                raise ValueError(f"{section}.fanouts has {entries}, {named}: give one fanout per layer")
+        return self

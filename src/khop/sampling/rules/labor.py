@@ -1,0 +1,77 @@
+"""Draws of neighbors by random numbers that all rows of a batch share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from khop.arguments import truth, whole_number
+from khop.draw import DrawKey, Frontier, Neighbors, stream
+from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, RuleBase
+from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.edge_times import HopRows
+from khop.kernels.philox import SourceNumbers
+from khop.kernels.sample_reference import sample_smallest_reference
+from khop.schema import EdgeType
+
+_MOST_KAPPA = (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Labor(RuleBase):
+    """Every neighbor is equally likely, and nodes prefer the same neighbors: fewer nodes per batch.
+
+    This is LABOR-0 of Balin and Catalyurek (2023, arXiv 2210.13339) as sequential Poisson sampling: every
+    source has one random number per hop, and each row takes its `fanout` sources with the smallest numbers.
+    A row gives as many edges as by `Uniform()`, and a mean over draws estimates the mean over all neighbors
+    without bias. A draw reads the whole row. Edge weights are not taken into account.
+
+    With `layer_dependent`, all hops share the numbers: still fewer nodes, but outputs of two or more layers
+    are biased. With `kappa` above 1, a node keeps its number for that many steps of an epoch, one node in
+    `kappa` changing at each step (arXiv 2310.12403): successive batches share nodes, which helps caches.
+    Each batch alone is as unbiased as without, but successive batches are not independent.
+
+    Seeds with separate trees share no nodes, so `trees="disjoint"` is refused. `Temporal` needs trees, and
+    all of them use the same numbers.
+    """
+
+    kernel: ClassVar[Kernel] = Kernel.SMALLEST
+    layer_dependent: bool = False
+    kappa: int = 1  # steps for which a node keeps its number
+
+    def __post_init__(self) -> None:
+        truth("layer_dependent", self.layer_dependent)
+        whole_number("kappa", self.kappa, 1, _MOST_KAPPA)
+
+    @property
+    def frontier_fields(self) -> frozenset[FrontierField]:
+        """None: draws do not depend on trees."""
+        return frozenset()
+
+    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+        """Return the original ids of sources, and the rows in which edges share a source."""
+        return (Need(NeedKind.SOURCE_IDS, edge_type), Need(NeedKind.PARALLEL_ROWS, edge_type))
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the draw of an edge type's rows by the numbers of their sources."""
+        source = edge_type[0]
+        word = stream(0 if self.layer_dependent else hop.number, (source,))
+        return DrawRequest(
+            arrays.edges[edge_type],
+            HopRows(frontier.nodes, key, word),
+            hop.fanouts[edge_type],
+            self.reference,
+            self.kernel,
+            source_ids=arrays.source_ids(edge_type) if source in arrays.original_ids else None,
+            order=SourceNumbers.of(key, word, self.kappa),
+            has_parallel=arrays.vector(Need(NeedKind.PARALLEL_ROWS, edge_type)),
+        )
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        """Carry out a draw in torch."""
+        return sample_smallest_reference(request)
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
+        """Return None: a mean over draws estimates the mean over all edges of a row."""

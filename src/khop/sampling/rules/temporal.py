@@ -1,0 +1,129 @@
+"""Draws of neighbors within time limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NoReturn
+
+from khop.arguments import column_name, instance_of, shown, whole_number
+from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, Rule, RuleBase, reads_times
+from khop.kernels.draw_request import DrawRequest, RowLimits
+from khop.sampling.rules.uniform import Uniform
+from khop.schema import EdgeType, Schema
+
+
+class TemporalStrategy(StrEnum):
+    """Selection among the edges that a time limit allows."""
+
+    SAMPLE = "sample"  # as the inner rule draws
+    LATEST = "latest"  # the last `fanout` edges; nothing is drawn
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"strategy {value!r}: must be one of {[str(strategy) for strategy in cls]}")
+
+
+@dataclass(frozen=True)
+class Temporal(RuleBase):
+    """Only edges and nodes that are not later than the seed; `inner` draws among these.
+
+    The time of an edge is its own column, or the column of its source node, or the later of both. Edge types
+    with neither column are not limited. With a window, the time also lies in [limit - before, limit + after].
+
+    A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed. LATEST
+    draws nothing, so its mean is no estimate of the mean over all allowed edges. There is no layer-wise
+    inference for either: a node's edges depend on the seed. Evaluate over batches of the same fanouts.
+    """
+
+    column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
+    strategy: TemporalStrategy = TemporalStrategy.SAMPLE
+    window: tuple[int, int] | None = None  # (before, after); after is 0 or less
+    inner: Rule = Uniform()
+
+    def __post_init__(self) -> None:
+        column_name(self.column)
+        object.__setattr__(self, "strategy", TemporalStrategy(self.strategy))
+        remedy = "must be khop.Uniform(), khop.Weighted(column) or another rule without time limits"
+        instance_of("inner", self.inner, RuleBase, remedy)
+        if reads_times(self.inner):
+            raise ValueError(f"inner {shown(self.inner)}: {remedy}")
+        if self.strategy is TemporalStrategy.LATEST and self.inner != Uniform():
+            raise ValueError(
+                f"strategy=LATEST with {self.inner}: the latest edges are not drawn; leave inner out"
+            )
+        if self.window is None:
+            return
+        if not isinstance(self.window, Sequence) or len(self.window) != 2 or isinstance(self.window, str):
+            raise ValueError(f"window {shown(self.window)}: must be two whole numbers, (before, after)")
+        before, after = (whole_number(f"window {self.window}:", time) for time in self.window)
+        object.__setattr__(self, "window", (before, after))
+        if after > 0:
+            raise ValueError(f"window {self.window}: after {after} would allow later edges; give 0 or less")
+        if -after > before:
+            raise ValueError(f"window {self.window}: contains no time; before must be {-after} or more")
+
+    @property
+    def frontier_fields(self) -> frozenset[FrontierField]:
+        """The time limits, and the trees, of which each seed with a limit has one."""
+        return self.inner.frontier_fields | {FrontierField.UNTIL, FrontierField.TREE}
+
+    def has_weights(self, fanout: int) -> bool:
+        """Return True if neighbors drawn by the inner rule have weights."""
+        return self.inner.has_weights(fanout)
+
+    def has_shares(self, fanout: int) -> bool:
+        """Return True if the weights of the inner rule are those of a mean."""
+        return self.inner.has_shares(fanout)
+
+    @property
+    def degrees(self) -> Rule | None:
+        """Rule that counts the edges that the time limit allows, if the inner rule needs degrees."""
+        counting = self.inner.degrees
+        return None if counting is None else replace(self, inner=counting)
+
+    def check(self, schema: Schema) -> None:
+        """Raise ValueError unless the graph has the times, and the columns of the inner rule."""
+        self.inner.check(schema)
+        super().check(schema)
+
+    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+        """Return the times, and the arrays of the inner rule."""
+        return (Need(NeedKind.TIMES, edge_type, self.column), *self.inner.needs(edge_type))
+
+    def most(self, fanout: int) -> int | None:
+        """Return the largest number of edges that a row can give: that of the inner rule."""
+        return self.inner.most(fanout)
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the inner rule's draw, from the edges that the time limits allow."""
+        assert frontier.until is not None  # stores check frontiers before they plan
+        times = arrays.times(edge_type, self.column)
+        if times is None:
+            return self._planned(edge_type, frontier, hop, key, arrays)
+        own, is_latest = arrays.own_times(edge_type, self.column), self.strategy is TemporalStrategy.LATEST
+        limits = RowLimits(times, own, frontier.until, self.window, is_latest)
+        return replace(self._planned(edge_type, frontier, hop, key, arrays), limits=limits)
+
+    def _planned(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the inner rule's draw, which sees trees only if it reads them."""
+        if FrontierField.TREE not in self.inner.frontier_fields:
+            frontier = replace(frontier, tree=None)
+        return self.inner.plan(edge_type, frontier, hop, key, arrays)
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        """Carry out a draw in torch: the inner rule's, from the edges that the time limits allow."""
+        return self.inner.reference(request.resolved())
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> NoReturn:
+        """Raise ValueError: each seed has its own edges."""
+        raise ValueError(
+            f"{self}: the edges of a node depend on the time of the seed, so that no weights of all edges "
+            "fit; score the batches of a loader with seed_times=..."
+        )

@@ -1,0 +1,57 @@
+"""The neighbors with the largest weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NoReturn
+
+from khop.arguments import column_name
+from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
+from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.sample_reference import sample_smallest_reference, sample_uniform_reference
+from khop.schema import EdgeType, Schema
+
+
+@dataclass(frozen=True)
+class TopK(RuleBase):
+    """The `fanout` edges of a node with the largest values of a column; of equal ones the first in the row.
+
+    Nothing is random, so a mean over the neighbors is no estimate of a mean over all neighbors. Exact
+    inference takes the same edges, by the fanout of the layer in training. Values may be negative or
+    infinite. Edge types without the column are drawn uniformly; exact inference takes all their edges.
+    """
+
+    kernel: ClassVar[Kernel] = Kernel.SMALLEST
+    column: str  # an edge column: one number each
+
+    def __post_init__(self) -> None:
+        column_name(self.column)
+
+    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+        """Return the numbers that sort the column."""
+        return (Need(NeedKind.DESCENDING, edge_type, self.column),)
+
+    def plan(
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+    ) -> DrawRequest:
+        """Return the draw of an edge type's rows: by the column if the type has it."""
+        request = super().plan(edge_type, frontier, hop, key, arrays)
+        order = arrays.vector(self.needs(edge_type)[0])
+        return replace(request, order=order, kernel=Kernel.UNIFORM if order is None else Kernel.SMALLEST)
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        """Carry out a draw in torch."""
+        draw = sample_uniform_reference if request.order is None else sample_smallest_reference
+        return draw(request)
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> NoReturn:
+        """Raise ValueError: the largest edges estimate no mean over all edges."""
+        raise ValueError(
+            f"{self}: nothing is drawn, so a mean over some edges estimates no mean over all edges; exact "
+            "inference takes the fanouts of training"
+        )
+
+    def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
+        """Return the fanout of training; -1 for an edge type without the column."""
+        return fanout if self.column in schema.columns.get(edge_type, {}) else -1

@@ -1,0 +1,36 @@
+"""Uniform draws of neighbors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from khop.arguments import truth
+from khop.draw import Neighbors
+from khop.graph.rule import DrawArrays, RuleBase
+from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.sample_reference import sample_uniform_reference
+from khop.schema import EdgeType
+
+
+@dataclass(frozen=True)
+class Uniform(RuleBase):
+    """Every neighbor is equally likely."""
+
+    kernel: ClassVar[Kernel] = Kernel.UNIFORM
+    replacement: bool = False
+
+    def __post_init__(self) -> None:
+        truth("replacement", self.replacement)
+
+    @property
+    def is_uniform(self) -> bool:
+        """True: every edge of a row is equally likely."""
+        return True
+
+    def reference(self, request: DrawRequest) -> Neighbors:
+        """Carry out a draw in torch."""
+        return sample_uniform_reference(request)
+
+    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
+        """Return None: a mean over draws estimates the mean over all edges of a row."""

@@ -1,0 +1,249 @@
+"""`--baselines`: a model of own features, trained in the run's folder, beside each score.
+
+`khop evaluate`: what training measured can be measured again, and in other ways.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from cli.conftest import Ran
+from data.tables.shop import roomy, spec
+from khop import import_tables
+from khop.cli.trained import label_propagation_scores
+from khop.run.build import Run, prepare
+from khop.run.read import read_toml
+
+Command = Callable[..., Ran]
+
+
+OWN = Path("a/baselines/own-features")
+
+
+def own_scores(outcome: dict[str, object]) -> dict[str, object]:
+    return {name: score for name, score in outcome.items() if "_own_features_" in name}
+
+
+def test_training_shows_the_scores_of_own_features_beside_each_score(
+    khop_command: Command, small_run: Path
+) -> None:
+    ran = khop_command("train", "run.toml", "--out", "a", "--baselines", "--json")
+    assert ran.code == 0, ran.stderr
+    found = own_scores(json.loads(ran.stdout))
+    assert list(found) == [f"{split}_own_features_accuracy" for split in ("train", "val", "test")]
+    spread = json.loads(ran.stdout)["test_label_propagation_accuracy"]
+    shown = f"own features {found['test_own_features_accuracy']:.4g}, label propagation {spread:.4g})"
+    assert shown in ran.stderr
+    again = khop_command("evaluate", "a", "--split", "all", "--baselines", "--json", "--metric", "f1-micro")
+    measured = own_scores(json.loads(again.stdout))
+    assert measured.items() >= found.items()
+    assert measured["test_own_features_f1_micro"] == found["test_own_features_accuracy"]
+
+
+def test_an_evaluation_trains_it_once(khop_command: Command, small_run: Path) -> None:
+    khop_command("train", "run.toml", "--out", "a")
+    assert not OWN.exists()
+    first = khop_command("evaluate", "a", "--baselines", "--json")
+    changed = (OWN / "checkpoints/best").stat().st_mtime_ns
+    second = khop_command("evaluate", "a", "--baselines", "--json", "--evaluation-batch-size", "7")
+    assert own_scores(json.loads(first.stdout)) == own_scores(json.loads(second.stdout))
+    assert (OWN / "checkpoints/best").stat().st_mtime_ns == changed
+
+
+def test_training_that_was_stopped_goes_on(khop_command: Command, small_run: Path) -> None:
+    """The run has three epochs; its baseline is stopped after the first."""
+    khop_command("train", "run.toml", "--out", "a", "--baselines", "--epochs", "1")
+    assert len((OWN / "metrics.jsonl").read_text().splitlines()) == 1
+    stopped = khop_command("train", "--resume", "a", "--epochs", "3", "--baselines", "--json")
+    khop_command("train", "run.toml", "--out", "b", "--baselines", "--epochs", "3")
+    whole = khop_command("evaluate", "b", "--split", "all", "--baselines", "--json")
+    assert own_scores(json.loads(stopped.stdout)) == own_scores(json.loads(whole.stdout))
+
+
+def test_options_that_would_change_its_training_are_refused(khop_command: Command, small_run: Path) -> None:
+    khop_command("train", "run.toml", "--out", "a")
+    ran = khop_command("evaluate", "a", "--baselines", "--evaluation-batch-size", "7")
+    assert ran.code == 2
+    assert ran.stderr.startswith(
+        "khop: --baselines: is not trained yet, and evaluation.batch_size would change"
+    )
+
+
+@pytest.mark.long
+def test_any_number_of_processes_trains_the_same(khop_command: Command, small_run: Path) -> None:
+    options = ("--precision", "float64", "--baselines", "--dropout", "0")
+    khop_command("train", "run.toml", "--out", "a", *options)
+    khop_command("train", "run.toml", "--out", "b", *options, "--procs", "2")
+    read = ("--split", "all", "--baselines", "--json")  # processes of their own print beside this one
+    one, two = (json.loads(khop_command("evaluate", run, *read).stdout) for run in ("a", "b"))
+    assert len(own_scores(one)) == 3
+    assert own_scores(one) == own_scores(two)
+
+
+def test_label_propagation_is_left_out_with_a_message_where_servers_have_the_edges(
+    small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = prepare(read_toml(small_run), small_run.parent)
+    assert label_propagation_scores(run, ("val",), ()).keys() == {"val/label-propagation/accuracy"}
+    far: Any = SimpleNamespace(servers=object(), schema=run.graph.schema)
+    assert label_propagation_scores(replace(run, graph=far), ("val",), ()) == {}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("khop: --baselines: label propagation needs the edges, and servers have them")
+
+
+def train(khop_command: Command, *options: str) -> dict[str, object]:
+    outcome = json.loads(khop_command("train", "run.toml", "--out", "a", "--json", *options).stdout)
+    assert isinstance(outcome, dict)
+    return outcome
+
+
+@pytest.fixture
+def trained(khop_command: Command, small_run: Path) -> dict[str, object]:
+    return train(khop_command)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
+def test_the_best_checkpoint_scores_what_training_said(
+    khop_command: Command, small_run: Path, precision: str
+) -> None:
+    trained = train(khop_command, "--precision", precision)
+    ran = khop_command("evaluate", "a", "--split", "all", "--json")
+    measured = json.loads(ran.stdout)
+    assert measured == {
+        "run": "a",
+        "checkpoint": "best",
+        **{name: score for name, score in trained.items() if name.endswith("_accuracy")},
+    }
+    assert "test accuracy" in ran.stderr
+
+
+def test_progress_is_shown_before_the_first_chunk_ends(
+    khop_command: Command, trained: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, compared = threading.Event(), Run.compared
+    monkeypatch.setattr("khop.cli.terminal.FIRST_S", 0.01)
+    monkeypatch.setattr("khop.cli.terminal.tell", lambda line: said.set() if line == "evaluating" else None)
+    monkeypatch.setattr(Run, "compared", lambda *given: (said.wait(60), compared(*given))[1])
+    assert khop_command("evaluate", "a").code == 0
+    assert said.is_set()
+
+
+def test_the_test_split_is_measured_unless_another_is_named(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    assert json.loads(khop_command("evaluate", "a", "--json").stdout) == {
+        "run": "a", "checkpoint": "best", "test_accuracy": trained["test_accuracy"],
+        "test_majority_accuracy": trained["test_majority_accuracy"],
+    }  # fmt: skip
+    shown = khop_command("evaluate", "a", "--split", "val").stdout
+    (scores,) = [line.split() for line in shown.splitlines() if line.lstrip().startswith("val ")]
+    assert (scores[:2], scores[3]) == (["val", "accuracy"], "(majority")
+
+
+def test_the_last_checkpoint_scores_as_the_last_epoch(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    ran = khop_command("evaluate", "a", "--checkpoint", "last", "--split", "train", "--json")
+    last = json.loads(Path("a/metrics.jsonl").read_text().splitlines()[-1])
+    assert json.loads(ran.stdout)["train_accuracy"] == last["train_accuracy"]
+
+
+def test_all_neighbors_drawn_one_way_or_the_other_are_the_same(
+    khop_command: Command, trained: dict[str, object]
+) -> None:
+    exact = json.loads(khop_command("evaluate", "a", "--json").stdout)
+    sampled = khop_command("evaluate", "a", "--json", "--evaluation-fanouts", "-1,-1", "--threads", "2")
+    assert json.loads(sampled.stdout) == exact
+
+
+def test_further_metrics_stand_beside_the_runs_own(khop_command: Command, trained: dict[str, object]) -> None:
+    ran = khop_command("evaluate", "a", "--json", "--metric", "f1-macro", "--metric", "f1-micro")
+    measured = json.loads(ran.stdout)
+    assert measured["test_f1_micro"] == measured["test_accuracy"] == trained["test_accuracy"]
+    assert 0 < measured["test_f1_macro"] < 1
+    wrong = khop_command("evaluate", "a", "--metric", "f1")
+    assert wrong.code == 2
+    assert wrong.stderr == (
+        "khop: metric 'f1': must be one of accuracy, f1-macro, f1-micro, roc-auc, average-precision\n"
+    )
+
+
+def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: dict[str, object]) -> None:
+    Path("a/checkpoints/best").rename("elsewhere")
+    ran = khop_command("evaluate", "a")
+    assert ran.code == 2
+    assert ran.stderr.startswith("khop: a/checkpoints/best: no checkpoint there; ")
+    assert khop_command("evaluate", "b").stderr == (
+        "khop: b: not a run folder, it has no config.toml; name one that khop train has made\n"
+    )
+
+
+def test_a_damaged_checkpoint_is_done_without(khop_command: Command, trained: dict[str, object]) -> None:
+    last = ("evaluate", "a", "--checkpoint", "last", "--json")
+    whole = json.loads(khop_command(*last).stdout)
+    state = Path("a/checkpoints/last/state.json")
+    state.write_text(state.read_text().replace('"epoch": 3', '"epoch": 2'))
+    ran = khop_command(*last)
+    assert ran.stderr.splitlines()[0] == (
+        f"khop: {state}: cut short or damaged; a/checkpoints/last-1 is used instead"
+    )
+    assert json.loads(ran.stdout).keys() == whole.keys()
+
+    best = Path("a/checkpoints/best/model.safetensors")
+    best.write_bytes(best.read_bytes()[:-1])
+    ran = khop_command("evaluate", "a")
+    assert ran.code == 2
+    assert ran.stderr == f"khop: {best}: cut short or damaged; use another checkpoint, or train again\n"
+
+
+@pytest.mark.parametrize("command", [("evaluate", "a"), ("infer", "a", "--out", "rows.npy")])
+def test_a_damaged_setting_of_the_run_is_named(
+    khop_command: Command, trained: dict[str, object], command: tuple[str, ...]
+) -> None:
+    """One that the shapes of the weights do not show: it would change the scores without a word."""
+    config = Path("a/config.toml")
+    text = config.read_text()
+    assert "\nresidual = false\n" in text
+    config.write_text(text.replace("\nresidual = false\n", "\nresidual = true\n"))
+    ran = khop_command(*command)
+    assert ran.code == 2
+    warning, error = ran.stderr.splitlines()
+    assert warning.startswith("khop: a/config.toml: was changed or damaged after khop train wrote it")
+    assert error.startswith(
+        "khop: a/checkpoints/best: the run was started with other settings: model.residual was "
+    )
+
+
+def test_predictions_are_written_beside_the_scores(khop_command: Command, trained: dict[str, object]) -> None:
+    ran = khop_command("evaluate", "a", "--split", "all", "--predictions", "out.parquet", "--json")
+    assert json.loads(ran.stdout)["predictions"] == "out.parquet"
+    rows = pyarrow.parquet.read_table("out.parquet").to_pylist()
+    test = [row for row in rows if row["split"] == "test"]
+    right = sum(row["label"] == row["prediction"] for row in test)
+    assert right / len(test) == trained["test_accuracy"]
+    assert {row["split"] for row in rows} == {"train", "val", "test"}
+    again = khop_command("evaluate", "a", "--predictions", "out.parquet")
+    assert again.stderr == "khop: out.parquet: exists already; remove it or choose another name\n"
+
+
+def test_predictions_for_links_have_the_users_ids(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    import_tables(spec(**roomy()), "shop")
+    khop_command(
+        "train", "--graph", "shop", "--task", "link-prediction", "--target", "user buys item", "--out", "a",
+        "--epochs", "1", "--hidden", "4", "--eval-negatives", "1", "--compute-threads", "1",
+    )  # fmt: skip
+    khop_command("evaluate", "a", "--predictions", "out.parquet")
+    (row,) = pyarrow.parquet.read_table("out.parquet").to_pylist()
+    assert (row["source_id"], row["destination_id"], row["split"]) == ("u3", "d", "test")

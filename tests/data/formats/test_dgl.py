@@ -1,0 +1,137 @@
+"""`khop import dgl:FOLDER`: folders of DGL's CSVDataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import khop
+from data.formats.layouts import csv_dataset
+from khop.data.formats.dgl import dgl_importer
+from khop.data.importers import DglOptions, ImportContext
+
+FOLLOWS = ("user", "follow", "user")
+
+
+def imported(home: Path) -> khop.Graph:
+    dgl_importer(DglOptions("set"), ImportContext(home)).write(home / "out")
+    return khop.open_graph(home / "out")
+
+
+def test_features_labels_masks_and_ids(tmp_path: Path) -> None:
+    csv_dataset(tmp_path / "set")
+    graph = imported(tmp_path)
+    columns = graph.columns["user"]
+    assert columns["feat"].tolist() == [[0.5, 1.0], [1.5, 2.0], [2.5, 3.0]]
+    assert columns["age"].tolist() == [31, 45, 27]
+    assert columns["label"].tolist() == [1, 0, 1]
+    assert graph.schema.columns["user"]["label"].num_classes == 2
+    assert {name: graph.split(name)["user"].tolist() for name in graph.split_names} == {
+        "train": [0], "val": [1], "test": [2],
+    }  # fmt: skip
+    csc, edges = graph.csc(FOLLOWS), graph.columns[FOLLOWS]
+    found = zip(csc.indices.tolist(), csc.destinations().tolist(), edges["split"].tolist(), strict=True)
+    assert sorted(found) == [(0, 2, 0), (1, 0, 1), (2, 1, -1)]
+    assert edges["weight"].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("edges.csv", "src_id,dst_id\n10,99\n", "column dst_id, row 2: no 'user' node has the id 99; add it"),
+        ("edges.csv", "from,dst_id\n10,20\n", "has no column 'src_id', but from, dst_id"),
+        ("nodes.csv", "node_id,graph_id\n10,0\n20,1\n30,1\n", "holds 2 graphs"),
+        ("nodes.csv", 'node_id,feat\n10,"1,2"\n20,"1"\n30,"1,2"\n', "row 3: '1' is no list of 2 numbers"),
+        (
+            "nodes.csv",
+            "node_id,label\n10,1\n10,2\n20,1\n30,1\n",
+            "column node_id, row 3: a node before has the id '10'",
+        ),
+        (
+            "nodes.csv",
+            "node_id,train_mask\n10,True\n20,maybe\n",
+            "column train_mask, row 3: 'maybe' is neither true",
+        ),
+        ("nodes.csv", "node_id,x,x\n10,1,2\n", "column 'x' is there twice"),
+        ("meta.yaml", "dataset_name: x\n", "node_data: Field required"),
+        ("meta.yaml", "- 1\n", "the file: "),
+        ("meta.yaml", "#" * (2 << 20), "has 2,097,152 bytes"),
+        ("meta.yaml", "dataset_name: !!python/object/apply:os.mkdir [made]\n", "not plain YAML"),
+        ("meta.yaml", "dataset_name: x\nversion: 2.0.0\nnode_data: []\nedge_data: []\n", "version"),
+    ],
+)
+def test_bad_files_are_named(file: str, text: str, sentence: str, tmp_path: Path) -> None:
+    csv_dataset(tmp_path / "set")
+    (tmp_path / "set" / file).write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        imported(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+# The files of DGL's guide, section 4.6.
+DEFAULT = {
+    "meta.yaml": "dataset_name: mini\nedge_data:\n- file_name: edges_0.csv\nnode_data:\n- file_name: nodes_0.csv\n",
+    "nodes_0.csv": "node_id\n0\n1\n2\n",
+    "edges_0.csv": "src_id,dst_id\n0,1\n1,2\n2,0\n",
+}
+TYPED = {
+    "meta.yaml": (
+        "dataset_name: shop\nseparator: ;\n"
+        "edge_data:\n- file_name: follow.csv\n  etype: [user, follow, user]\n"
+        "- file_name: like.csv\n  etype: [user, like, item]\n  src_id_field: who\n  dst_id_field: what\n"
+        "node_data:\n- file_name: users.csv\n  ntype: user\n  node_id_field: name\n"
+        "- file_name: items.csv\n  ntype: item\n"
+    ),
+    "users.csv": (
+        "name;full name;label;feat;age;_score;train_mask\n"
+        'ann;Ann A.;good;"0.5, 1.0";31;1.5;True\n'
+        '007;Bob B.;bad;"1.5, 2.0";;2.5;False\n'
+        'eve;"E; V.";;"2.5, 3.0";27;3.5;False\n'
+    ),
+    "items.csv": "node_id;label\n7;1\n007;nan\n08;0.0\n",
+    "follow.csv": "src_id;dst_id;weight;label\nann;007;0.5;1\n007;eve;nan;0\n",
+    "like.csv": "who;what;kind\nann;007;buys\neve;7;sees\n",
+}
+
+
+def written(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+
+
+def test_default_names(tmp_path: Path) -> None:
+    written(tmp_path / "set", DEFAULT)
+    said = dgl_importer(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    assert said == ["3 node; 3 node to node", "type '_V' is 'node'"]
+    csc = khop.open_graph(tmp_path / "out").csc(("node", "to", "node"))
+    assert (csc.indices.tolist(), csc.destinations().tolist()) == ([2, 0, 1], [0, 1, 2])
+
+
+def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
+    written(tmp_path / "set", TYPED)
+    said = dgl_importer(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    graph = khop.open_graph(tmp_path / "out")
+    assert said[0] == "3 user, 3 item; 2 user follow user, 2 user like item"
+    notes = [note.replace(f"{tmp_path / 'set'}/", "") for note in said[1:]]
+    assert notes == [
+        "users.csv, column full name: text is left out",
+        "users.csv, column label: classes are bad, good, in this order",
+        "users.csv, column label: 1 of 3 have no value; they are -1, unknown",
+        "users.csv, column age: 1 of 3 have no value; they are NaN",
+        "users.csv, column _score: is column 'score'",
+        "items.csv, column label: 1 of 3 have no value; they are -1, unknown",
+        "follow.csv, column weight: 1 of 2 have no value; they are 0, and 1 in weight_missing",
+        "like.csv, column kind: text is left out",
+    ]
+    users = graph.columns["user"]
+    assert users["label"].tolist() == [1, 0, -1]
+    assert users["feat"].tolist() == [[0.5, 1], [1.5, 2], [2.5, 3]]
+    assert users["age"].isnan().tolist() == [False, True, False]
+    assert users["score"].tolist() == [1.5, 2.5, 3.5]
+    assert graph.schema.columns["item"]["label"].num_classes == 2
+    assert graph.columns["item"]["label"].tolist() == [1, -1, 0]
+    likes = graph.csc(("user", "like", "item"))
+    assert list(zip(likes.indices.tolist(), likes.destinations().tolist(), strict=True)) == [(2, 0), (0, 1)]
+    assert graph.split("train")["user"].tolist() == [0]

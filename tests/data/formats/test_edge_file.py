@@ -1,0 +1,388 @@
+"""`khop import edges:FILE`: files of graphs in all formats through one importer.
+
+Edge lists: ids as they stand, in files of all forms.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+
+import khop
+from khop.data.formats.edge_file import Header, ReadEdges, edge_file_importer, edge_list
+from khop.data.importers import EdgeFileOptions, ImportContext
+from khop.kernels.id_table import StringKeys
+
+EDGE, BACK = ("node", "to", "node"), ("node", "rev_to", "node")
+HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+WRITERS: dict[str, Callable[..., None]] = {
+    "graphml": networkx.write_graphml,
+    "gml": networkx.write_gml,
+    "gexf": networkx.write_gexf,
+    "net": networkx.write_pajek,
+}
+
+
+def imported(path: Path, *, undirected: bool = False) -> tuple[khop.Graph, list[str]]:
+    """Return the graph of a file, and what the import says."""
+    importer = edge_file_importer(EdgeFileOptions(path.name, undirected), ImportContext(path.parent))
+    out = path.parent / f"{path.name}-out"
+    said = importer.write(out).split("\n")
+    return khop.open_graph(out), said
+
+
+def edges_of(graph: khop.Graph) -> list[tuple[int, int]]:
+    csc = graph.csc(EDGE)
+    return sorted(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True))
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("kind", [networkx.Graph, networkx.DiGraph])
+def test_what_networkx_writes(kind: type[networkx.Graph], suffix: str, tmp_path: Path) -> None:
+    graph = kind()
+    graph.add_node("ann", age=31, club="x")
+    graph.add_node("bob", age=45, club="y")
+    graph.add_node("eve", age=27, club="y")
+    graph.add_edge("ann", "bob", weight=0.5)
+    graph.add_edge("bob", "eve", weight=1.5)
+    if suffix == "net":
+        for _, given in graph.nodes(data=True):
+            given["age"] = str(given["age"])
+    path = tmp_path / f"a.{suffix}"
+    WRITERS[suffix](graph, path)
+    found, said = imported(path)
+    assert said[0].startswith("3 node; 2 node to node")
+    assert any("attribute 'club' of nodes is left out: it has text" in note for note in said)
+    assert edges_of(found) == [(0, 1), (1, 2)]
+    assert found.columns["node"]["age"].tolist() == [31, 45, 27]
+    assert found.columns[EDGE]["weight"].tolist() == [0.5, 1.5]
+    assert (found.schema.reverse(EDGE) == BACK) == (kind is networkx.Graph)
+    path.with_name(f"b.{suffix}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    again, _ = imported(path.with_name(f"b.{suffix}.gz"))
+    assert edges_of(again) == edges_of(found)
+
+
+@pytest.mark.parametrize("suffix", ["graphml", "gexf", "gml"])
+def test_missing_numbers(suffix: str, tmp_path: Path) -> None:
+    graph = networkx.DiGraph()
+    graph.add_node("ann", age=31)
+    graph.add_node("bob")
+    graph.add_edge("ann", "bob", weight=3.0, size=4.0)
+    graph.add_edge("bob", "ann")
+    WRITERS[suffix](graph, tmp_path / f"a.{suffix}")
+    found, said = imported(tmp_path / f"a.{suffix}")
+    assert np.isnan(found.columns["node"]["age"].numpy()).tolist() == [False, True]
+    assert "attribute 'age': 1 of 2 nodes have no number; they get NaN" in said
+    order = found.csc(EDGE).destinations().tolist()  # edges lie by destination
+    columns = {
+        name: [column.tolist()[order.index(end)] for end in (1, 0)]
+        for name, column in found.columns[EDGE].items()
+    }
+    assert columns["weight"] == [3, 1]
+    assert (columns["size"], columns["size_missing"]) == ([4, 0], [0, 1])
+    assert "attribute 'weight': 1 of 2 edges have no number; they get 1" in said
+    assert khop.open_graph(tmp_path / f"a.{suffix}-out").num_nodes("node") == 2
+
+
+def graphml(folder: Path, keys: str, body: str, direction: str = "directed") -> Path:
+    path = folder / "a.graphml"
+    path.write_text(f'{HEAD}{keys}<graph edgedefault="{direction}">{body}</graph></graphml>')
+    return path
+
+
+def test_two_keys_of_one_name(tmp_path: Path) -> None:
+    keys = "".join(f'<key id="d{at}" for="node" attr.name="score" attr.type="int"/>' for at in range(2))
+    data = '<data key="d0">1</data><data key="d1">2</data>'
+    found, said = imported(graphml(tmp_path, keys, f'<node id="a">{data}</node>'))
+    assert {name: column.tolist() for name, column in found.columns["node"].items()} == {
+        "score": [1], "score_d1": [2],
+    }  # fmt: skip
+    assert "key 'd1' has the name 'score' of another: it is 'score_d1'" in said
+
+
+def test_defaults_booleans_and_large_numbers(tmp_path: Path) -> None:
+    keys = (
+        '<key id="k" for="node" attr.name="n" attr.type="int"><default>7</default></key>'
+        '<key id="b" for="node" attr.name="is on" attr.type="boolean"/>'
+        '<key id="l" for="node" attr.name="large" attr.type="long"/>'
+        '<key id="t" for="node" attr.name="time" attr.type="double"/>'
+    )
+    data = (
+        '<data key="b">true</data><data key="l">1180591620717411303424</data><data key="t">1700000001</data>'
+    )
+    body = f'<node id="007">{data}</node><node id="8"><data key="k">8</data>{data}</node>'
+    found, said = imported(graphml(tmp_path, keys, body))
+    columns = {name: column.tolist() for name, column in found.columns["node"].items()}
+    assert columns == {"n": [7, 8], "is_on": [1, 1], "large": [2.0**70] * 2, "time": [1700000001.0] * 2}
+    assert "attribute 'is on' is column 'is_on'" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ('<node id="a"/><edge source="a" target="b"/>', "1 nodes of edges are not declared"),
+        ('<node id="a"/><node id="a"/>', "two nodes are named 'a'"),
+        ('<node id="a"><graph edgedefault="directed"/></node>', "several or nested graphs"),
+        ("<hyperedge/>", "hyperedges"),
+        ('<node id="a"/><edge directed="false" source="a" target="a"/>', "directed=false edge found"),
+        (
+            "<node id='a'/>" + "<edge id='1' source='a' target='a'/>" * 2,
+            "1 edges have the id of another edge",
+        ),
+        ("</graph>", "cannot be read"),
+    ],
+)
+def test_other_graphml_is_refused(body: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        imported(graphml(tmp_path, "", body))
+
+
+def test_entities_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.graphml"
+    path.write_text(
+        f'<!DOCTYPE graphml [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;">]>{HEAD}<graph/></graphml>'
+    )
+    with pytest.raises(ValueError, match="it declares an entity"):
+        imported(path)
+
+
+def test_gml_without_labels(tmp_path: Path) -> None:
+    (tmp_path / "a.gml").write_text(
+        "graph [ node [ id 3 value 1 ] node [ id 5 value 2 ] edge [ source 3 target 5 ] ]"
+    )
+    found, said = imported(tmp_path / "a.gml")
+    assert found.columns["node"]["value"].tolist() == [1, 2]
+    assert said[1].startswith("ids of nodes are their numbers")
+
+
+PAJEK = '*Network x\n*Vertices 3\n1 "a b"\n2 c\n3 d\n% more\n'
+
+
+def test_arcs_beside_edges(tmp_path: Path) -> None:
+    (tmp_path / "a.net").write_text(PAJEK + "*Arcs\n1 2 0.5\n*Edges\n2 3 2\n")
+    found, said = imported(tmp_path / "a.net")
+    assert edges_of(found) == [(0, 1), (1, 2), (2, 1)]
+    assert said[1:] == ["1 edges stand beside arcs: each is two arcs"]
+    (tmp_path / "b.net").write_text(PAJEK + "*Arcs\n*Edges\n2 3 2\n")
+    assert imported(tmp_path / "b.net")[0].schema.reverse(EDGE) == BACK
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (PAJEK + "*Arcslist\n1 2 3\n", r"a section \*arcslist"),
+        (PAJEK.replace("3 d", "3 c"), "two nodes are named 'c'"),
+        (PAJEK.replace("*Vertices 3", "*Vertices 3 1"), "two-mode networks are not read"),
+    ],
+)
+def test_other_pajek_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "a.net").write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        imported(tmp_path / "a.net")
+
+
+@pytest.mark.parametrize("name", ["a.mtx", "a.txt", "a.mtx.gz"])
+@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
+def test_matrix_market(symmetry: str, name: str, tmp_path: Path) -> None:
+    entries = {"general": [(0, 1), (1, 2)], "symmetric": [(0, 1), (1, 0), (1, 2), (2, 1)]}[symmetry]
+    rows, columns = zip(*entries, strict=True)
+    matrix = scipy.sparse.coo_array((np.full(len(rows), 2.5), (rows, columns)), (4, 4))
+    scipy.io.mmwrite(tmp_path / "whole.mtx", matrix, symmetry=symmetry)
+    content = (tmp_path / "whole.mtx").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    found, said = imported(tmp_path / name)
+    assert said[0].startswith("4 node; 2 node to node")
+    assert edges_of(found) == ([(0, 1), (1, 2)] if symmetry == "general" else [(1, 0), (2, 1)])
+    assert (found.schema.reverse(EDGE) == BACK) == (symmetry == "symmetric")
+    assert found.columns[EDGE]["weight"].tolist() == [2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    "first", ["matrix array real general\n1 1\n2\n", "matrix coordinate real general\n2 3 0\n", "x\n"]
+)
+def test_other_matrices_are_refused(first: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"%%MatrixMarket {first}")
+    with pytest.raises(ValueError, match="MatrixMarket file cannot be read"):
+        imported(tmp_path / "a.txt")
+
+
+def test_a_list_that_is_undirected(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("# who knows whom\nann\tbob\t0.5\nbob\teve\t1.5\n")
+    found, said = imported(tmp_path / "a.txt", undirected=True)
+    assert said == ["3 node; 2 node to node, 2 node rev_to node"]
+    assert found.schema.reverse(EDGE) == BACK
+    assert found.columns[BACK]["weight"].tolist() == [0.5, 1.5]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="b.txt: no such file; give an edge list, or a GraphML, GML"):
+        imported(tmp_path / "b.txt")
+
+
+def read(folder: Path, content: str | bytes, header: Header = "auto") -> ReadEdges:
+    path = folder / "edges.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return edge_list(path, header)
+
+
+def ids_of(found: ReadEdges) -> list[str] | list[int]:
+    return found.ids.strings() if isinstance(found.ids, StringKeys) else found.ids.tolist()
+
+
+def edge_list_edges_of(found: ReadEdges) -> list[tuple[str | int, str | int]]:
+    ids = ids_of(found)
+    return [
+        (ids[u], ids[v]) for u, v in zip(found.sources.tolist(), found.destinations.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "ids"),
+    [
+        (["1.10,2.0", "1.1,2.00"], ["1.10", "2.0", "1.1", "2.00"]),
+        (
+            ["18446744073709551615,18446744073709551614", "18446744073709551614,18446744073709551613"],
+            ["18446744073709551615", "18446744073709551614", "18446744073709551613"],
+        ),
+        (["true,false", "True,1"], ["true", "false", "True", "1"]),
+        (
+            ["2020-01-01T00:00:00Z,2020-01-01T01:00:00+01:00"],
+            ["2020-01-01T00:00:00Z", "2020-01-01T01:00:00+01:00"],
+        ),
+        (["007,7", "7,08"], ["007", "7", "08"]),
+        (["a, b", "b, a"], ["a", "b"]),
+        (["NA,b", "null,c", "nan,d"], ["NA", "b", "null", "c", "nan", "d"]),
+        (["a;b;2,5"], ["a", "b"]),
+        (["30,10", "10,20", "30,20"], [30, 10, 20]),
+        (["-5 -0", "1 2"], ["-5", "-0", "1", "2"]),
+        (["-5 0", "9223372036854775807 -9223372036854775808"], [-5, 0, 2**63 - 1, -(2**63)]),
+        (["9223372036854775808 1"], ["9223372036854775808", "1"]),
+        (["+1,1", "2,3"], ["+1", "1", "2", "3"]),
+        (["0xFFFFFFFF,1", "2,3"], ["0xFFFFFFFF", "1", "2", "3"]),
+        (["1e3,1000", "2,3"], ["1e3", "1000", "2", "3"]),
+        (["é,ß", "日本,é"], ["é", "ß", "日本"]),
+        (['"a, b",c', 'c,"d ""e"""'], ["a, b", "c", 'd "e"']),
+        (["New York\tLos Angeles", "Los Angeles\tOslo"], ["New York", "Los Angeles", "Oslo"]),
+        (["#1 2", "1 #2"], ["1", "#2"]),
+    ],
+    ids=str,
+)
+def test_ids_are_what_the_file_says(lines: list[str], ids: list[str] | list[int], tmp_path: Path) -> None:
+    assert ids_of(read(tmp_path, "\n".join(lines) + "\n")) == ids
+
+
+@pytest.mark.parametrize("content", ["a;b;2,5\nb;c;3\n", "a\tb\t2,5\nb\tc\t3\n", "a b 2,5\nb c 3,0\n"])
+def test_a_decimal_comma(content: str, tmp_path: Path) -> None:
+    found = read(tmp_path, content)
+    assert edge_list_edges_of(found) == [("a", "b"), ("b", "c")]
+    assert found.edge_columns["weight"].tolist() == [2.5, 3]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("separator", ["\t", " ", ",", ";", "   ", " \t ", ", "])
+def test_every_form_gives_the_same_edges(separator: str, end: str, tmp_path: Path) -> None:
+    edges = [("30", "10"), ("10", "20"), ("30", "20")]
+    lines = ["# Nodes: 3", *(separator.join(edge) for edge in edges[:2]), "", "% more", "// more",
+             "   ", "  # more", separator.join(edges[2]) + "  "]  # fmt: skip
+    content = codecs.BOM_UTF8 + end.join(lines).encode()
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
+    for found in (read(tmp_path, content), edge_list(tmp_path / "a.txt.gz")):
+        assert edge_list_edges_of(found) == [(30, 10), (10, 20), (30, 20)]
+        assert found.edge_columns == {}
+
+
+@pytest.mark.parametrize("names", ["Source,Target", "id_1,id_2", "node1,node2"])
+def test_a_header_over_integers(names: str, tmp_path: Path) -> None:
+    content = f"{names}\n1,2\n2,3\n"
+    found = read(tmp_path, content)
+    assert edge_list_edges_of(found) == [(1, 2), (2, 3)]
+    assert found.notes == [f"the first line, {names!r}, names the columns; --header no reads it as an edge"]
+    assert edge_list_edges_of(read(tmp_path, content, "yes")) == [(1, 2), (2, 3)]
+    assert edge_list_edges_of(read(tmp_path, content, "no"))[0] == tuple(names.split(","))
+
+
+@pytest.mark.parametrize(
+    "content", ["source,target,Rating\na,b,3\n", "source,target\na,b\n", "x,y,w\na,b,3\n"]
+)
+def test_a_header_over_text(content: str, tmp_path: Path) -> None:
+    assert edge_list_edges_of(read(tmp_path, content)) == [("a", "b")]
+
+
+@pytest.mark.parametrize("content", ["a,b\nc,d\n", "007,08\n1,2\n", "a,1\n2,3\n", "source,target\n"])
+def test_an_edge_is_not_a_header(content: str, tmp_path: Path) -> None:
+    found = read(tmp_path, content)
+    assert edge_list_edges_of(found)[0] == tuple(content.split("\n")[0].split(","))
+    assert found.notes == []
+
+
+def test_a_header_alone_is_no_edge(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no edges"):
+        read(tmp_path, "a,b\n", "yes")
+
+
+def test_text_after_many_numbers(tmp_path: Path) -> None:
+    rows = [f"{row},{row + 1}" for row in range(5_000_000)] + ["x,007"]
+    found = read(tmp_path, "\n".join(rows))
+    assert isinstance(found.ids, StringKeys)
+    assert found.ids[5_000_000:].strings() == ["5000000", "x", "007"]
+    assert found.ids[:3].strings() == ["0", "1", "2"]
+    assert len(found.sources) == 5_000_001
+
+
+def test_weights_and_times(tmp_path: Path) -> None:
+    found = read(tmp_path, "a b 2 1700000000\nb c 0.5 1700000001\n").edge_columns
+    assert (found["weight"].dtype, found["weight"].tolist()) == (np.float32, [2, 0.5])
+    assert (found["time"].dtype, found["time"].tolist()) == (np.int64, [1700000000, 1700000001])
+    found = read(tmp_path, "SOURCE,TARGET,RATING,TIME\n6,2,4,1289241911.7\n6,5,2,1289241941.5\n").edge_columns
+    assert found["RATING"].tolist() == [4, 2]
+    assert found["TIME"].tolist() == [1289241911.7, 1289241941.5]
+
+
+@pytest.mark.parametrize("delimiter", [" ", ",", "\t"])
+def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
+    graph = networkx.DiGraph()
+    graph.add_edge("a", "b")
+    graph.add_edge("b", "c")
+    networkx.write_edgelist(graph, tmp_path / "a.txt", delimiter=delimiter)
+    assert edge_list_edges_of(edge_list(tmp_path / "a.txt")) == [("a", "b"), ("b", "c")]
+    graph.add_edge("c", "a", weight=3, note="x, y", size=2.5)
+    networkx.write_edgelist(graph, tmp_path / "a.txt", delimiter=delimiter)
+    found = edge_list(tmp_path / "a.txt")
+    assert edge_list_edges_of(found) == [("a", "b"), ("b", "c"), ("c", "a")]
+    assert {name: of.tolist() for name, of in found.edge_columns.items()} == {
+        "weight": [1, 1, 3], "size": [0, 0, 2.5], "size_missing": [1, 1, 0],
+    }  # fmt: skip
+    assert found.notes == [
+        "attribute 'weight': 2 of 3 edges have no number; they get 1",
+        "attribute 'note' of edges is left out: it has text",
+        "attribute 'size': 2 of 3 edges have no number; they get 0, and 1 in size_missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("# a\n1\n", "line 2: has 1 fields; an edge has two ids"),
+        ("1 2 3 4 5\n", "line 1: has 5 fields"),
+        ("", "has no edges"),
+        ("# a\n", "has no edges"),
+        ("1 2\n# a\n\n3\n", "line 4: has 1 fields, and other lines have 2"),
+        ("a,b\nc,\n", "line 2: an id is empty"),
+        ("1 2 x\n", "line 1: the third field is 'x', which is not a number"),
+        ("a b 1\nb c 2\nc d likes\n", "line 3: the third field is 'likes', which is not a number"),
+        ("a;b;2,5\nb;c;x\n", "line 2: the third field is 'x'"),
+        (b"a,b\n\xff,c\n", "line 2: invalid UTF-8; save the file as UTF-8"),
+        ("a,b\n".encode("utf-16"), "is UTF-16; save the file as UTF-8"),
+    ],
+)
+def test_bad_lines(content: str | bytes, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(tmp_path, content)

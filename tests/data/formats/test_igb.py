@@ -1,0 +1,112 @@
+"""`khop import igb:SIZE`."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+import khop
+from data.formats.layouts import igb
+from data.formats.server import FileServer
+from khop.data.formats import igb as module
+from khop.data.formats.igb import igb_importer
+from khop.data.importers import IgbOptions, ImportContext
+
+
+@pytest.mark.parametrize("root", [".", "tiny", "tiny/processed"])
+def test_papers_alone(root: str, tmp_path: Path) -> None:
+    pairs = igb(tmp_path / "tiny")
+    out = tmp_path / "out"
+    assert (
+        igb_importer(IgbOptions("tiny", root=root), ImportContext(tmp_path)).write(out)
+        == "10 paper; 5 paper cites paper, 5 paper rev_cites paper"
+    )
+    graph = khop.open_graph(out)
+    assert graph.schema.edge_types == (("paper", "cites", "paper"), ("paper", "rev_cites", "paper"))
+    csc = graph.csc(("paper", "cites", "paper"))
+    found = zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True)
+    assert sorted(found) == sorted(map(tuple, pairs.tolist()))
+    assert graph.columns["paper"]["label"].tolist() == [row % 19 for row in range(10)]
+    parts = {name: graph.split(name)["paper"].tolist() for name in graph.split_names}
+    assert parts == {"train": [0, 1, 2, 3, 4, 5], "val": [6, 7], "test": [8, 9]}
+
+
+def test_all_types_and_the_larger_label(tmp_path: Path) -> None:
+    igb(tmp_path / "tiny")
+    importer = igb_importer(IgbOptions("hetero-tiny", root=".", classes="2983"), ImportContext(tmp_path))
+    importer.write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    assert graph.schema.node_types == ("paper", "author")
+    assert ("paper", "written_by", "author") in graph.schema.edge_types
+    assert graph.schema.columns["paper"]["label"].num_classes == 2983
+
+
+def test_an_archive_with_the_publishers_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    igb(tmp_path / "files" / "tiny")
+    (tmp_path / "served").mkdir()
+    archive = shutil.make_archive(
+        str(tmp_path / "served" / "igb_homogeneous_tiny"), "gztar", tmp_path / "files"
+    )
+    context = ImportContext(tmp_path, cache=tmp_path / "cache")
+    with FileServer(tmp_path / "served") as server:
+        with pytest.raises(ValueError, match="the publisher's is 34856534da55419b316d620e2d5b21be"):
+            igb_importer(IgbOptions("tiny", mirror=server.url), context).write(tmp_path / "out")
+        md5 = hashlib.md5(Path(archive).read_bytes()).hexdigest()
+        here = {**module.IGB_SETS, "tiny": replace(module.IGB_SETS["tiny"], md5=md5)}
+        monkeypatch.setattr(module, "IGB_SETS", here)
+        assert (
+            igb_importer(IgbOptions("tiny", mirror=server.url), context).write(tmp_path / "out")
+            == "10 paper; 5 paper cites paper, 5 paper rev_cites paper"
+        )
+
+
+def test_papers_without_a_label_and_large_sets(tmp_path: Path) -> None:
+    igb(tmp_path / "full")
+    np.save(tmp_path / "full" / "processed" / "paper" / "node_label_19.npy", np.arange(8, dtype=np.float32))
+    importer = igb_importer(IgbOptions("full", root="."), ImportContext(tmp_path))
+    importer = replace(importer, igb=replace(importer.igb, num_labeled={19: 8}))
+    importer.write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    assert graph.columns["paper"]["label"].tolist() == [*range(8), -1, -1]
+    assert graph.split("test")["paper"].tolist() == [5, 6, 7]
+    with pytest.raises(ValueError, match="igb:large: khop does not download it; give its folder by --root"):
+        igb_importer(IgbOptions("large"), ImportContext(tmp_path)).write(tmp_path / "other")
+    with pytest.raises(ValueError, match="igb:huge: no such set"):
+        igb_importer(IgbOptions("huge"), ImportContext(tmp_path))
+
+
+@pytest.mark.parametrize("classes", ["19", "2983"])
+@pytest.mark.parametrize("name", ["large", "full", "hetero-large", "hetero-full"])
+def test_large_sets_are_numbers_without_a_header(
+    name: str, classes: Literal["19", "2983"], tmp_path: Path
+) -> None:
+    size = name.removeprefix("hetero-")
+    igb(tmp_path / size)
+    folders = [tmp_path / size / "processed" / node_type for node_type in ("paper", "author")]
+    for path in [file for folder in folders for file in folder.glob("node_*.npy")]:
+        path.write_bytes(np.load(path).astype(np.float32).tobytes())
+    importer = igb_importer(IgbOptions(name, root=".", classes=classes), ImportContext(tmp_path))
+    if "full" in name:
+        importer = replace(importer, igb=replace(importer.igb, num_labeled={int(classes): 8}))
+    importer.write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    scale = {"19": 1, "2983": 100}[classes]
+    assert graph.columns["paper"]["label"].tolist() == [scale * row for row in range(10)]
+    assert graph.columns["paper"]["x"].shape == (10, 1024)
+    assert graph.schema.columns["paper"]["label"].num_classes == int(classes)
+    assert graph.split("train")["paper"].tolist() == list(range(4 if "full" in name else 6))
+    if name.startswith("hetero"):
+        assert graph.columns["author"]["x"].shape == (4, 1024)
+
+
+def test_more_labels_than_papers(tmp_path: Path) -> None:
+    igb(tmp_path / "tiny")
+    np.save(tmp_path / "tiny" / "processed" / "paper" / "node_label_19.npy", np.zeros(11, np.float32))
+    with pytest.raises(ValueError, match="has 11 labels, and there are 10 papers"):
+        igb_importer(IgbOptions("tiny", root="."), ImportContext(tmp_path)).write(tmp_path / "out")

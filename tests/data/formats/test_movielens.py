@@ -1,0 +1,52 @@
+"""`khop import movielens:NAME`: three layouts, one graph."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import khop
+from data.formats.layouts import movielens
+from data.formats.server import FileServer
+from khop.data.formats.movielens import movielens_importer
+from khop.data.importers import ImportContext, MovielensOptions
+from khop.run.proposed_run import proposed_run
+
+RATES = ("user", "rates", "movie")
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), [("ml-latest-small", "csv"), ("ml-1m", "dat"), ("ml-100k", "tab")]
+)
+def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> None:
+    movielens(tmp_path / name, layout)
+    importer = movielens_importer(MovielensOptions(name, root="."), ImportContext(tmp_path))
+    assert importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
+    graph = khop.open_graph(tmp_path / "out")
+    assert graph.num_edges(RATES) == 20
+    assert sorted(set(graph.columns[RATES]["rating"].tolist())) == [1, 2, 3, 4, 5]
+    assert "16 links of training, 2 of validation, 2 of test" in proposed_run(tmp_path / "out")
+
+
+def test_a_set_without_a_fixed_checksum_from_a_server(tmp_path: Path) -> None:
+    movielens(tmp_path / "files" / "ml-latest-small", "csv")
+    (tmp_path / "served").mkdir()
+    shutil.make_archive(str(tmp_path / "served" / "ml-latest-small"), "zip", tmp_path / "files")
+    context = ImportContext(tmp_path, cache=tmp_path / "cache")
+    with FileServer(tmp_path / "served") as server:
+        importer = movielens_importer(MovielensOptions("ml-latest-small", mirror=server.url), context)
+        assert (
+            importer.write(tmp_path / "out") == "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user"
+        )
+
+
+def test_wrong_names_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="movielens:ml-2m: no such set; did you mean"):
+        movielens_importer(MovielensOptions("ml-2m"), ImportContext(tmp_path))
+    importer = movielens_importer(MovielensOptions("ml-1m", root="."), ImportContext(tmp_path))
+    with pytest.raises(
+        ValueError, match=r"has none of ratings.csv, ratings.dat, u.data; give the folder of ml-1m"
+    ):
+        importer.write(tmp_path / "out")

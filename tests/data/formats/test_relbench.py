@@ -1,0 +1,59 @@
+"""`khop import relbench:NAME`: databases as their package stores them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import khop
+from data.formats.layouts import relbench
+from data.formats.server import FileServer
+from khop.data.formats.relbench import relbench_importer
+from khop.data.importers import ImportContext, RelbenchOptions
+from khop.graph.folder import open_folder, recorded_cut_offs
+
+
+@pytest.mark.parametrize("root", ["rel-f1/db", "rel-f1", "."])
+def test_tables_and_foreign_keys(root: str, tmp_path: Path) -> None:
+    relbench(tmp_path / "rel-f1" / "db")
+    importer = relbench_importer(RelbenchOptions("rel-f1", root=root), ImportContext(tmp_path))
+    said = importer.write(tmp_path / "out").split("\n")
+    assert said[0] == "2 drivers, 4 results; 2 results driverId drivers, 2 drivers rev-driverId results"
+    assert said[1:3] == [
+        "results driverId drivers: 1 edges without a node at an end left out",
+        "results driverId drivers: 1 edges with a null end left out",
+    ]
+    graph = khop.open_graph(tmp_path / "out")
+    edge_type = ("results", "driverId", "drivers")
+    assert graph.schema.edge_types == (edge_type, ("drivers", "rev-driverId", "results"))
+    assert (
+        graph.num_edges(edge_type) == 2
+    )  # of the others, one has no driver and one a driver that is not there
+    cut_offs = recorded_cut_offs(open_folder(tmp_path / "out"))
+    assert cut_offs is not None
+    assert cut_offs.val < cut_offs.test
+    assert graph.columns["drivers"]["x"].shape[0] == 2
+
+
+def test_a_database_from_a_server_with_other_cut_offs(tmp_path: Path) -> None:
+    relbench(tmp_path / "files" / "db")
+    (tmp_path / "served" / "rel-own").mkdir(parents=True)
+    shutil.make_archive(str(tmp_path / "served" / "rel-own" / "db"), "zip", tmp_path / "files")
+    context = ImportContext(tmp_path, cache=tmp_path / "cache")
+    with FileServer(tmp_path / "served") as server:
+        options = RelbenchOptions("rel-own", mirror=server.url, val="2004-01-01", test="2006-01-01")
+        relbench_importer(options, context).write(tmp_path / "out")
+    assert khop.open_graph(tmp_path / "out").num_nodes("results") == 4
+
+
+def test_cut_offs_and_folders_that_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="relbench:rel-own: give the first days of validation and test"):
+        relbench_importer(RelbenchOptions("rel-own"), ImportContext(tmp_path))
+    with pytest.raises(ValueError, match="--val soon: must be a day"):
+        relbench_importer(RelbenchOptions("rel-f1", val="soon"), ImportContext(tmp_path))
+    with pytest.raises(ValueError, match=r"has neither \*.parquet nor db/\*.parquet"):
+        relbench_importer(RelbenchOptions("rel-f1", root="."), ImportContext(tmp_path)).write(
+            tmp_path / "out"
+        )

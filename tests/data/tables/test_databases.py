@@ -1,0 +1,171 @@
+"""Addresses of Postgres servers, and errors that show no password. test_postgres_table.py has a real server."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.data.tables.databases import (
+    Database,
+    Databases,
+    DuckDbTable,
+    PostgresSnapshot,
+    _passwords,
+    _with_timeout,
+    batches_as_pieces,
+    check_order,
+    check_table,
+    database_of,
+    first_line,
+    is_postgres,
+)
+
+
+def test_the_environment_names_a_file_or_a_server(tmp_path: Path) -> None:
+    variables = {
+        "BANK": "bank.duckdb",
+        "URL": "postgresql://me:secret@host/db",
+        "WORDS": "host=db user=me password=secret",
+        "OTHER": "mysql://me:secret@host/db",
+    }
+    assert database_of("env:BANK", tmp_path, variables, "key").path == tmp_path / "bank.duckdb"
+    assert database_of("a=b.duckdb", tmp_path, variables, "key").path == tmp_path / "a=b.duckdb"
+    for name in ("URL", "WORDS"):
+        server = database_of(f"env:{name}", tmp_path, variables, "key")
+        assert server == Database(f"env:{name}", None, variables[name])
+        assert "secret" not in repr(server)
+    with pytest.raises(ValueError, match="no variable BONK"):
+        database_of("env:BONK", tmp_path, variables, "key")
+    with pytest.raises(ValueError, match="env:OTHER is the address of a database that is not read") as caught:
+        database_of("env:OTHER", tmp_path, variables, "key")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    databases = Databases()
+    with pytest.raises(
+        ValueError, match=r"bonk.duckdb: no such file in .*; give the path of a DuckDB or SQLite"
+    ):
+        databases.open_table(Database("bonk.duckdb", tmp_path / "bonk.duckdb"), "tx", "id", "nodes.tx")
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    path = tmp_path / "bank.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE tx AS SELECT 999 - i AS id, i % 7 AS kind FROM range(1000) t(i)")
+    return path
+
+
+def test_rows_come_in_the_order_of_the_unique_column(bank: Path) -> None:
+    table = DuckDbTable.open(bank, "tx", "id", "nodes.tx")
+    ids = [n for piece in table.pieces(["id"]) for n in piece().batch.column(0).to_pylist()]
+    assert ids == list(range(1000))
+    assert next(table.pieces(["kind"]))().row(0) == "bank.duckdb, table tx, row 1"
+    assert table.num_rows == 1000
+
+
+def test_an_order_that_is_not_unique_is_refused(bank: Path) -> None:
+    with pytest.raises(
+        ValueError, match="order_by 'kind' of bank.duckdb, table tx has 7 values in 1,000 rows"
+    ):
+        DuckDbTable.open(bank, "tx", "kind", "nodes.tx")
+
+
+def test_missing_names_are_refused_with_the_nearest(bank: Path) -> None:
+    with pytest.raises(ValueError, match="no table 'txs'; did you mean tx"):
+        DuckDbTable.open(bank, "txs", "id", "nodes.tx")
+    with pytest.raises(ValueError, match="no column 'kindd' in bank.duckdb, table tx; did you mean kind"):
+        DuckDbTable.open(bank, "tx", "kindd", "nodes.tx")
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.duckdb").write_text("no database")
+    with pytest.raises(
+        ValueError, match="text.duckdb: is not a DuckDB file, or is damaged; close programs that write"
+    ):
+        DuckDbTable.open(tmp_path / "text.duckdb", "tx", "id", "nodes.tx")
+
+
+def test_a_view_reads_no_other_file(bank: Path) -> None:
+    other = bank.with_name("other.csv")
+    other.write_text("id\n1\n")
+    with duckdb.connect(str(bank)) as connection:
+        connection.execute(f"CREATE VIEW outside AS SELECT * FROM read_csv('{other}')")
+    with pytest.raises(
+        ValueError, match="bank.duckdb, table outside: reads another file; a view reads this file alone"
+    ):
+        DuckDbTable.open(bank, "outside", "id", "nodes.tx")
+
+
+def test_rows_of_batches_keep_their_numbers() -> None:
+    batches = [pa.record_batch({"n": [1, 2]}), pa.record_batch({"n": [3]})]
+    pieces = [piece() for piece in batches_as_pieces(batches, "bank, table tx")]
+    assert [rows.row(0) for rows in pieces] == ["bank, table tx, row 1", "bank, table tx, row 3"]
+
+
+def test_an_order_is_a_column_with_other_values_in_all_rows() -> None:
+    asked: list[str] = []
+
+    def counts(column: str) -> tuple[int, int]:
+        asked.append(column)
+        return 5, 5
+
+    assert check_order('a "b"', ['a "b"'], counts, "tx", "key") == 5
+    assert asked == ['"a ""b"""']
+    with pytest.raises(ValueError, match="key: order_by: no column 'c' in tx; there are a"):
+        check_order("c", ["a"], counts, "tx", "key")
+    with pytest.raises(ValueError, match="has 4 values in 5 rows, so rows have no fixed order"):
+        check_order("a", ["a"], lambda _: (5, 4), "tx", "key")
+
+
+def test_missing_tables_and_empty_messages() -> None:
+    check_table("tx", ["tx"], "bank", "key")
+    with pytest.raises(ValueError, match="key: bank: no table 'tz'; there are tx"):
+        check_table("tz", ["tx"], "bank", "key")
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "address", ["postgresql://h/db", "postgres:///db", "host=h user=me", "dbname = shop"]
+)
+def test_addresses_of_servers_are_known(address: str) -> None:
+    assert is_postgres(address)
+    assert "connect_timeout=" in _with_timeout(address)
+
+
+@pytest.mark.parametrize("path", ["shop.duckdb", "a=b.sqlite", "/data/hostess=1.db", "mysql://h/db"])
+def test_other_places_are_not(path: str) -> None:
+    assert not is_postgres(path)
+
+
+def test_a_server_that_is_not_there_is_refused_without_the_password() -> None:
+    with socket.socket() as probe:  # bound, and not listening
+        probe.bind(("127.0.0.1", 0))
+        address = f"postgresql://me:secret-word@127.0.0.1:{probe.getsockname()[1]}/db"
+        with pytest.raises(
+            ValueError, match="nodes.user: env:SHOP: cannot connect: no server answers there; check"
+        ) as caught:
+            PostgresSnapshot.open(address, "env:SHOP", "nodes.user")
+    assert "secret-word" not in str(caught.value)
+
+
+@given(st.text("ab%/'\\ =", min_size=1, max_size=8))
+def test_passwords_are_found_in_all_forms(password: str) -> None:
+    from urllib.parse import quote
+
+    of_uri = _passwords(f"postgresql://me:{quote(password, safe='')}@host/db")
+    assert password in of_uri
+    assert quote(password, safe="") in _passwords(f"postgresql://host/db?password={quote(password, safe='')}")
+
+
+def test_passwords_of_words_are_found() -> None:
+    assert "pa ss" in _passwords("host=h password='pa ss' user=me")
+    assert _passwords("host=h user=me") == _passwords("postgresql://me@host/db") == set()

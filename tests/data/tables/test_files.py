@@ -1,0 +1,245 @@
+""""""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from khop.data.tables.files import ArrowTable, CsvTable, Dialect, MemoryTable, find_files, open_files
+
+KEY = "nodes.user.files"
+
+
+def test_files_are_sorted_by_the_bytes_of_their_names(tmp_path: Path) -> None:
+    for name in ("b.csv", "a10.csv", "a9.csv", "é.csv", "Z.csv"):
+        (tmp_path / name).write_text("id\n")
+    names = [file.name for file in find_files(["*.csv"], tmp_path, KEY)]
+    assert names == ["Z.csv", "a10.csv", "a9.csv", "b.csv", "é.csv"]
+
+
+def test_a_missing_file_is_named_with_near_names(tmp_path: Path) -> None:
+    (tmp_path / "users.parquet").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"nodes.user.files: user.parquet: no such file in .*users.parquet"):
+        find_files(["user.parquet"], tmp_path, KEY)
+    with pytest.raises(ValueError, match="no file matches"):
+        find_files(["events/*.parquet"], tmp_path, KEY)
+    with pytest.raises(ValueError, match="is a folder; name its files"):
+        find_files(["."], tmp_path, KEY)
+
+
+def test_a_file_of_two_patterns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n")
+    with pytest.raises(ValueError, match="a.csv is named twice"):
+        find_files(["a.csv", "*.csv"], tmp_path, KEY)
+
+
+def test_a_file_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("id\n")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read every file
+    with pytest.raises(ValueError, match="no permission to read it"):
+        find_files(["a.csv"], tmp_path, KEY)
+
+
+def test_formats_follow_the_names(tmp_path: Path) -> None:
+    table = pa.table({"id": ["u1", "u2"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pa.OSFile(str(tmp_path / "b.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "c.csv").write_text("id\nu1\nu2\n")
+    for name in ("a.parquet", "b.arrow", "c.csv"):
+        opened = open_files(find_files([name], tmp_path, KEY), Dialect(), KEY)
+        rows = [row["id"] for piece in opened.pieces(["id"]) for row in piece().batch.to_pylist()]
+        assert rows == ["u1", "u2"]
+        assert opened.name == name
+    with pytest.raises(ValueError, match="several formats, csv, parquet"):
+        open_files(find_files(["a.parquet", "c.csv"], tmp_path, KEY), Dialect(), KEY)
+    (tmp_path / "d.xlsx").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"d.xlsx: unknown format; give files that end in .parquet"):
+        open_files(find_files(["d.xlsx"], tmp_path, KEY), Dialect(), KEY)
+
+
+def test_pieces_are_record_batches_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"id": [str(n) for n in range(10)], "b": range(10)})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=6)
+    pieces = [piece() for piece in ArrowTable.open([("a.arrow", path)], "key").pieces(["b"])]
+    assert [piece.batch.column(0).to_pylist() for piece in pieces] == [list(range(6)), list(range(6, 10))]
+    assert pieces[1].row(0) == "a.arrow, row 7"
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="key: a.arrow: is not an Arrow file, or is damaged; write"):
+        ArrowTable.open([("a.arrow", path)], "key")
+
+
+TEXT = 'id,name,price\n007,Ann,1.5\n8,"B, or\nC",\n'
+
+
+def rows_of(path: Path, columns: list[str], dialect: Dialect = Dialect()) -> list[dict[str, str | None]]:  # noqa: B008
+    table = CsvTable.open([(path.name, path)], dialect, "nodes.user.files")
+    return [row for piece in table.pieces(columns) for row in piece().batch.to_pylist()]
+
+
+def written(path: Path, content: bytes) -> Path:
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content))
+    elif path.suffix == ".zst":
+        path.write_bytes(pa.Codec("zstd").compress(content, asbytes=True))
+    else:
+        path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
+def test_all_fields_are_text_also_in_compressed_files(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, TEXT.encode())
+    assert rows_of(path, ["price", "id"]) == [{"price": "1.5", "id": "007"}, {"price": None, "id": "8"}]
+    assert rows_of(path, ["name"])[1] == {"name": "B, or\nC"}
+
+
+def test_a_byte_order_mark_and_crlf_are_no_data(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", b"\xef\xbb\xbfid,name\r\n1,x\r\n")
+    assert rows_of(path, ["id", "name"]) == [{"id": "1", "name": "x"}]
+
+
+def test_columns_without_header_have_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", b"1\t2\n3\t4\n")
+    assert rows_of(path, ["1", "0"], Dialect(header="no")) == [{"1": "2", "0": "1"}, {"1": "4", "0": "3"}]
+
+
+def test_rows_keep_their_order_and_places(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", b"id\n" + b"".join(b"%d\n" % n for n in range(300_000)))
+    table = CsvTable.open([(path.name, path)], Dialect(), "key")
+    pieces = [piece() for piece in table.pieces(["id"])]
+    assert [int(one) for piece in pieces for one in piece.batch.column(0).to_pylist()] == list(range(300_000))
+    assert len(pieces) > 1
+    assert pieces[1].row(0) == f"a.csv, row {len(pieces[0]) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"id,name\n1,a\n2\n3,c\n", "line 3, column 'name': the row has 1 fields, and the first row has 2"),
+        (b"id,name\n1,a\n3", "line 3, column 'name': the row has 1 fields"),
+        (b"id,name\n1,a,b\n", "line 2, column 'name': the row has 3 fields"),
+        (b"id,name\n1,a\n2,\xff\n", "line 3: invalid UTF-8"),
+        (b'id,name\n1,"a\n2,b\n', "line 2: a quote is not closed"),
+        (b"id,id\n1,2\n", "line 1: the column 'id' is there twice"),
+        (b'id,"name\n1,a\n', "line 1: no row of CSV: a quote is not closed"),
+        (b"\nid,name\n1,a\n", "line 1 is empty; the first row must name the columns"),
+        (b"id,name\n1,a\n2,b\x00\n", "row 2: .*column 'name' has a NUL byte"),
+        (b"i\x00d,name\n1,a\n", "line 1: has a NUL byte"),
+        ("id,name\n1,a\n".encode("utf-16"), 'is UTF-16; give encoding = "utf-16"'),
+        (b"PAR1 and more", "is a Parquet file; rename it to end in .parquet"),
+        (b"", "is empty; the first row must name the columns"),
+    ],
+)
+def test_a_damaged_row_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = written(tmp_path / "a.csv", content)
+    with pytest.raises(ValueError, match=reason) as caught:
+        rows_of(path, ["id", "name"])
+    assert "nodes.user.files: " in str(caught.value)
+    assert "a.csv" in str(caught.value)
+
+
+LONG = b"id,name\n" + b"".join(b"%d,name of %d\n" % (n, n) for n in range(200_000))
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv.zst"])
+def test_a_cut_or_changed_compressed_file_is_an_error(tmp_path: Path, name: str) -> None:
+    """All of it is decompressed, and checked, before its last row is taken."""
+    whole = written(tmp_path / name, LONG).read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:-4], whole[:-4] + b"\0\0\0\0"):
+        if name.endswith("zst") and len(damaged) == len(whole):
+            continue  # the file has no checksum
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(
+            ValueError, match=rf"nodes.user.files: {name}: is (cut off|damaged).*; write it again"
+        ):
+            rows_of(tmp_path / name, ["id"])
+
+
+def test_a_reader_may_stop_before_the_end_of_a_compressed_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv.zst", LONG * 40)
+    pieces = CsvTable.open([(path.name, path)], Dialect(), "key").pieces(["id"])
+    assert len(next(pieces)()) > 0
+    before = threading.active_count()
+    pieces.close()
+    assert threading.active_count() < before
+
+
+def test_columns_may_have_no_name_or_differ_only_by_case(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", b",id,ID,\n0,a,b,\n1,c,d,x\n")
+    assert rows_of(path, ["ID", "0", "id", "3"]) == [
+        {"ID": "b", "0": "0", "id": "a", "3": None},
+        {"ID": "d", "0": "1", "id": "c", "3": "x"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("lines", [1, 300_000])
+def test_line_ends_may_differ(tmp_path: Path, name: str, lines: int) -> None:
+    """Rows before the first other line end are not read twice."""
+    text = b"id,name\r\n" + b"1,a\r\n" * lines + b'2,"b\nc"\n3,d\r4,e\r\n'
+    rows = rows_of(written(tmp_path / name, text), ["id", "name"])
+    assert [row["id"] for row in rows] == ["1"] * lines + ["2", "3", "4"]
+    assert rows[-3]["name"] == "b\nc"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst"])
+def test_a_file_may_have_another_encoding(tmp_path: Path, name: str, encoding: str) -> None:
+    path = written(tmp_path / name, 'id,straße\n1,"Köln, oder\nBonn"\n'.encode(encoding))
+    assert rows_of(path, ["straße"], Dialect(encoding=encoding)) == [{"straße": "Köln, oder\nBonn"}]
+
+
+def test_text_of_another_encoding_than_given_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", b"id\n" + b"a\n" * 700_000 + b"\x81\n")
+    with pytest.raises(
+        ValueError, match=r"a.csv, line 700002: invalid cp1252; give the encoding of the file"
+    ):
+        rows_of(path, ["id"], Dialect(encoding="cp1252"))
+
+
+def test_the_path_of_a_file_adds_no_values_and_is_no_pattern(tmp_path: Path) -> None:
+    folder = tmp_path / "country=DE"
+    folder.mkdir()
+    partition = written(folder / "a.csv", b"id,country\n1,FR\n")
+    assert rows_of(partition, ["country"]) == [{"country": "FR"}]
+    written(tmp_path / "a1.csv", b"id\nother\n")
+    for name in ("a[1].csv", "a*.csv", "a?.csv"):
+        assert rows_of(written(tmp_path / name, b"id\nown\n"), ["id"]) == [{"id": "own"}]
+
+
+VALUES = {"id": ["u1", "u2"], "age": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    "rows", [pd.DataFrame(VALUES), pl.DataFrame(VALUES), pa.table(VALUES)], ids=lambda t: type(t).__module__
+)
+def test_tables_of_all_libraries_give_the_same_rows(rows: object) -> None:
+    table = MemoryTable.of(rows, "nodes.user")
+    assert [row for piece in table.pieces(["age", "id"]) for row in piece().batch.to_pylist()] == [
+        {"age": 3, "id": "u1"},
+        {"age": 4, "id": "u2"},
+    ]
+
+
+def test_other_objects_and_mixed_types_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="nodes.user: rows is of type dict: give a pandas, polars or Arrow table"
+    ):
+        MemoryTable.of({}, "nodes.user")
+    with pytest.raises(ValueError, match="nodes.user: the column 'id' has values of several types"):
+        MemoryTable.of(pd.DataFrame({"id": ["a", 1]}, dtype=object), "nodes.user")

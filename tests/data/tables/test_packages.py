@@ -1,0 +1,101 @@
+"""Errors of DuckDB and Arrow are sentences of khop, and errors of the machine stay what they are.
+
+Values of Arrow arrays are those of pyarrow's own conversion, and pandas is not imported for them.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from khop.data.tables.packages import driver, numpy_of, reading
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (pa.ArrowInvalid("Truncated compressed stream"), "a.gz: is cut off; write it again"),
+        (OSError("IO Error: Unexpected end of GZIP stream: a.gz"), "a.gz: is cut off; write it again"),
+        (
+            pa.ArrowNotImplementedError("no such cast"),
+            "a.gz: is damaged, or has another format; write it again",
+        ),
+        (
+            duckdb.ConversionException(
+                "Could not convert string '$1' to INT32 when casting from source column b"
+            ),
+            "a.gz: has the value '$1' in the column b, which is no INT32; write it again",
+        ),
+        (
+            duckdb.IOException("Could not set lock on file"),
+            "a.gz: is open elsewhere for writing; write it again",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_of_a_package_is_a_sentence_without_its_text(error: Exception, said: str) -> None:
+    with pytest.raises(ValueError) as caught, reading("a.gz", "write it again"):  # noqa: PT011
+        raise error
+    assert (type(caught.value), str(caught.value)) == (ValueError, said)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left", "a"), ValueError("id is null")])
+def test_other_errors_pass(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, reading("a.gz", "write it again"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("error", [duckdb.OutOfMemoryException("1 GB"), pa.ArrowMemoryError("1 GB")])
+def test_too_little_memory_is_said_as_such(error: Exception) -> None:
+    with pytest.raises(MemoryError, match=r"^a.gz$"), reading("a.gz", "write it again"):
+        raise error
+
+
+def test_a_missing_driver_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert driver("sqlite").connect is not None
+    monkeypatch.setitem(sys.modules, "adbc_driver_sqlite.dbapi", None)
+    with pytest.raises(
+        ValueError, match="SQLite is read by a package that is missing: pip install adbc-driver-sqlite"
+    ):
+        driver("sqlite")
+
+
+NUMBERS = [pa.int8(), pa.int64(), pa.uint16(), pa.uint64(), pa.float16(), pa.float32(), pa.float64()]
+ARRAYS = [pa.array(np.arange(9), pa.int64()).cast(dtype) for dtype in NUMBERS]
+ARRAYS += [
+    pa.array([True, False, False, True, True] * 4),
+    pa.array([2.5, None, -1.0]),
+    pa.array([1, None, 3]),
+]
+ARRAYS += [pa.array([1.5, None], pa.float32()), pa.array([], pa.int32()), pa.array([], pa.bool_())]
+ARRAYS += [
+    pa.array([True, None, False]),
+    pa.array(["a", None]),
+    pa.array([0, 86_400], pa.timestamp("s", "UTC")),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
+def test_values_and_dtypes_are_those_of_pyarrow(array: pa.Array) -> None:
+    for part in (array, array[1:], array[2:2]):
+        found, expected = numpy_of(part), part.to_numpy(zero_copy_only=False)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_numbers_do_not_import_pandas() -> None:
+    script = (
+        "import sys, pyarrow as pa; from khop.data.tables.packages import numpy_of; "
+        "column = pa.nulls(3, pa.float64()); numpy_of(column); numpy_of(column.is_null()); "
+        "print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,133 @@
+"""Tables of SQLite files: types by their values, one snapshot for all tables of a file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import khop
+from khop.data.tables.databases import Database, Databases
+from khop.data.tables.rows import Table
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    path = tmp_path / "a bank?.sqlite"  # "?" has a meaning in the address of a file
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE tx (id INTEGER PRIMARY KEY, note, sum, kind TEXT, mixed, flag, bytes)"
+        )
+        rows = [
+            (
+                4999 - i,
+                "late" if i < 5 else None,
+                i if i % 2 else i + 0.5,
+                f"k{i % 7}",
+                i if i else "x",
+                None,
+                b"a",
+            )
+            for i in range(5000)
+        ]
+        connection.executemany("INSERT INTO tx VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    return path
+
+
+@pytest.fixture
+def databases() -> Iterator[Databases]:
+    opened = Databases()
+    yield opened
+    opened.close()
+
+
+def opened(databases: Databases, path: Path, table: str = "tx", order_by: str = "id") -> Table:
+    return databases.open_table(Database(path.name, path), table, order_by, "nodes.tx.database")
+
+
+def test_rows_come_in_order_with_the_types_of_all_values(bank: Path, databases: Databases) -> None:
+    table = opened(databases, bank)
+    columns = ["id", "note", "sum", "flag", "bytes"]
+    assert [str(table.schema.field(name).type) for name in columns] == [
+        "int64", "string", "double", "string", "binary",
+    ]  # fmt: skip
+    rows = [row for piece in table.pieces(columns) for row in piece().batch.to_pylist()]
+    assert [row["id"] for row in rows] == list(range(5000))
+    assert [row["note"] for row in rows] == [None] * 4995 + ["late"] * 5
+    assert [row["sum"] for row in rows[-3:]] == [2.5, 1.0, 0.5]
+    assert next(table.pieces(["kind"]))().row(0) == "a bank?.sqlite, table tx, row 1"
+    assert table.num_bytes == bank.stat().st_size
+
+
+def test_a_column_of_several_types_is_refused_when_it_is_read(bank: Path, databases: Databases) -> None:
+    table = opened(databases, bank)
+    with pytest.raises(
+        ValueError,
+        match=r"column 'mixed' of .*tx has values of several types \(4,999 of integer, 1 of text\); the first "
+        r"of text is in the row with id = 4999; correct it, or give a view",
+    ):
+        next(table.pieces(["id", "mixed"]))
+
+
+@pytest.mark.parametrize(
+    ("table", "order_by", "reason"),
+    [
+        ("txs", "id", "no table 'txs'; did you mean tx"),
+        ("tx", "idd", "order_by: no column 'idd' in .*; did you mean id"),
+        ("tx", "kind", "order_by 'kind' of .* has 7 values in 5,000 rows"),
+        ("tx", "note", "order_by 'note' of .* has 1 values in 5,000 rows"),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    bank: Path, databases: Databases, table: str, order_by: str, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        opened(databases, bank, table, order_by)
+
+
+def test_a_damaged_file_is_refused(bank: Path, databases: Databases) -> None:
+    whole = bank.read_bytes()
+    bank.write_bytes(whole[:5000])
+    with pytest.raises(ValueError, match="a bank.*: is cut off; restore the file"):
+        opened(databases, bank)
+    bank.write_bytes(whole[:100] + b"x" * (len(whole) - 100))
+    with pytest.raises(ValueError, match="a bank.*: is damaged, or is a view that fails; close programs"):
+        opened(databases, bank)
+
+
+def test_all_tables_of_a_file_are_of_one_snapshot(bank: Path, databases: Databases) -> None:
+    with closing(sqlite3.connect(bank)) as writer:
+        writer.execute("PRAGMA journal_mode = wal")  # readers and a writer at once
+        first = opened(databases, bank)
+        writer.execute("DELETE FROM tx WHERE id < 1000")
+        writer.execute("CREATE TABLE other AS SELECT 1 AS id")
+        writer.commit()
+        second = opened(databases, bank)
+        both = zip(first.pieces(["id"]), second.pieces(["id"]), strict=True)
+        counts = [(len(one()), len(other())) for one, other in both]  # two readers at once
+        assert sum(one for one, _ in counts) == sum(other for _, other in counts) == 5000
+        with pytest.raises(ValueError, match="no table 'other'"):
+            opened(databases, bank, "other")
+
+
+def test_a_graph_of_a_file_is_that_of_the_same_rows_in_memory(bank: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "bank.toml"
+    spec.write_text(
+        '[nodes.tx]\ndatabase = "env:BANK"\ntable = "tx"\norder_by = "id"\nid = "id"\ncolumns.sum = "number"\n'
+        'columns.kind = "category"\nwhere = "id >= 10"\n'
+    )
+    khop.import_tables(spec, tmp_path / "of-file", environment={"BANK": bank.name})
+    numbers = list(range(10, 5000))
+    sums = [float(4999 - i if i % 2 == 0 else 4999 - i + 0.5) for i in numbers]
+    kinds = [f"k{(4999 - i) % 7}" for i in numbers]
+    rows = pa.table({"id": numbers, "sum": sums, "kind": kinds})
+    columns = {"sum": "number", "kind": "category"}
+    khop.import_tables(
+        {"nodes": {"tx": {"rows": rows, "id": "id", "columns": columns}}}, tmp_path / "of-memory"
+    )
+    first, second = (khop.open_folder(tmp_path / name).fingerprint for name in ("of-file", "of-memory"))
+    assert first == second

@@ -1,0 +1,328 @@
+"""Host memory for a GPU, and the refusal of devices that are none.
+
+Pinned stores of several ranks are one block of memory, which every rank pins; small limits are named.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Barrier
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+import khop
+from khop.distributed.placement import MachineRanks
+from khop.distributed.processes.group import this_group
+from khop.graph.store import CscGraph
+from khop.kernels.memory import PinningCalls
+from khop.loading.device import device_memory as machine_segment
+from khop.loading.device.device_memory import (
+    CudaMemory,
+    PinningRefused,
+    SharedPins,
+    memory_of,
+    own_pages,
+    shared_pins,
+)
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import FreeMemory
+from khop.loading.device.placed_stores import Conditions, PlacedStores, placed_stores
+from support.covered import covered
+from support.host_as_device import HostAsDevice
+from support.small_typed_folders import write_typed_graph
+from support.started_ranks import StartedRanks
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
+def test_pages_hold_one_tensor_alone(count: int, dtype: torch.dtype) -> None:
+    tensors = [own_pages(count, dtype) for _ in range(3)]
+    for tensor in tensors:
+        assert (tensor.numel(), tensor.dtype, tensor.any().item()) == (count, dtype, False)
+        assert tensor.data_ptr() % mmap.PAGESIZE == 0
+        tensor.fill_(1)
+    assert len({tensor.data_ptr() for tensor in tensors}) == (3 if count else 1)
+
+
+def test_stores_are_placed_on_a_gpu() -> None:
+    with pytest.raises(ValueError, match=r"device 'cpu': stores are placed on a GPU"):
+        memory_of("cpu")
+
+
+class Runtime:
+    """The calls of a GPU's runtime. `pin` returns a code; torch's view of pinned memory is the memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> None:
+        self.pinned: list[tuple[int, int, int]] = []  # address, bytes, flags
+        self.unpinned: list[int] = []
+        self.errors_cleared = 0
+        self.viewed: list[object] = []  # kept alive as torch's tensors keep them
+        self._code = code
+        self._functions = (
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)(self._pin),
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._unpin),
+            ctypes.CFUNCTYPE(ctypes.c_int)(self._last_error),
+        )
+        pin, unpin, last_error = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self._functions)
+        calls = PinningCalls(0, pin, unpin, last_error, 0)
+        monkeypatch.setattr("khop.loading.device.device_memory.runtime_calls", lambda index: calls)
+        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        monkeypatch.setattr(torch, "as_tensor", self._view)
+
+    def _pin(self, address: int, num_bytes: int, flags: int) -> int:
+        self.pinned.append((address, num_bytes, flags))
+        return self._code
+
+    def _unpin(self, address: int) -> int:
+        self.unpinned.append(address)
+        return 0
+
+    def _last_error(self) -> int:
+        self.errors_cleared += 1
+        return self._code
+
+    def _view(self, pinned: object, device: torch.device) -> Tensor:
+        self.viewed.append(pinned)
+        interface = pinned.__cuda_array_interface__  # type: ignore[attr-defined]
+        (count,), (address, _) = interface["shape"], interface["data"]
+        return torch.frombuffer((ctypes.c_uint8 * count).from_address(address), dtype=torch.uint8)
+
+
+CPU = CudaMemory(torch.device("cpu", 0))
+
+
+def test_a_pinned_copy_is_pinned_once_and_until_its_view_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(monkeypatch)
+    column = torch.arange(3000.0).view(1000, 3)
+    found = CPU.stored(column, StorePlace.PINNED)
+    assert torch.equal(found, column)
+    for_every_device = 1
+    assert runtime.pinned == [(found.data_ptr(), 12_000, for_every_device)]
+    assert found.data_ptr() != column.data_ptr()
+    assert (runtime.unpinned, runtime.errors_cleared) == ([], 0)
+    address = found.data_ptr()
+    runtime.viewed.clear()
+    assert runtime.unpinned == [address]
+
+
+def test_a_refusal_names_size_code_and_limit_and_clears_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(monkeypatch, code=2)
+    sentence = r"^4\.00 MB of host memory could not be pinned \(error 2\): .* \(`ulimit -l`\) or of the cont"
+    with pytest.raises(PinningRefused, match=sentence):
+        CPU.stored(torch.zeros(1_000_000), StorePlace.PINNED)
+    assert len(runtime.pinned) == 1
+    assert runtime.errors_cleared == 1  # torch's next call would report it
+    assert runtime.unpinned == runtime.viewed == []
+
+
+def test_nothing_is_pinned_for_an_empty_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(monkeypatch)
+    assert CPU.stored(torch.empty(0, 3), StorePlace.PINNED).shape == (0, 3)
+    assert runtime.pinned == []
+
+
+def test_a_runtime_without_the_calls_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.loading.device.device_memory.runtime_calls", lambda index: None)
+    with pytest.raises(PinningRefused, match="the functions that pin memory are not found"):
+        CPU.stored(torch.zeros(3), StorePlace.PINNED)
+
+
+NODES, DEGREE, WIDTH = 100_000, 20, 192
+
+
+@dataclass
+class Threads:
+    """Threads of this process in place of the ranks of a machine."""
+
+    count: int
+    said: dict[int, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.barrier = Barrier(self.count, timeout=60)
+
+    def exchanged(self, rank: int, value: object) -> list[object]:
+        self.said[rank] = value
+        self.barrier.wait()
+        found = [self.said[number] for number in range(self.count)]
+        self.barrier.wait()
+        return found
+
+    def run(self, work: Callable[[OneOf], object]) -> list[object]:
+        with ThreadPoolExecutor(self.count) as pool:
+            futures = [pool.submit(work, OneOf(self, rank)) for rank in range(self.count)]
+            return [future.exception() or future.result() for future in futures]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of the threads."""
+
+    threads: Threads
+    rank: int
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def first_says(self, text: str) -> str:
+        return str(self.threads.exchanged(self.rank, text)[0])
+
+    def all_say(self, value: int) -> bool:
+        return set(self.threads.exchanged(self.rank, value)) == {value}
+
+
+def opened(folder: Path) -> tuple[khop.Graph, CscGraph]:
+    graph = khop.open_graph(folder)
+    assert isinstance(graph.topology, CscGraph)
+    return graph, graph.topology
+
+
+def tensors(stores: PlacedStores) -> list[Tensor]:
+    assert stores.edges is not None
+    of_edges = [t for csc in stores.edges.edges.values() for t in (csc.indptr, csc.indices)]
+    of_columns = [column for of_type in stores.columns.values() for column in of_type.values()]
+    return [*of_edges, *stores.edges.originals.values(), *of_columns]
+
+
+def test_ranks_read_one_copy_of_what_each_would_have_copied(tmp_path: Path) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g", renumbered=True))
+    request = DevicePlacement.of("cuda", "pinned", "pinned")
+
+    def place(machine: OneOf | None) -> tuple[PlacedStores, HostAsDevice]:
+        memory = HostAsDevice()
+        return placed_stores(edges, graph.columns, request, memory, Conditions(), machine), memory
+
+    own, _ = place(None)
+    (first, memory), (second, other) = Threads(2).run(place)  # type: ignore[misc]
+    for a, b, c in zip(tensors(own), tensors(first), tensors(second), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+        assert (a.dtype, a.stride()) == (b.dtype, b.stride()) == (c.dtype, c.stride())
+        assert b.numel() == 0 or b.data_ptr() != c.data_ptr()  # two mappings
+    column = first.columns["user"]["x"]
+    column[0] = 77.0
+    assert second.columns["user"]["x"][0].eq(77.0).all()  # of the same memory
+    assert len(memory.registered) == len(other.registered) == 1
+    assert memory.registered == other.registered
+
+
+def test_a_machine_with_too_little_memory_is_named_on_every_rank() -> None:
+    with patch.object(machine_segment, "free_memory_bytes", lambda: 10**8):
+        found = Threads(2).run(lambda machine: shared_pins(HostAsDevice(), 4 * 10**9, 3, machine))
+    for error in found:
+        assert isinstance(error, PinningRefused)
+        assert str(error) == (
+            "4.00 GB of shared memory for the pinned stores of this machine: 0.10 GB are free in it or in "
+            "the control group of its container"
+        )
+
+
+def test_a_system_that_gives_no_memory_is_named_on_every_rank() -> None:
+    def refuse(descriptor: int, start: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with patch.object(os, "posix_fallocate", refuse):
+        found = Threads(2).run(lambda machine: shared_pins(HostAsDevice(), 1000, 3, machine))
+    assert [str(error).rpartition(": ")[2] for error in found] == ["No space left on device"] * 2
+
+
+def test_ranks_in_other_containers_keep_copies_of_their_own() -> None:
+    real = os.open
+
+    def hidden(path: str, *arguments: int) -> int:
+        if path.startswith("/proc/"):
+            raise FileNotFoundError(path)
+        return real(path, *arguments)
+
+    with patch.object(os, "open", hidden):
+        assert Threads(2).run(lambda machine: shared_pins(HostAsDevice(), 1000, 3, machine)) == [None, None]
+
+
+def test_ranks_with_other_plans_keep_copies_of_their_own() -> None:
+    found = Threads(2).run(lambda machine: shared_pins(HostAsDevice(), 1000 + machine.rank, 3, machine))
+    assert found == [None, None]
+
+
+def test_if_one_rank_cannot_pin_all_take_the_next_plan(tmp_path: Path) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g"))
+    request = DevicePlacement.of("cuda", "pinned", "host")
+
+    class Refuses(HostAsDevice):
+        def pinned(self, host: Tensor) -> Tensor:
+            raise PinningRefused("not here")
+
+    def place(machine: OneOf) -> PlacedStores:
+        memory = Refuses() if machine.rank == 1 else HostAsDevice()
+        return placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
+
+    first, second = Threads(2).run(place)
+    assert "a larger placement failed on another rank of this machine" in str(first)
+    assert "a larger placement failed: not here" in str(second)
+
+
+def test_later_copies_are_each_ranks_own() -> None:
+    memory = HostAsDevice(said=FreeMemory(1, 2))
+    (pins,) = Threads(1).run(lambda machine: shared_pins(memory, 1000, 2, machine))
+    assert isinstance(pins, SharedPins)
+    assert pins.free() == FreeMemory(1, 2)
+    rows = torch.arange(10)
+    assert torch.equal(pins.stored(rows, StorePlace.PINNED), rows)
+    pins.close()
+    assert memory.taken[StorePlace.PINNED] == 0
+    kept = pins.stored(rows, StorePlace.PINNED)
+    assert memory.taken[StorePlace.PINNED] == kept.nbytes
+
+
+def pss_kib() -> int:
+    """What this process holds beside pages of files: a page that n processes share counts as 1/n."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    sizes = {name: size for name, _, size in (line.partition(":") for line in lines)}
+    return sum(int(sizes[name].split()[0]) for name in ("Pss_Anon", "Pss_Shmem"))
+
+
+@covered
+def _place_on_rank(rank: int, device: str, folder: Path, out: Path) -> None:
+    graph, edges = opened(folder)
+    group, memory = this_group(), HostAsDevice()
+    group.barrier()
+    before = pss_kib()
+    group.barrier()
+    request = DevicePlacement.of("cuda", "pinned", "pinned")
+    machine = MachineRanks(group)
+    stores = placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
+    total = sum(int(tensor.double().sum()) for tensor in tensors(stores))  # reads all of it
+    group.barrier()
+    held = pss_kib() - before
+    group.barrier()
+    (out / f"{rank}.json").write_text(
+        json.dumps([held << 10, total, stores.plan.pinned_bytes, memory.registered])
+    )
+
+
+@pytest.mark.long
+def test_four_processes_hold_the_graph_once(tmp_path: Path, ranks: StartedRanks) -> None:
+    destinations = torch.arange(NODES).repeat_interleave(DEGREE)
+    sources = torch.randint(NODES, (NODES * DEGREE,), generator=torch.Generator().manual_seed(1))
+    khop.write_graph(
+        tmp_path / "g",
+        {"node": khop.NodeTable(NODES, {"x": torch.ones(NODES, WIDTH)})},
+        {("node", "to", "node"): khop.EdgeTable(sources, destinations)},
+    )
+    ranks.launch(_place_on_rank, 4, (tmp_path / "g", tmp_path))
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    held, totals, sizes, registered = zip(*found, strict=True)
+    assert len(set(totals)) == len(set(sizes)) == 1
+    assert all(len(of_rank) == 1 for of_rank in registered)
+    print(f"{sum(held) / sizes[0]:.3f} graphs of {sizes[0]:,} bytes in four processes")
+    assert 0.9 * sizes[0] < sum(held) <= 1.1 * sizes[0]

@@ -1,0 +1,151 @@
+"""Stores are planned within the free memory, and every plan after a failed one is smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import (
+    GIB,
+    STAMP_BYTES,
+    FreeMemory,
+    MemoryPlan,
+    StoreSizes,
+    WorkSizes,
+    plans,
+)
+
+DEVICE, PINNED, HOST, MAPPED, DISK = StorePlace
+GB = 10**9
+WORK = WorkSizes(batch_bytes=GB // 10, ring_slots=4, model_bytes=GB // 10)
+
+
+def sizes(topology: int = GB, columns: Mapping[str, int] | None = None, nodes: int = 1000) -> StoreSizes:
+    columns = {"x": 10 * GB, "y": GB // 100} if columns is None else columns
+    return StoreSizes(topology, columns, dict.fromkeys(columns, nodes), nodes, MAPPED)
+
+
+def free(device: float, host: float) -> FreeMemory:
+    """Gigabytes beside the reserves."""
+    return FreeMemory(int(device * GB) + GIB // 2, int(host * GB) + GIB)
+
+
+def planned(request: DevicePlacement, room: FreeMemory, of: StoreSizes | None = None) -> MemoryPlan:
+    return next(plans(request, of or sizes(), WORK, room, proven=True))
+
+
+def test_all_goes_to_a_card_with_room() -> None:
+    plan = planned(DevicePlacement.of(), free(20, 20))
+    assert (plan.topology, dict(plan.columns)) == (DEVICE, {"x": DEVICE, "y": DEVICE})
+    assert plan.pinned_bytes == 0
+
+
+def test_a_column_too_large_for_the_card_is_pinned_and_for_the_host_mapped() -> None:
+    assert planned(DevicePlacement.of(), free(5, 20)).columns == {"x": PINNED, "y": DEVICE}
+    assert planned(DevicePlacement.of(), free(5, 2)).columns == {"x": MAPPED, "y": DEVICE}
+
+
+def test_a_column_that_memory_has_no_room_for_stays_on_disk() -> None:
+    large = replace(sizes(), on_disk=frozenset({"x"}))
+    assert planned(DevicePlacement.of(), free(5, 2), large).columns == {"x": DISK, "y": DEVICE}
+    failing = list(plans(DevicePlacement.of(), large, WORK, free(5, 20), proven=True))
+    assert [plan.columns["x"] for plan in failing][-1] is DISK
+
+
+def test_stamps_of_all_nodes_are_counted_where_sampling_is_on_the_card() -> None:
+    many = sizes(topology=GB, columns={}, nodes=GB)
+    assert planned(DevicePlacement.of(), free(9.6, 20), many).topology is DEVICE  # 1 + 8 + 0.5 of work
+    assert planned(DevicePlacement.of(), free(9.4, 20), many).topology is PINNED
+    assert planned(DevicePlacement.of(), free(8.4, 20), many).topology is HOST
+
+
+def test_until_the_device_path_is_proven_only_requests_go_there() -> None:
+    plan = next(plans(DevicePlacement.of(columns={"y": "device"}), sizes(), WORK, free(90, 90), proven=False))
+    assert (plan.topology, dict(plan.columns)) == (HOST, {"x": MAPPED, "y": DEVICE})
+
+
+def test_the_reserve_is_a_share_of_a_large_card() -> None:
+    memory = FreeMemory(100 * GIB, 100 * GIB, device_total=100 * GIB, host_total=100 * GIB)
+    assert (memory.device_room, memory.host_room) == (95 * GIB, 90 * GIB)
+    assert FreeMemory(GIB // 4, GIB // 2).device_room == 0
+
+
+def test_the_line_says_what_and_why() -> None:
+    room = free(5, 20)
+    line = planned(DevicePlacement.of(cache={"x": "20%"}), room).line(room, "as planned")
+    assert line == (
+        "cuda: topology device, columns x pinned, y device, 2.00 GB of x cached: 3.51 GB of 5.54 GB free on "
+        "the card, 10.00 GB of 21.07 GB free on the host pinned; as planned"
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "room", "words"),
+    [
+        (
+            DevicePlacement.of(columns={"x": "device"}),
+            free(5, 50),
+            r"column 'x' \"device\": 10.50 GB are needed on cuda, batches and model included, and 5.00 GB "
+            r"are free beside a reserve; give columns=\{'x': \"pinned\"\}",
+        ),
+        (DevicePlacement.of(topology="device"), free(1, 50), r'topology "device".* give topology="pinned"'),
+        (DevicePlacement.of(cache={"x": "8GB"}), free(5, 50), r"a cache of 'x'.* give a smaller cache"),
+        (DevicePlacement.of(), free(0.1, 50), r"device 'cuda': .* use a smaller batch or model"),
+        (DevicePlacement.of(columns="pinned"), free(5, 2), r'column \'x\' "pinned", .*10.01 GB.* "mapped"'),
+    ],
+)
+def test_a_request_that_cannot_fit_is_refused(
+    request_: DevicePlacement, room: FreeMemory, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        planned(request_, room)
+
+
+places = st.sampled_from(["auto", "device", "pinned", "host"])
+
+
+@given(
+    topology=places,
+    # A column of a few bytes is smaller than the slots of its cache.
+    columns=st.dictionaries(
+        st.sampled_from("xyz"), st.tuples(st.integers(10**6, 8 * GB), places), max_size=3
+    ),
+    cache=st.sampled_from([0, "10%", "1GB"]),
+    nodes=st.integers(0, 10**8),
+    device=st.floats(0, 30),
+    host=st.floats(0, 30),
+)
+def test_plans_fit_and_keep_to_requests_and_shrink(
+    topology: str,
+    columns: Mapping[str, tuple[int, str]],
+    cache: int | str,
+    nodes: int,
+    device: float,
+    host: float,
+) -> None:
+    of = sizes(columns={name: size for name, (size, _) in columns.items()}, nodes=nodes)
+    request = DevicePlacement.of(
+        "cuda", topology, {name: place for name, (_, place) in columns.items()}, cache
+    )
+    room = free(device, host)
+    try:
+        found = list(plans(request, of, WORK, room, proven=True))
+    except ValueError:
+        return
+    assert found[0].fits(room)
+    for plan in found:
+        assert request.topology in (None, plan.topology)
+        assert all(request.place_of(name) in (None, place) for name, place in plan.columns.items())
+        stamps = STAMP_BYTES * nodes if plan.topology in (DEVICE, PINNED) else 0
+        assert plan.bytes_on_device >= WORK.total + stamps
+    far = [sum(list(StorePlace).index(p) for p in (plan.topology, *plan.columns.values())) for plan in found]
+    assert far == sorted(set(far))  # each plan leaves more to the host than the one before
+    assert len({(plan.topology, *plan.columns.values()) for plan in found}) == len(found)
+    last = found[-1]
+    assert request.topology or last.topology is HOST
+    assert all(request.place_of(name) or place is MAPPED for name, place in last.columns.items())

@@ -1,0 +1,149 @@
+"""The task of a run on nodes: choices that the graph leaves open have to be named.
+
+Edge type, label and metric of a run over labels of edges are found; what does not fit is an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from khop.graph.build import write_graph
+from khop.graph.tables import EdgeTable, NodeTable
+from khop.inference.chunks import unwatched
+from khop.run.build import Run, graph_folder, prepare, resolve
+from khop.run.read import RawRun, checked, with_options
+from khop.run.tables import TaskTable
+from khop.run.tasks.resolve_task import with_node_defaults
+from khop.schema import ColumnSpec, Schema
+from support.small_labeled import write_labeled_graph
+
+TABLES = {
+    "item": NodeTable(
+        columns={
+            "x": torch.zeros(4, 2),
+            "color": torch.tensor([0, 1, -1, 1]),
+            "shape": torch.tensor([2, 2, 0, 1]),
+        },
+        splits={"train": torch.tensor([0, 1]), "val": torch.tensor([3]), "test": torch.tensor([2])},
+        num_classes={"color": 2, "shape": 3},
+    ),
+    "shop": NodeTable(count=2, splits={"open": torch.tensor([1])}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    edges = {("item", "in", "shop"): EdgeTable(torch.arange(4), torch.zeros(4, dtype=torch.int64))}
+    return write_graph(tmp_path_factory.mktemp("graphs") / "shop", TABLES, edges)
+
+
+def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None:
+    raw = RawRun({"graph": str(shop)}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(
+        ValueError, match=r"task\.label is not given, and the label columns of item are color, shape"
+    ):
+        resolve(config, graph_folder(config, raw, shop), raw)
+
+
+def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "g", {"item": NodeTable(count=3)}, {})
+    raw = RawRun({"graph": str(graph)}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
+        resolve(config, graph_folder(config, raw, tmp_path), raw)
+
+
+@pytest.mark.parametrize(
+    ("column", "task", "named"),
+    [
+        (NodeTable(columns={"label": torch.rand(3)}), "node-classification", "node-regression"),
+        (
+            NodeTable(columns={"label": torch.ones(3, 2, dtype=torch.uint8)}),
+            "node-classification",
+            "multi-label",
+        ),
+        (
+            NodeTable(columns={"y": torch.tensor([0, 1, 1])}, num_classes={"y": 2}),
+            "multi-label",
+            "node-classification",
+        ),
+    ],
+)
+def test_labels_of_another_kind_name_their_task(
+    tmp_path: Path, column: NodeTable, task: str, named: str
+) -> None:
+    graph = write_graph(tmp_path / "g", {"item": column}, {})
+    raw = RawRun({"graph": str(graph), "task": {"kind": task}}, "run.toml")
+    config = checked(raw)
+    with pytest.raises(ValueError, match=f"task.kind is '{task}', .*of 'item' .*give --task {named} \\("):
+        resolve(config, graph_folder(config, raw, tmp_path), raw)
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "filled"),
+    [
+        ({"item": [], "shop": []}, (None, None), (None, None)),
+        ({"item": []}, (None, None), ("item", None)),
+        ({"item": ["color"], "shop": []}, (None, None), ("item", "color")),
+        ({"item": ["color", "shape"], "shop": []}, (None, None), ("item", None)),
+        ({"item": ["color"], "shop": ["size"]}, (None, None), (None, None)),
+        ({"item": ["color"], "shop": ["size"]}, ("shop", None), ("shop", "size")),
+        ({"item": ["color"]}, ("item in shop", None), ("item in shop", None)),
+        ({"item": ["color"]}, ("item", "price"), ("item", "price")),
+    ],
+)
+def test_a_task_from_outside_gets_the_only_node_type_and_label(
+    columns: dict[str, list[str]], given: tuple[str | None, str | None], filled: tuple[str | None, str | None]
+) -> None:
+    specs = {t: {name: ColumnSpec("int64", (), 3) for name in names} for t, names in columns.items()}
+    task = with_node_defaults(
+        TaskTable(target=given[0], label=given[1]), Schema(tuple(columns), (), columns=specs)
+    )
+    assert (task.target, task.label) == filled
+
+
+@pytest.fixture(scope="module")
+def labeled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labeled_graph(tmp_path_factory.mktemp("graphs") / "labeled")
+
+
+def prepared(labeled: Path, options: dict[str, object]) -> Run:
+    task = {"kind": "edge-classification", "label": "stars"}
+    values = {"graph": str(labeled), "task": task, "model": {"hidden": 4}}
+    return prepare(
+        with_options(RawRun(values, "run.toml"), {k.replace("__", "."): v for k, v in options.items()}),
+        labeled.parent,
+    )
+
+
+def test_edge_type_metric_and_the_column_label_are_found(labeled: Path) -> None:
+    task = prepared(labeled, {}).config.task
+    assert (task.target, task.label, task.metric) == ("item like item", "stars", "accuracy")
+    task = prepared(labeled, {"task__kind": "edge-regression", "task__label": "weight"}).config.task
+    assert (task.target, task.label, task.metric) == ("item like item", "weight", "rmse")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task__label": "size"}, r"task.label is 'size': the label columns of item like item are stars"),
+        ({"task__target": "item"}, "task.target is 'item': the edge types with labels are item like item"),
+        ({"task__metric": "rmse"}, "task.metric is 'rmse': must be one of"),
+        ({"task__classes": 2}, "has stars 2: must be 0 to 1, or -1 for unknown"),
+        ({"links__loss": "bpr"}, "links.loss is 'bpr': the task edge-classification scores no pairs"),
+        ({"links__test": 0.0}, "links.test is 0.0: of 1440 links of item like item that holds out none"),
+        (
+            {"task__kind": "edge-regression", "task__label": "price"},
+            "the label columns of item like item are stars, weight",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_graph_is_one_sentence(
+    labeled: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepared(labeled, options).run_task.scores(("val",), unwatched)

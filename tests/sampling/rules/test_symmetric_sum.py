@@ -1,0 +1,33 @@
+"""Draws of `SymmetricSum` are those of `Sum`; they ask samplers for degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from khop.graph.rule import Rule
+from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.rules.temporal import Temporal
+from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.weighted import Weighted
+from khop.testing.rule import PROMISES
+
+BY_WEIGHT = SymmetricSum(Weighted("weight", replacement=True))
+
+
+@pytest.mark.parametrize("rule", [SymmetricSum(), Temporal("time", inner=BY_WEIGHT)], ids=str)
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: Rule) -> None:
+    promise(rule)
+
+
+def test_degrees_are_counted_by_uniform_draws_within_the_same_limits() -> None:
+    assert Uniform().degrees is None
+    assert Sum().degrees is None
+    assert Temporal("time", inner=Sum()).degrees is None
+    assert BY_WEIGHT.degrees == Sum()
+    assert Temporal("time", window=(5, 0), inner=BY_WEIGHT).degrees == Temporal(
+        "time", window=(5, 0), inner=Sum()
+    )
+    assert SymmetricSum() != Sum()
