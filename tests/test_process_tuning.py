@@ -99,7 +99,7 @@ def test_an_openmp_that_cannot_be_set_is_one_warning_with_the_remedy(monkeypatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(process_tuning, "rest_openmp", lambda: False)
     process_tuning.tune_for_training.cache_clear()
-    with pytest.warns(UserWarning, match="export OMP_WAIT_POLICY=passive"):
+    with pytest.warns(UserWarning, match="^idle OpenMP threads use .*: export OMP_WAIT_POLICY=passive$"):
         process_tuning.tune_for_training()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -49,7 +49,7 @@ def tune_for_training() -> None:
     tune_memory()
     if not any(name in os.environ for name in _WAITING) and not rest_openmp():
         warnings.warn(
-            "idle threads of OpenMP keep the cores busy that sample batches: export OMP_WAIT_POLICY=passive",
+            "idle OpenMP threads use the cores that sampler threads need: export OMP_WAIT_POLICY=passive",
             stacklevel=2,
         )
 

@@ -22,6 +22,7 @@ import khop
 import khop.models
 from khop.models import LinkPredictor, RelationColumn, SharedDecoder
 from khop.models.decoders import RELATION_DECODERS, DecoderKind
+from khop.models.layer import _named, plain_name
 from khop.models.stack import Sequential
 from khop.schema import EdgeType
 from khop.training.checkpoint import Checkpoint, Snapshot, load_checkpoint, restore_model, restore_optimizer
@@ -230,6 +231,9 @@ def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_pa
         other, again = model_on(folder, name, 22 + number)
         restore_model(other, checkpoint)
         assert_same(outputs(other, again, name), wanted)
+        other, again = model_on(folder, name, 27 + number)
+        other.load_state_dict({key: (of + of) / 2 for key, of in model.state_dict().items()})
+        assert_same(outputs(other, again, name), wanted)
         back, first = model_on(folders[0], name, 32)
         back.load_state_dict(other.state_dict(), assign=True)
         assert_same(outputs(back, first, name), wanted)
@@ -276,6 +280,62 @@ def test_rows_of_other_types_are_refused(folders: list[Path], tmp_path: Path, na
         restore_model(other.double(), checkpoint)
     with pytest.raises((ValueError, RuntimeError), match=r"rows .*(knows|on).*same edge types"):
         other.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_names_of_rows_are_read_from_a_cast_state_dict(folders: list[Path], dtype: torch.dtype) -> None:
+    state = model_on(folders[0], "rgcn bases", 1)[0].state_dict()
+    averaged = {key: (of + of) / 2 for key, of in state.items()}
+    cast = [{key: of.to(dtype).float() for key, of in each.items()} for each in (averaged, state)]
+    found = []
+    for each in cast:
+        model, graph = model_on(folders[1], "rgcn bases", 2)
+        model.load_state_dict(each)
+        found.append(outputs(model, graph, "rgcn bases"))
+    first, graph = model_on(folders[0], "rgcn bases", 3)
+    first.load_state_dict(cast[0])
+    for each in found:
+        assert_same(each, outputs(first, graph, "rgcn bases"))
+
+
+DAMAGED = [
+    torch.tensor([1, 2, 3], dtype=torch.uint8),
+    torch.full((9,), torch.nan),
+    torch.tensor(list(b"[5]")),
+    None,
+]
+
+
+@pytest.mark.parametrize("entry", DAMAGED)
+def test_damaged_names_of_rows_are_named(folders: list[Path], tmp_path: Path, entry: Tensor | None) -> None:
+    model, _ = model_on(folders[0], "rgcn bases", 1)
+    state = {key: entry if "row_names" in key else of for key, of in model.state_dict().items()}
+    with pytest.raises(RuntimeError, match="names of the rows of shares are damaged; save the state dict"):
+        model.load_state_dict(state)
+    checkpoint = replace(read(tmp_path / "last", model), model=state)
+    with pytest.raises(ValueError, match="names of the rows of shares are damaged; save the state dict"):
+        restore_model(model, checkpoint)
+
+
+@pytest.mark.parametrize("name", POSITIONAL)
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_rows_without_their_names_are_refused(folders: list[Path], name: str, is_strict: bool) -> None:
+    state = dict(model_on(folders[0], name, 1)[0].named_parameters())
+    other, _ = model_on(folders[1], name, 2)
+    with pytest.raises(RuntimeError, match=r"comes without the names of its rows.*row_names\._extra_state"):
+        other.load_state_dict(state, strict=is_strict)
+    rows = {f"{prefix}{names.parameter}" for prefix, names in _named(other)}
+    without = {key: of for key, of in state.items() if key not in rows}
+    assert set(other.load_state_dict(without, strict=False).missing_keys) >= rows
+
+
+def test_names_of_compiled_modules_alone_are_shortened() -> None:
+    names = {
+        "_orig_mod.my_orig_mod.weight": "my_orig_mod.weight",
+        "a._orig_mod.b": "a.b",
+        "a_orig_mod.b": "a_orig_mod.b",
+    }
+    assert {name: plain_name(name) for name in names} == names
 
 
 def test_a_checkpoint_without_names_of_rows_is_refused(folders: list[Path], tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_a_model_of_other_names_is_refused_with_the_names(tmp_path: Path) -> Non
     checkpoint = load_checkpoint(tmp_path / "last")
     other = nn.ModuleDict({"0": nn.Linear(2, 3), "extra": nn.Linear(1, 1)})
     with pytest.raises(
-        ValueError, match=r"it lacks extra\.weight, extra\.bias; it has too much: 1\.bias, 1\.num"
+        ValueError, match=r"it lacks extra\.weight, extra\.bias; it has unexpected entries: 1\.bias, 1\.num"
     ):
         restore_model(other, checkpoint)
 

@@ -173,7 +173,7 @@ def parameter_name(*names: str) -> str:
 
 def plain_name(name: str) -> str:
     """Return the name that an entry of a compiled module has in the module that `torch.compile` was given."""
-    return name.replace("_orig_mod.", "")
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 class RowNames(nn.Module):
@@ -206,19 +206,29 @@ class RowNames(nn.Module):
     def order(self, state: Tensor) -> Tensor | None:
         """Return the number of each row in the stored parameter, int64; None if the orders are equal.
 
-        ValueError if `state` names other edge types, or other numbers of rows.
+        ValueError if `state` is damaged, or names other edge types or other numbers of rows.
         """
-        stored = {edge_type_of(names): count for *names, count in json.loads(bytes(state.tolist()))}
+        stored = self._decoded(state)
         if stored != self.counts:
             raise ValueError(
-                f"rows of {self.parameter} are of {_words(stored)} in the checkpoint, of "
-                f"{_words(self.counts)} in the model; make the model with the same edge types and numbers of "
-                "relations"
+                f"the checkpoint has rows of {self.parameter} for {_words(stored)}; the model has "
+                f"{_words(self.counts)}; build the model with the same edge types and relations"
             )
         if [*stored] == [*self.counts]:
             return None
         first = dict(zip(stored, accumulate(stored.values(), initial=0), strict=False))
         return torch.cat([torch.arange(count) + first[t] for t, count in self.counts.items()])
+
+    def _decoded(self, state: Tensor) -> dict[EdgeType, int]:
+        """Return the number of rows of each stored edge type. The bytes may have been cast or averaged."""
+        try:
+            text = bytes(state.double().round().to(torch.uint8).tolist())
+            return {edge_type_of(names): count for *names, count in json.loads(text)}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"names of the rows of {self.parameter} are damaged; save the state dict again, and average "
+                "only state dicts of models with their edge types in one order"
+            ) from error
 
 
 def row_orders(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -242,8 +252,8 @@ def _named(model: nn.Module) -> Iterator[tuple[str, RowNames]]:
 
 
 def _order_in(names: RowNames, state: Mapping[str, Tensor], prefix: str) -> Tensor | None:
-    stored = state.get(f"{prefix}{_STATE}")
-    return None if stored is None else names.order(stored)
+    entry = f"{prefix}{_STATE}"
+    return names.order(state[entry]) if entry in state else None
 
 
 def _order_rows(
@@ -260,8 +270,14 @@ def _order_rows(
     names = owner.row_names
     assert isinstance(names, RowNames)
     name = prefix + names.parameter
-    if name not in state_dict or f"{prefix}{_STATE}" not in state_dict:
-        return  # torch reports what is missing
+    if name not in state_dict:
+        return  # torch reports it
+    if f"{prefix}{_STATE}" not in state_dict:
+        error_msgs.append(
+            f"{name} comes without the names of its rows, so their order is unknown; load all entries of "
+            f"model.state_dict(), also {prefix}{_STATE}"
+        )
+        return
     try:
         order = _order_in(names, state_dict, prefix)
     except ValueError as error:

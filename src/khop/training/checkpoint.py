@@ -267,7 +267,7 @@ def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor])
     ]
     reasons = [
         *_listed("lacks", (name for name in wanted if name not in shapes)),
-        *_listed("has too much:", sorted(shapes.keys() - wanted.keys())),
+        *_listed("has unexpected entries:", sorted(shapes.keys() - wanted.keys())),
         *_listed("differs in shape:", differ),
     ]
     raise ValueError(
