@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +59,3 @@ def small_run(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         training = {{ epochs = 3, batch_size = 64, learning_rate = 0.03 }}
     """)
     return path
-
-
-def metrics_of(folder: str | Path) -> list[dict[str, object]]:
-    """metrics.jsonl, times aside."""
-    lines = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]

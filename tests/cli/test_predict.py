@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Ran
-from cli.test_terminal import follow
+from cli.test_next_steps import follow
 from khop import import_tables
 from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import khop
-from cli.conftest import Ran, metrics_of
+from cli.conftest import Ran
+from cli.test_train import metrics_of
 from support.gate import WAIT_S, wait_until
 
 KHOP = [sys.executable, "-m", "khop"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cli.conftest import Ran
-from cli.test_terminal import follow
+from cli.test_next_steps import follow
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from cli.conftest import Ran, metrics_of
+from cli.conftest import Ran
+from cli.test_train import metrics_of
 from support.small_folders import write_learnable_graph
 
 

@@ -13,7 +13,7 @@ from khop.run.planning.prediction import MEASURED, Placement, Prediction, predic
 from khop.run.planning.workload import Cluster, GraphSize, Run
 from network.hosts import two_hosts
 from network.runs import ended, started
-from run.planning.test_prediction import FANOUTS, NODES, STATED_FACTOR, write_clustered_graph
+from run.planning.test_neighborhood import FANOUTS, NODES, STATED_FACTOR, write_clustered_graph
 from support.commands import records
 
 HOSTS, WIDTH, SEEDS, STEPS, HIDDEN, CLASSES = 2, 64, 60, 20, 16, 4

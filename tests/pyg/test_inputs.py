@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
-from pyg.test_source import stores as stores_of
+from pyg.test_stores import stores as stores_of
 
 TYPES = r"there are \['user', 'item', 'tag'\]"
 MASK = plain().train_mask

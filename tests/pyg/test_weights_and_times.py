@@ -11,7 +11,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader
 from pyg.pyg_cases import BUYS, plain, some, typed
-from pyg.test_source import sorted_typed, stores
+from pyg.test_stores import sorted_typed, stores
 
 NODES = torch.arange(19)
 

@@ -167,7 +167,7 @@ def test_ids_come_in_as_many_answers_as_their_bytes_need(shop: Path, limit: int)
 
 
 def test_a_request_names_as_many_nodes_as_are_allowed(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("name_answers", "remote_names"):
+    for module in ("description", "graph"):
         monkeypatch.setattr(f"khop.servers.{module}.MOST_IDS", 20)
     graph, exchange = served(shop)
     exchange.asked.clear()

@@ -22,11 +22,12 @@ from khop.kernels.philox import signed
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
+from khop.training.gradients import BucketAverage, broadcast_weights
 from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.run_output import DeviceLoss
 from khop.training.settings import TrainerSettings
 from khop.training.step_clock import StepClock
-from khop.training.steps import BucketAverage, ComputedStep, broadcast_weights, dropout_seed, in_dtype_of
+from khop.training.steps import ComputedStep, dropout_seed, in_dtype_of
 from khop.training.tasks import Task
 
 

@@ -16,7 +16,7 @@ from khop.run.planning.graph_size import graph_size
 from khop.run.planning.prediction import neighborhood
 from khop.sampling.sampler import NeighborSampler
 from khop.sampling.seeds import Seeds
-from run.planning.test_prediction import write_clustered_graph
+from run.planning.test_neighborhood import write_clustered_graph
 
 NODES, DEGREE, SEEDS, BATCHES, FANOUTS = 20_000, 12, 60, 10, (6, 5)
 NODE = "node"

@@ -1,7 +1,4 @@
-"""The page of a report: well-formed, without scripts, and with the users' words as text.
-
-Tables of a report.
-"""
+"""The page of a report: well-formed, without scripts, and with the users' words as text."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from khop.run.reporting.examined import Confusion, Examined
-from khop.run.reporting.page import ReportedRun, page, paragraph, scrolled, table
+from khop.run.reporting.page import ReportedRun, page
 from khop.run.reporting.run_summary import RunSummary
 from khop.run.reporting.time_spent import time_spent
 from run.reporting.test_time_spent import step
@@ -105,16 +102,3 @@ def test_pictures_have_words_and_tables_have_headings() -> None:
     assert all('role="img"' in each and 'aria-label="' in each for each in pictures)
     assert text.count("<table>") == text.count("<thead>") == text.count('class="table" role="region"')
     assert '<html lang="en">' in text
-
-
-def test_cells_are_text_and_the_first_one_is_the_heading_of_its_row() -> None:
-    found = table("t", ["", "a"], [["<x>", "1 & 2"]])
-    assert '<th scope="row">&lt;x&gt;</th><td>1 &amp; 2</td>' in found
-    assert 'tabindex="0"' in found
-
-
-def test_wide_parts_have_a_label_and_can_be_reached_by_keys() -> None:
-    assert scrolled('a "b"', "x") == (
-        '<div class="wide" role="region" aria-label="a &quot;b&quot;" tabindex="0">x</div>'
-    )
-    assert paragraph("<p>", "faint") == '<p class="faint">&lt;p&gt;</p>'
