@@ -66,11 +66,11 @@ class DrawKey:
     def of(cls, run_seed: int, purpose: Purpose, epoch: int = 0, step: int = 0) -> DrawKey:
         """Return the key of `purpose` in one step of one epoch of the run."""
         value = 0
-        for name, number in (("seed", run_seed), ("purpose", purpose), ("epoch", epoch), ("step", step)):
-            whole_number(name, number, most=MASK64)
-        for word in (run_seed, int(purpose), epoch):
-            value = mix64(value ^ (word & MASK64))
-        return cls(mix64(value ^ (step & MASK64)), value, step & MASK64)
+        named = {"seed": run_seed, "purpose": purpose, "epoch": epoch, "step": step}
+        *words, last = (whole_number(name, word, most=MASK64) & MASK64 for name, word in named.items())
+        for word in words:
+            value = mix64(value ^ word)
+        return cls(mix64(value ^ last), value, last)
 
     def plus(self, draws: int) -> DrawKey:
         """Return the key of the n-th further draw of the same hop."""

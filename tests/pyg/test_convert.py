@@ -358,3 +358,16 @@ def test_data_without_links_are_refused_with_the_remedy() -> None:
     data.pos_edge_label = torch.ones(60)
     with pytest.raises(ValueError, match="edge_label: some of the links have it and others do not"):
         khop.links_from_pyg(data)
+
+
+@pytest.mark.parametrize("kind", [Tensor.numpy, Tensor.tolist, tuple])
+def test_arrays_and_lists_are_converted_and_names_are_left_out_with_a_warning(kind: Any) -> None:
+    edges = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
+    data = Data(x=torch.rand(3, 2), edge_index=kind(edges), y=[1, 0, 1], names=["a", "b", "c"])
+    with pytest.warns(UserWarning, match="attribute 'names' is left out: columns hold numbers") as caught:
+        graph = khop.graph_from_pyg(data)
+    assert len(caught) == 1
+    again = khop.graph_to_pyg(graph)
+    assert "names" not in again
+    assert again.y.tolist() == [1, 0, 1]
+    assert sorted(again.edge_index.t().tolist()) == sorted(edges.t().tolist())

@@ -12,7 +12,7 @@ from torch import Tensor, tensor
 from torch_geometric.data import Data, HeteroData
 
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
-from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, typed
+from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, some, typed
 from pyg.test_stores import stores as stores_of
 
 TYPES = r"there are \['user', 'item', 'tag'\]"
@@ -93,9 +93,9 @@ def test_typed_nodes_that_are_none_are_named(nodes: Any, message: str) -> None:
         (PAIRS.t(), {}, r"edge_label_index is int64 of shape \(5, 2\): give int64 \(2, links\)"),
         (PAIRS[0], {}, r"int64 of shape \(5,\)"),
         (PAIRS.float(), {}, "edge_label_index is float32"),
-        ([[0], [1]], {}, "edge_label_index is a list"),
+        ([[0], [1, 2]], {}, "edge_label_index is a list that cannot be read as a tensor"),
         (PAIRS, {"edge_label": torch.ones(4)}, r"edge_label is float32 of shape \(4,\) for 5 links"),
-        (PAIRS, {"edge_label": [1, 0, 1, 1, 0]}, "edge_label is a list for 5 links"),
+        (PAIRS, {"edge_label": [1, 0, 1, 1]}, r"edge_label is int64 of shape \(4,\) for 5 links"),
         (PAIRS, {"edge_label_time": torch.arange(5)}, "conflicting 'edge_label_time' and 'time_attr'"),
         (PAIRS, {"time_attr": "time"}, "conflicting 'edge_label_time' and 'time_attr'"),
         (
@@ -242,3 +242,117 @@ def test_data_that_is_no_graph_is_named(data: Any, message: str) -> None:
 def test_no_edges_are_a_graph() -> None:
     batch = next(iter(NeighborLoader(Data(x=torch.ones(5, 1)), [2, 2], batch_size=3)))
     assert (batch.num_nodes, batch.e_id.numel()) == (3, 0)
+
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        Tensor.numpy,
+        Tensor.tolist,
+        tuple,
+        lambda values: np.asfortranarray(values.numpy()),
+        lambda values: values.numpy().astype(values.numpy().dtype.newbyteorder(">")),
+    ],
+    ids=["array", "list", "tuple", "columns first", "big endian"],
+)
+
+
+def assert_same(ours: Any, expected: Any) -> None:
+    assert ours.to_dict().keys() == expected.to_dict().keys()
+    for storage, other in zip(ours.stores, expected.stores, strict=True):
+        for name, value in other.items():
+            if isinstance(value, str):
+                assert storage[name] == value
+            else:
+                assert torch.equal(torch.as_tensor(storage[name]), torch.as_tensor(value)), name
+
+
+@KINDS
+@pytest.mark.parametrize("workers", [0, 2])
+def test_edges_times_and_weights_of_every_kind_are_those_of_tensors(kind: Any, workers: int) -> None:
+    given = {"edge_index": plain().edge_index, "edge_time": some(60, 9, 5), "edge_w": some(60, 4, 3) + 1.0}
+    settings: dict[str, Any] = {"time_attr": "edge_time", "weight_attr": "edge_w", "batch_size": 4}
+    times = torch.full((25,), 7)
+    batches = []
+    for made, until in ((given, times), ({name: kind(value) for name, value in given.items()}, kind(times))):
+        torch.manual_seed(3)
+        data = Data(x=plain().x, **made)
+        loader = NeighborLoader(data, [3, 2], input_time=until, num_workers=workers, **settings)
+        batches.append([*loader])
+        assert (data.edge_index is given["edge_index"]) == (made is given)  # the given data stay as they are
+    for expected, ours in zip(*batches, strict=True):
+        assert torch.equal(ours.edge_index, expected.edge_index)
+        assert torch.equal(torch.as_tensor(ours.edge_time), expected.edge_time)
+        assert torch.equal(ours.n_id, expected.n_id)
+
+
+@KINDS
+def test_links_of_every_kind_are_those_of_tensors(kind: Any) -> None:
+    def first(data: Any, links: Any, labels: Any) -> Any:
+        torch.manual_seed(3)
+        return next(iter(LinkNeighborLoader(data, [2], links, labels, batch_size=4)))
+
+    labels = tensor([0, 1, 0, 1, 1])
+    assert_same(first(plain(), kind(PAIRS), kind(labels)), first(plain(), PAIRS, labels))
+    labels = labels[: BOUGHT.shape[1]]
+    expected = first(typed(), (BUYS, BOUGHT), labels)
+    for data in (typed(), stores_of(typed())):
+        ours = first(data, (BUYS, kind(BOUGHT)), kind(labels))
+        assert torch.equal(ours[BUYS].edge_label_index, expected[BUYS].edge_label_index)
+        assert torch.equal(ours[BUYS].edge_label, expected[BUYS].edge_label)
+
+
+@KINDS
+def test_typed_edges_of_every_kind_are_sampled_in_every_direction(kind: Any) -> None:
+    def first(data: HeteroData, direction: str) -> Any:
+        sampler = NeighborSampler(data, [-1, -1], sample_direction=direction)
+        ids = ("item", [2, 7])
+        return next(iter(NeighborLoader(data, [-1, -1], ids, batch_size=2, neighbor_sampler=sampler)))
+
+    data = typed()
+    for storage in data.edge_stores:
+        storage.edge_index = kind(storage.edge_index)
+    for direction in ("forward", "backward"):
+        assert_same(first(data, direction), first(typed(), direction))
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([[0, 1], [1]], "edge_index is a list that cannot be read as a tensor"),
+        ([["a"], ["b"]], "edge_index is a list that cannot be read as a tensor"),
+        (np.ones((2, 3)), "edge_index of .* is float64"),
+        (np.ones(3, int), r"edge_index of .* is int64 of shape \(3,\): give int64 \(2, edges\)"),
+        ("abc", "edge_index is 'abc' that cannot be read as a tensor"),
+    ],
+)
+def test_edges_that_cannot_be_read_are_named(edges: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader(Data(x=plain().x, edge_index=edges), [2])
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda names: np.array(names, object)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_names_of_nodes_are_cut_with_the_batch(kind: Any, workers: int) -> None:
+    data, names = plain(), [f"node {n}" for n in range(25)]
+    data.names = kind(names)
+    for batch in NeighborLoader(data, [2], batch_size=10, num_workers=workers):
+        assert type(batch.names) is type(data.names)
+        assert [*batch.names] == [names[n] for n in batch.n_id.tolist()]
+    shop = typed()
+    shop["user"].names = kind(names[:9])
+    batch = next(iter(NeighborLoader(shop, [2, 2], ("item", [2]), batch_size=1, num_workers=workers)))
+    assert [*batch["user"].names] == [names[n] for n in batch["user"].n_id.tolist()]
+
+
+@pytest.mark.parametrize("kind", [np.array, tensor, Series, lambda fanouts: [np.int64(f) for f in fanouts]])
+def test_fanouts_of_every_kind_are_those_of_a_list(kind: Any) -> None:
+    def first(data: Any, fanouts: Any, nodes: Any, batch_size: Any) -> Any:
+        torch.manual_seed(3)
+        return next(iter(NeighborLoader(data, fanouts, nodes, batch_size=batch_size)))
+
+    assert_same(first(plain(), kind([2, 3]), [1, 2], np.int64(2)), first(plain(), [2, 3], [1, 2], 2))
+    of_types = {edge_type: kind([2, 3]) for edge_type in typed().edge_types}
+    assert_same(
+        first(typed(), of_types, ("item", [2, 7]), np.int32(2)), first(typed(), [2, 3], ("item", [2, 7]), 2)
+    )

@@ -5,6 +5,7 @@ Links in torch_geometric's data: `edge_label_index` and its labels.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from khop.graph.inputs import (
 from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.lazy_rows import SparseRows
+from khop.pyg.inputs import tensor_of, with_tensors
 from khop.pyg.outputs import DATA_KINDS, EDGE, storages
 from khop.pyg.source import Attributes, Source
 from khop.sampling.given_seeds import ids_here
@@ -98,7 +100,7 @@ def _links(storage: Any, key: str) -> dict[str, Tensor] | None:
 
 
 def _is_ends(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 2 and value.shape[0] == 2
+    return isinstance(value, Tensor | np.ndarray) and value.ndim == 2 and value.shape[0] == 2
 
 
 _MASK = "_mask"  # suffix of split names in torch_geometric's data sets
@@ -112,13 +114,15 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
 
     Attributes with a row per node or edge become columns. Boolean ones named `<split>_mask` become splits;
     masks with several columns become the splits "train.0", "train.1", ... A mask that marks no node is left
-    out, with a warning. Node columns share memory with `data`; those of layout torch.sparse_csr become sparse
-    columns. If its edges are sorted by destination, edge columns and sources share memory too. Attributes
-    that belong to neither nodes nor edges are not converted. Links (`edge_label_index` and the like) are not
-    either: `khop.links_from_pyg` makes seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is
-    recorded as the reverse. `graph.save(folder)` writes a graph folder.
+    out, with a warning, and so are names and other values that are not numbers. Node columns share memory
+    with `data`; those of layout torch.sparse_csr become sparse columns. If its edges are sorted by
+    destination, edge columns and sources share memory too. Attributes that belong to neither nodes nor edges
+    are not converted. Links (`edge_label_index` and the like) are not either: `khop.links_from_pyg` makes
+    seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is recorded as the reverse.
+    `graph.save(folder)` writes a graph folder.
     """
     instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
+    data = with_tensors(data)
     source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
     schema = source.graph.schema
     columns: Tensors = {}
@@ -226,21 +230,30 @@ def batch_to_pyg(batch: Batch) -> Data | HeteroData:
 
 
 def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[tuple[str, Tensor]]:
-    """Return the attributes that are arrays with a row per node, or per edge.
+    """Return the attributes with a row per node, or per edge: tensors, arrays and lists of numbers.
 
     Arrays with rows along another dimension than the first are no columns. In torch_geometric these have
-    "index" or "face" in their names.
+    "index" or "face" in their names. Lists and arrays of other values, such as names, are left out, with a
+    warning.
     """
     links = label_names(storage)
-    return [
-        (name, torch.as_tensor(value))
-        for name, value in storage.items()
-        if isinstance(value, Tensor | np.ndarray)
-        and name != "edge_index"
-        and name not in links
-        and is_wanted(name)
-        and data.__cat_dim__(name, value, storage) % value.ndim == 0
-    ]
+    found = []
+    for name, value in storage.items():
+        is_array = isinstance(value, Tensor | np.ndarray)
+        is_named = name != "edge_index" and name not in links
+        if not is_named or not (is_array or isinstance(value, list | tuple)) or not is_wanted(name):
+            continue
+        if is_array and data.__cat_dim__(name, value, storage) % value.ndim != 0:
+            continue
+        try:
+            found.append((name, tensor_of(name, value)))
+        except ValueError:
+            warnings.warn(
+                f"attribute {name!r} is left out: columns hold numbers; keep it beside the graph, and read "
+                "it by the ids of a batch's nodes or edges",
+                stacklevel=3,
+            )
+    return found
 
 
 def _add_edges(edges: Any, adjacency: Adjacency) -> None:

@@ -5,15 +5,68 @@ Only for cases in which torch_geometric has a bare assertion, or reads out of bo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from khop.pyg.outputs import EDGE, NODE, TypedData
+from khop.pyg.outputs import DATA_KINDS, EDGE, NODE, TypedData, owner_of, storages
 from khop.sampling.given_seeds import seed_values
 from khop.schema import EdgeType, NodeType
+
+
+def tensor_of(what: str, given: Any) -> Tensor:
+    """Return numbers given as a tensor, an array or a list as a tensor; `what` names them in errors.
+
+    A list or tuple of tensors is stacked. Tensors are returned as they are.
+    """
+    if isinstance(given, Tensor):
+        return given
+    try:
+        if isinstance(given, list | tuple) and given and all(isinstance(part, Tensor) for part in given):
+            return torch.stack([*given])
+        values = np.asarray(given)
+        if values.dtype == object:  # nullable columns of pandas
+            values = np.asarray(values.tolist())
+        if values.size == 0 and isinstance(given, list | tuple):
+            values = values.astype(np.int64)
+        if not values.flags.c_contiguous or not values.flags.writeable or not values.dtype.isnative:
+            values = np.array(values, values.dtype.newbyteorder("="), order="C")
+        return torch.from_numpy(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(
+            f"{what} is {_described(given)} that cannot be read as a tensor ({error}): give numbers, as a "
+            "tensor, an array or a list"
+        ) from error
+
+
+def tensors_of(what: str, given: Any) -> Any:
+    """Return values, or values by type, as tensors; None stays None."""
+    if isinstance(given, Mapping):
+        return {type_: tensors_of(f"{what} of {type_!r}", values) for type_, values in given.items()}
+    return None if given is None else tensor_of(what, given)
+
+
+def with_tensors(data: Any, *attributes: str | None) -> Any:
+    """Return the data with `edge_index` and the named attributes as tensors.
+
+    Arrays and lists are replaced in a shallow copy. Data with only tensors, and stores, are returned as
+    they are.
+    """
+    if not isinstance(data, DATA_KINDS):
+        return data
+    made = data
+    for owner, storage in storages(data):
+        for name in ("edge_index", *attributes):
+            value = None if name is None else storage.get(name)
+            if name is not None and value is not None and not isinstance(value, Tensor):
+                made = copy.copy(data) if made is data else made
+                what = name if owner is None else f"{name} of {owner!r}"
+                owner_of(made, owner)[name] = tensor_of(what, value)
+    return made
 
 
 def checked_nodes(data: Any, given: Any, times: Tensor | None) -> Any:
@@ -47,6 +100,15 @@ def _nodes_of_stores(given: Any) -> Any:
         node_type, ids = given
         return node_type, None if ids is None else seed_values("input_nodes", ids, None)
     return seed_values("input_nodes", given, None)
+
+
+def links_with_tensors(given: Any) -> Any:
+    """Return links, or (type, links), with ends as a tensor; an edge type alone is returned as it is."""
+    if given is None or _holds_names(given):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2 and _holds_names(given[0]):
+        return given[0], tensors_of("edge_label_index", given[1])
+    return tensor_of("edge_label_index", given)
 
 
 def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> None:

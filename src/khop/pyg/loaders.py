@@ -23,11 +23,11 @@ from torch_geometric import loader as theirs
 from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 
-from khop.arguments import as_mapping
+from khop.arguments import as_mapping, whole
 from khop.distributed.processes.group import this_group
 from khop.loading.ordered_map import InFlight, ordered_map
 from khop.process_tuning import check_fork, tune_for_training
-from khop.pyg.inputs import check_links, checked_nodes
+from khop.pyg.inputs import check_links, checked_nodes, links_with_tensors, tensors_of, with_tensors
 from khop.pyg.keyed import Draws
 from khop.pyg.outputs import Columns, Output, TypedData, attach_links, columns_of, num_bytes, owner_of
 from khop.pyg.sampler import NeighborSampler
@@ -235,6 +235,7 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
         **kwargs: Any,
     ) -> None:
         check_fork()
+        data, input_time = with_tensors(data, time_attr, weight_attr), tensors_of("input_time", input_time)
         if neighbor_sampler is None:
             by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
             neighbor_sampler = NeighborSampler(
@@ -310,6 +311,10 @@ class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
         **kwargs: Any,
     ) -> None:
         check_fork()
+        data = with_tensors(data, time_attr, weight_attr)
+        edge_label_index = links_with_tensors(edge_label_index)
+        edge_label = tensors_of("edge_label", edge_label)
+        edge_label_time = tensors_of("edge_label_time", edge_label_time)
         if neighbor_sampler is None:
             by = (subgraph_type, replace, disjoint, temporal_strategy, time_attr, weight_attr, is_sorted)
             neighbor_sampler = NeighborSampler(
@@ -369,6 +374,10 @@ _warned: list[bool] = []  # in this process
 
 def _of_threads(settings: dict[str, Any]) -> dict[str, Any]:
     """Return a DataLoader's settings without the start method of processes; warns that it has no effect."""
+    for name in ("batch_size", "num_workers", "prefetch_factor"):  # torch takes Python's integers alone
+        number = whole(settings.get(name))
+        if number is not None:
+            settings[name] = number
     context = settings.pop("multiprocessing_context", None)
     if context is not None:
         warnings.warn(

@@ -201,7 +201,7 @@ class _Column:
 
     owner: Key
     name: str
-    value: Any  # a tensor, a NumPy array or a torch_frame.TensorFrame
+    value: Any  # a tensor, a NumPy array, a list or a torch_frame.TensorFrame
     dim: int
 
 
@@ -330,8 +330,11 @@ def _original(edge_ids: Tensor | None, permutation: Tensor | None) -> Tensor | N
 
 def _rows(column: _Column, ids: Tensor) -> Any:
     value = column.value
+    if isinstance(value, list | tuple):
+        return type(value)([value[i] for i in ids.tolist()])
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(np.take(value, ids.cpu().numpy(), axis=column.dim))
+        rows = np.take(value, ids.cpu().numpy(), axis=column.dim)
+        return rows if rows.dtype.kind not in "biufc" else torch.from_numpy(rows)
     if not isinstance(value, Tensor):
         return value[ids.to(value.device)]
     if value.layout != torch.strided:

@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.arguments import instance_of
+from khop.pyg.inputs import with_tensors
 from khop.pyg.keyed import DrawnEnds, Draws, KeyedSampler, Settings, SupervisionWarning
 from khop.pyg.outputs import EDGE, Output
 from khop.pyg.source import Attributes, Directed, Direction
@@ -63,6 +65,7 @@ class NeighborSampler(BaseSampler):
             self.sample_direction = Direction.BOTH
         self.exclude = None if exclude is None else checked_exclude(exclude)
         self.time_window = time_window
+        data = with_tensors(data, time_attr, weight_attr)
         self._edges = Directed.of(data, Attributes(time_attr, weight_attr, is_sorted), self.sample_direction)
         self._ends = DrawnEnds(self._edges.source)
         self._warning = SupervisionWarning(is_needed=self.exclude is None)
@@ -83,6 +86,7 @@ class NeighborSampler(BaseSampler):
 
     @num_neighbors.setter
     def num_neighbors(self, value: NumNeighbors | Sequence[int] | Mapping[EdgeType, Sequence[int]]) -> None:
+        value = _listed(value)
         remedy = "give a list with a number per hop, or one for each edge type"
         instance_of("num_neighbors is", value, (NumNeighbors, list, tuple, Mapping), remedy)
         self._num_neighbors = value if isinstance(value, NumNeighbors) else NumNeighbors(value)
@@ -95,6 +99,11 @@ class NeighborSampler(BaseSampler):
     @disjoint.setter
     def disjoint(self, value: bool) -> None:
         self._disjoint = value
+
+    @property
+    def is_hetero(self) -> bool:
+        """True if nodes and edges have types: a `HeteroData`, or stores with edge types."""
+        return self._edges.source.is_typed
 
     @property
     def edge_permutation(self) -> Tensor | Mapping[EdgeType, Tensor | None] | None:
@@ -129,6 +138,14 @@ class NeighborSampler(BaseSampler):
     ) -> Output:
         """Sample the neighborhood of the ends of `index`'s edges, and of negatives."""
         return self.keyed().sample_edges(index, neg_sampling, Draws.from_torch())
+
+
+def _listed(given: Any) -> Any:
+    """Return fanouts with lists in place of arrays, tensors and Series, also by edge type."""
+    if isinstance(given, Mapping):
+        return {edge_type: _listed(fanouts) for edge_type, fanouts in given.items()}
+    is_array = hasattr(given, "__array__") and np.ndim(given) == 1
+    return np.asarray(given).tolist() if is_array else given
 
 
 class BidirectionalNeighborSampler(NeighborSampler):
