@@ -29,6 +29,7 @@ from khop.inference.chunks import InferenceWork
 from khop.inference.link_evaluation import (
     exact_edge_outputs,
     link_scores,
+    mean_metrics,
     node_rows,
     sampled_edge_outputs,
     sampled_link_scores,
@@ -251,6 +252,27 @@ def test_negatives_padded_with_minus_one_are_not_compared(fanouts: list[int] | N
     assert measured(padded) != measured(dict(full.negatives))
     with pytest.raises(ValueError, match=r"negatives of .*: there is no node -2"):
         measured({t: of.masked_fill(of == -1, -2) for t, of in padded.items()})
+
+
+@pytest.mark.parametrize("fanouts", [None, [-1, -1]])
+@pytest.mark.parametrize("metric", ["mrr", "hits@3", "roc-auc", "average-precision"])
+def test_links_without_a_negative_are_refused(fanouts: list[int] | None, metric: str) -> None:
+    whole, model, full = graph(), predictor(), links(5)
+    assert full.negatives is not None
+
+    def refused(of_type: Tensor, sentence: str) -> None:
+        given = Links(full.edges, negatives={**full.negatives, BUYS: of_type})  # type: ignore[dict-item]
+        with pytest.raises(ValueError, match=sentence):
+            evaluate_links(model, whole, given, metrics=[metric], fanouts=fanouts)
+
+    negatives = full.negatives[BUYS].clone()
+    negatives[[3, 9]] = -1
+    refused(negatives, "^link 3 of user buys item has only padding; leave it out or give a negative$")
+    refused(negatives[:, :0], "^link 0 of user buys item has no negative; leave it out or give a negative$")
+    with pytest.raises(ValueError, match="link 0 of user buys item has no negative"):  # of any list of links
+        mean_metrics({BUYS: (torch.rand(4), torch.rand(4, 0))}, [metric])
+    with pytest.raises(ValueError, match="link 0 has no negative to be compared with"):
+        LinkPrediction(metric=metric).score(torch.rand(4), torch.rand(4, 0))
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 50, 10**17])

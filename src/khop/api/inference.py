@@ -409,8 +409,8 @@ def evaluate_links(
 ) -> dict[str, float]:
     """Compute metrics of a link-prediction model: each link is compared with its own negatives.
 
-    Negatives come with the links (see `khop.with_negatives`). Where links have different numbers of them, pad
-    the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
+    Negatives come with the links (see `khop.with_negatives`), one or more for each link. Where their numbers
+    differ, pad the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
     `khop.links_from_pyg` gives them, are compared with each other. `metrics` are "mrr", "roc-auc",
     "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K, such as "hits@50"; by default "mrr"
     and "roc-auc", for labels "roc-auc" and "average-precision", the metrics that labels have.

@@ -46,7 +46,7 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import EdgePredictor, LinkPredictor, scored
 from khop.models.node_embedding import gathered
-from khop.sampling.links.link_seeds import LinkList, Links, check_links
+from khop.sampling.links.link_seeds import PADDING, LinkList, Links, check_links
 from khop.sampling.node_set import check_ids
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.sampler import Fanout, Sampler
@@ -56,7 +56,6 @@ from khop.training.edge_tasks import PAIR_METRICS, EdgeObjective, LinkMetric, ch
 from khop.training.steps import mover
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
-PADDING = -1  # in the given negatives of links that have fewer than others
 CHUNK_NUMBERS = 1 << 22  # values of both ends' rows that are decoded at a time
 
 
@@ -146,8 +145,14 @@ def check_negatives(graph: GraphStore, links: LinkList) -> None:
     if isinstance(links, Links):  # others were made from a graph, and are valid
         check_links(graph, links)
         for edge_type, negatives in (links.negatives or {}).items():
-            given = negatives[negatives != PADDING]
-            check_ids(f"negatives of {edge_type}", given, graph.num_nodes(edge_type[2]))
+            is_given = negatives != PADDING
+            check_ids(f"negatives of {edge_type}", negatives[is_given], graph.num_nodes(edge_type[2]))
+            alone = (~is_given.any(1)).nonzero()
+            if alone.numel():
+                reason = "has only padding" if negatives.shape[1] else "has no negative"
+                raise ValueError(
+                    f"link {int(alone[0])} of {' '.join(edge_type)} {reason}; leave it out or give a negative"
+                )
 
 
 def check_untimed(links: LinkList) -> None:
@@ -206,10 +211,14 @@ def mean_metrics(
     are compared with each other.
     """
     check_metrics(metrics)
-    for edge_type, (of_links, _) in scores.items():
+    given = links if isinstance(links, Links) else None
+    for edge_type, (of_links, negatives) in scores.items():
         if of_links.numel() == 0:
             raise ValueError(f"links of {edge_type}: there are none to evaluate; leave the edge type out")
-    given = links if isinstance(links, Links) else None
+        if negatives.shape[1] == 0 and not (given is not None and is_labeled(given)):
+            raise ValueError(
+                f"link 0 of {' '.join(edge_type)} has no negative; give each link one or more negatives"
+            )
 
     def of_type(metric: LinkMetric, edge_type: EdgeType) -> float:
         of_links, negatives = scores[edge_type]

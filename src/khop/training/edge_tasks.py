@@ -260,9 +260,14 @@ def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tenso
     Returns:
         The metric, from 0 to 1.
     Raises:
-        ValueError: If there is no such metric, or a score is NaN or infinite.
+        ValueError: If there is no such metric, a link has no negative, or a score is NaN or infinite.
     """
     kind, _, k = check_link_metric(name).partition("@")
+    alone = (~(torch.ones_like(negatives, dtype=torch.bool) if given is None else given).any(1)).nonzero()
+    if alone.numel():
+        raise ValueError(
+            f"{name}: link {int(alone[0])} has no negative to be compared with; leave it out or give one"
+        )
     if kind in PAIR_METRICS:
         compared = negatives.flatten() if given is None else negatives[given]
         positive = torch.cat([torch.ones_like(links), torch.zeros_like(compared)])

@@ -74,7 +74,7 @@ def prepared(shop: Path) -> Prepare:
         ),
         ({"links__shared_negatives": 2}, "links.shared_negatives is 2 and links.negatives_group 1: give the"),
         ({"task__label": "x"}, "task.label is 'x': links have no label column, leave it out (--label)"),
-        ({"task__metric": "accuracy"}, "task.metric is 'accuracy': the metrics of links are mrr, roc-auc"),
+        ({"task__metric": "accuracy"}, "task.metric 'accuracy': must be one of mrr, roc-auc"),
         ({"links__val": 0.0001}, "links.val is 0.0001: of 1101 links of user buys item that holds out none"),
         (
             {"links__val": 0.5, "links__test": 0.5},

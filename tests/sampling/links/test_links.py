@@ -22,6 +22,7 @@ from khop import (
     NegativeMode,
     NeighborSampler,
     Sample,
+    TableNegatives,
     Temporal,
     UniformNegatives,
 )
@@ -189,6 +190,16 @@ def last_rows(sample: Sample) -> dict[tuple[EdgeType, int], list[int]]:
         ({"negatives": GivenNegatives()}, {}, "have no negatives, which GivenNegatives"),
         ({}, {"negatives": GIVEN}, "have negatives, which negatives=None would not use"),
         ({"negatives": GivenNegatives()}, {"negatives": GIVEN + 2}, "negatives of .*: there is no node 7"),
+        (
+            {"negatives": GivenNegatives()},
+            {"negatives": torch.full_like(GIVEN, -1)},
+            "^negatives of .*: padding with -1 is for khop.evaluate_links; give a loader as many",
+        ),
+        (
+            {"negatives": TableNegatives(torch.full((8, 2), -1))},
+            {},
+            "^table of negatives of .*: padding with -1 is for khop.evaluate_links",
+        ),
         (
             {"negatives": UniformNegatives()},
             {"labels": torch.tensor([0, 3])},

@@ -7,7 +7,6 @@ Resolve the task of a run over labels of edges against its graph.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from khop.run.tables import (
 from khop.run.values import Links, RunConfig
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
-from khop.training.edge_tasks import LINK_METRIC_PATTERN, LINK_METRICS
+from khop.training.edge_tasks import check_link_metric
 from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, entries_of
 
@@ -205,11 +204,10 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
     targets = [chosen("task.target", name, there, "edge types", raw) for name in asked]
     target = ", ".join(targets)
     metric = task.metric or "mrr"
-    if not re.fullmatch(LINK_METRIC_PATTERN, metric):
-        names = ", ".join(LINK_METRICS)
-        raise ValueError(
-            f"task.metric is {metric!r}: the metrics of links are {names} ({raw.where('task.metric')})"
-        )
+    try:
+        check_link_metric(metric)
+    except ValueError as error:
+        raise ValueError(f"task.{error} ({raw.where('task.metric')})") from error
     _check_several(context, target, [there[name] for name in targets])
     _check_hard(context, [there[name] for name in targets])
     for name in targets:

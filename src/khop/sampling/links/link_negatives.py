@@ -27,6 +27,7 @@ from khop.draw import (
 from khop.graph.needs import NegativeNeed
 from khop.graph.rule import Rule, time_column
 from khop.graph.store import GraphStore
+from khop.sampling.links.link_seeds import PADDING
 from khop.sampling.node_set import NodeSet, check_ids
 from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
@@ -226,14 +227,15 @@ class LinkNegatives:
                     f"{edge_type[0]!r} nodes; give one for each"
                 )
             found = table[links.edges[0]]
-            check_ids(f"table of negatives of {edge_type}", found.flatten(), count)
+            _check_not_padded(f"table of negatives of {edge_type}", found, count)
             return DrawnEnds(found)
         if links.negatives is None:
             raise ValueError(
                 f"links of {edge_type} have no negatives, which {self.negatives} takes: "
                 "give khop.Links(negatives=...)"
             )
-        check_ids(f"negatives of {edge_type}", links.negatives.flatten(), self.graph.num_nodes(edge_type[2]))
+        count = self.graph.num_nodes(edge_type[2])
+        _check_not_padded(f"negatives of {edge_type}", links.negatives, count)
         return DrawnEnds(links.negatives)
 
     def _drawn(
@@ -368,3 +370,12 @@ def _largest(scores: Tensor, keep: int, first: int) -> Tensor:
 
 def _inverse(order: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
+
+
+def _check_not_padded(what: str, negatives: Tensor, num_nodes: int) -> None:
+    """Raise ValueError unless the negatives, (links, k), are nodes."""
+    if (negatives == PADDING).any():
+        raise ValueError(
+            f"{what}: padding with -1 is for khop.evaluate_links; give a loader as many for each link"
+        )
+    check_ids(what, negatives.flatten(), num_nodes)

@@ -60,6 +60,7 @@ def _words(fact: Tensor) -> Tensor:
 
 ByEdgeType = Mapping[EdgeType, Tensor]
 GivenByEdgeType = ByEdgeType | Mapping[str, Tensor] | Tensor
+PADDING = -1  # in the given negatives of links that have fewer than others, for evaluation
 SOLE: EdgeType = ("*", "*", "*")  # the only edge type, while the graph is not known yet
 
 
