@@ -195,14 +195,6 @@ def test_times_weights_and_negatives_go_with_every_direction(kind: str) -> None:
     assert bool((batch.time[drawn] <= 15).all())
 
 
-def test_stores_are_not_sampled_backward() -> None:
-    data = plain()
-    with pytest.raises(
-        ValueError, match="edges are turned around of a Data or HeteroData only, not of a tuple"
-    ):
-        NeighborSampler((data, data), [2], sample_direction="backward")
-
-
 def test_a_sampler_of_both_directions_takes_no_other_direction() -> None:
     with pytest.raises(ValueError, match="sample_direction backward: hops go in both directions"):
         BidirectionalNeighborSampler(plain(), [2], sample_direction="backward")

@@ -252,6 +252,12 @@ def _csc(
     sources, destinations = edge_index.as_subclass(Tensor).detach().cpu().contiguous()
     if is_sorted:
         return _sorted_csc(sources, destinations, *limits), None
+    return _built(sources, destinations, limits, times)
+
+
+def _built(
+    sources: Tensor, destinations: Tensor, limits: tuple[int, int], times: Tensor | None
+) -> tuple[Csc, Tensor | None]:
     threads = torch.get_num_threads()
     if times is None:
         csc, order = build_csc(sources, destinations, *limits, threads=threads)
@@ -304,7 +310,10 @@ class Directed:
         if direction is Direction.FORWARD:
             source = Source.of(data, attributes)
             return cls(source, {t: t for t in source.graph.schema.edge_types}, frozenset(), direction)
-        back = Source.of(_turned(data), attributes)
+        if isinstance(data, DATA_KINDS):
+            back = Source.of(_turned(data), attributes)
+        else:
+            back = _turned_stores(Source.of(data, attributes), attributes)
         data_types = {t: t[::-1] if back.is_typed else t for t in back.graph.schema.edge_types}
         if direction is Direction.BACKWARD:
             return cls(back, data_types, frozenset(data_types), direction)
@@ -406,10 +415,6 @@ def _once(drawn: list[_Drawn]) -> _Drawn:
 
 def _turned(data: Any) -> Any:
     """Return the same data with every edge reversed; edge types swap their ends."""
-    if not isinstance(data, DATA_KINDS):
-        raise ValueError(
-            f"edges are turned around of a Data or HeteroData only, not of a {type(data).__name__}"
-        )
     turned = copy.copy(data)
     for owner, storage in storages(data):
         if "adj_t" in storage:
@@ -425,6 +430,28 @@ def _turned(data: Any) -> Any:
         for name, value in storage.items():
             target[name] = value.flip(0) if name == "edge_index" else value
     return turned
+
+
+def _turned_stores(source: Source, attributes: Attributes) -> Source:
+    """Return the source of stores with every edge reversed; edge types swap their ends."""
+    graph = source.graph
+    edges: dict[EdgeType, Csc] = {}
+    permutations: dict[EdgeType, Tensor | None] = {}
+    columns: _Columns = {t: dict(graph.columns.get(t, {})) for t in graph.schema.node_types}
+    for edge_type, csc in graph.edges.items():
+        turned = edge_type[::-1]
+        rows = torch.arange(csc.num_rows, dtype=csc.indices.dtype)
+        destinations = torch.repeat_interleave(rows, csc.indptr.diff())
+        of_edges = graph.columns.get(edge_type, {})
+        times = of_edges.get(str(attributes.time))
+        if times is None and edge_type[2] in source.node_times:
+            times = source.node_times[edge_type[2]][destinations]
+        limits = (graph.num_nodes(edge_type[2]), graph.num_nodes(edge_type[0]))
+        edges[turned], order = _built(destinations, csc.indices, limits, times)
+        first = source.permutations[edge_type]
+        permutations[turned] = order if first is None else first if order is None else first[order]
+        columns[turned] = {n: column if order is None else column[order] for n, column in of_edges.items()}
+    return _source(edges, graph.counts, permutations, columns, source.node_times, source.is_typed)
 
 
 def _joined(forward: Source, back: Source, renamed: Mapping[EdgeType, EdgeType]) -> Source:
