@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import khop
 from khop.api.launch import check_procs
@@ -265,7 +266,8 @@ if __name__ == "__main__":
     print("ended")
 """
 IN_MAIN = (
-    r"^ValueError: (work|Settings): is defined in a notebook, on stdin or by python -c, .*, or use procs=1$"
+    r"^ValueError: (function work|class Settings) is defined in a notebook, on stdin or by python -c, "
+    r".*, or use procs=1$"
 )
 
 
@@ -277,7 +279,7 @@ def ran(code: str, how: str, folder: Path) -> tuple[int, str, str]:
         code = (
             f"import sys; sys.modules['__main__'].__dict__.pop('__file__', None)\nexec({code!r}, globals())"
         )
-    commands = {"file": [str(script)], "stdin": ["-"]}
+    commands = {"file": [str(script)], "stdin": ["-"], "profile": ["-m", "cProfile", str(script)]}
     done = subprocess.run(
         [sys.executable, *commands.get(how, ["-c", code])],
         input=code if how == "stdin" else None,
@@ -319,6 +321,45 @@ def test_lambdas_and_functions_of_functions_are_refused_in_a_sentence() -> None:
         khop.launch(partial(inner), procs=2, device="cpu")
     with pytest.raises(ValueError, match=r"<lambda>: is a lambda"):
         khop.launch(misbehaves, procs=2, arguments=(lambda: None,), device="cpu")
+
+
+def _model() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.activation = lambda rows: rows
+    return model
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda: (misbehaves, [[lambda: None]]), "Can't pickle .*lambda"),
+        (lambda: (misbehaves, [{"key": lambda: None}]), "Can't pickle .*lambda"),
+        (lambda: (partial(misbehaves, lambda: None), []), "Can't pickle .*lambda"),
+        (lambda: (misbehaves, [_model()]), "Can't pickle .*lambda"),
+        (lambda: (misbehaves, [threading.Lock()]), "cannot pickle '_thread.lock' object"),
+        (lambda: (torch.compile(misbehaves, backend="eager"), []), "Can't pickle .*misbehaves"),
+    ],
+    ids=["list", "mapping", "partial", "model", "lock", "compiled"],
+)
+def test_what_cannot_be_sent_to_ranks_is_one_sentence(
+    made: Callable[[], tuple[Callable[..., None], list[object]]], reason: str
+) -> None:
+    function, arguments = made()
+    before = children(os.getpid())
+    sentence = rf"^the function or its arguments cannot be sent .*: {reason}.*; define .*, or use procs=1$"
+    with pytest.raises(ValueError, match=sentence) as caught:
+        khop.launch(function, procs=2, arguments=arguments, device="cpu")
+    assert caught.value.__suppress_context__
+    assert sorted(children(os.getpid())) == sorted(before)
+
+
+def test_a_profiled_script_runs_or_is_told_why_it_cannot(tmp_path: Path) -> None:
+    code, out, err = ran(LAUNCHES.format(call="work"), "profile", tmp_path)
+    if code:  # the profiler of Python 3.11 does not make the script the main module
+        sentence = r"^ValueError: the function or its arguments cannot be sent .*work.* on __main__ failed; "
+        assert re.search(sentence, err.splitlines()[-1])
+    else:
+        assert out.startswith("ended")
 
 
 def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path) -> None:

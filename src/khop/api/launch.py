@@ -129,9 +129,10 @@ def _check_importable(given: object) -> None:
             "level of a module, and give its arguments as arguments=[...]"
         )
     if defined.__module__ == "__main__" and not has_main_file(main):
+        kind = "class" if isinstance(defined, type) else "function"
         raise ValueError(
-            f"{name}: is defined in a notebook, on stdin or by python -c, from which the processes of ranks "
-            f"cannot import; write it to a file, such as train.py, and give train.{name}, or use procs=1"
+            f"{kind} {name} is defined in a notebook, on stdin or by python -c, from which processes of "
+            f"ranks cannot import; write it to a file, as train.py, and give train.{name}, or use procs=1"
         )
 
 

@@ -23,6 +23,7 @@ from multiprocessing.popen_spawn_posix import Popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.resource_tracker import getfd
+from pickle import PicklingError
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -75,6 +76,12 @@ class _RankPopen(Popen):
         try:
             ForkingPickler(content).dump(_preparation(process_obj.name))
             ForkingPickler(content).dump(process_obj)
+        except (PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"the function or its arguments cannot be sent to the processes of ranks: {error}; define "
+                "functions and classes at the top level of a module that ranks can import, make locks, open "
+                "files and compiled functions inside the function, or use procs=1"
+            ) from None
         finally:
             set_spawning_popen(None)
         return content.getbuffer()
