@@ -133,3 +133,28 @@ def test_the_command_tunes_unless_the_environment_has(
     with pytest.raises(SystemExit):
         start.run(["--version"])
     assert process_tuning.tune_memory() == is_tuned
+
+
+KEPT = """
+import torch
+from khop.kernels.memory import own_memory_bytes
+from khop.process_tuning import return_freed_memory, tune_memory
+
+assert tune_memory()
+before, sizes = own_memory_bytes(), []
+for _ in range(2):
+    block = torch.ones(1 << 24)
+    del block
+    sizes.append(own_memory_bytes() - before > 1 << 25)
+    return_freed_memory()
+    sizes.append(own_memory_bytes() - before > 1 << 25)
+print(sizes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the settings")
+def test_freed_memory_goes_back_where_it_is_scarce() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KEPT], capture_output=True, text=True, check=False, env=UNTUNED
+    )
+    assert done.stdout.strip() == "[True, False, False, False]", done.stderr

@@ -27,6 +27,8 @@ _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _LARGEST = (1 << 31) - 1  # mallopt takes an int
 
+_SMALL_BLOCK = 1 << 18  # bytes; larger blocks are returned when memory is scarce
+
 _HUGE_PAGES = 14  # MADV_HUGEPAGE of Linux
 _HUGE_PAGE_BYTES = 1 << 21
 _HEAP_BYTES = 1 << 30  # below _LARGEST, so that it is part of the heap
@@ -74,6 +76,19 @@ def tune_memory() -> bool:
     if kept:
         _request_huge_pages(libc)
     return bool(kept)
+
+
+def return_freed_memory() -> None:
+    """Undo `tune_memory` where memory is scarce: large blocks go back to the kernel when they are freed.
+
+    Settings of the user's environment stay. The heap shrinks at once.
+    """
+    if not tune_memory():
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_MMAP_THRESHOLD, _SMALL_BLOCK)
+    libc.mallopt(_TRIM_THRESHOLD, _SMALL_BLOCK)
+    libc.malloc_trim(0)
 
 
 def _request_huge_pages(libc: ctypes.CDLL) -> None:

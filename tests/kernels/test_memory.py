@@ -132,7 +132,7 @@ def test_without_control_groups_it_is_the_machines_memory(tmp_path: Path) -> Non
             {
                 "a/memory.max": "900000",
                 "a/memory.current": "700000",
-                "a/memory.stat": "anon 1\ninactive_file 50000",
+                "a/memory.stat": "anon 1\ninactive_file 30000\nactive_file 20000",
             },
             250_000,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -111,3 +112,65 @@ def test_fuse_is_read_by_threads(folder: Path, tmp_path: Path) -> None:
         assert same_rows(folder, tmp_path / folder.name)
     finally:
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+ROWS, NUMBERS = 115_000, 1_000  # a column of 460 MB
+TRAINING = """
+import contextlib, sys, threading
+from khop.cli.start import run
+from khop.kernels.memory import own_memory_bytes
+most, done = [0], threading.Event()
+def watch():
+    while not done.wait(0.005):
+        most[0] = max(most[0], own_memory_bytes())
+threading.Thread(target=watch, daemon=True).start()
+code = 0
+try:
+    run(["train", "--graph", *sys.argv[1:]])
+except SystemExit as end:
+    code = end.code
+done.set()
+print("ended", code or 0, most[0])
+"""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("wide") / "g"
+    random = np.random.default_rng(0)
+    x = np.lib.format.open_memmap(path.with_name("x.npy"), "w+", np.float32, (ROWS, NUMBERS))
+    for first in range(0, ROWS, 5_000):
+        x[first : first + 5_000] = random.random((5_000, NUMBERS), np.float32)
+    split = random.permutation(ROWS)
+    nodes = khop.NodeTable(
+        columns={"x": torch.from_numpy(x), "y": torch.from_numpy(random.integers(10, size=ROWS))},
+        splits={"train": split[:8_000], "val": split[8_000:9_000], "test": split[9_000:10_000]},
+        num_classes={"y": 10},
+    )
+    ends = random.integers(ROWS, size=(2, 10 * ROWS), dtype=np.int32)
+    khop.write_graph(path, {"node": nodes}, {"node to node": khop.EdgeTable(ends[0], ends[1])})
+    path.with_name("x.npy").unlink()
+    yield path
+    shutil.rmtree(path.parent)
+
+
+@pytest.mark.parametrize("features", ["auto", "mapped", "disk"])
+def test_training_is_refused_below_its_need_and_trains_within_1_2_times_the_need(
+    wide: Path, tmp_path: Path, features: str
+) -> None:
+    options = [wide, "--fanouts", "10,5", "--epochs", 1, "--features", features]
+    with memory_limit(LIMIT) as group:
+        if group is None:
+            pytest.skip("control groups cannot be made here; run as root where they can be written")
+        refused = python_in(group, f"import sys; sys.stderr = sys.stdout\n{TRAINING}", *options)
+    assert "ended 2 " in refused
+    words = re.search(r"the run needs ([0-9.]+) (MB|GB) of memory at least", refused)
+    assert words is not None, refused
+    least = float(words[1]) * (1e6 if words[2] == "MB" else 1e9)
+    with memory_limit(int(1.2 * least)) as group:
+        trained = python_in(group, TRAINING, *options, "--out", tmp_path / "out")
+    needs = re.search(r"the run\s+needs\s+([0-9.]+)\s+(MB|GB)", trained)
+    assert needs is not None, trained
+    _, code, most = trained.split()[-3:]
+    assert code == "0", trained
+    assert int(most) <= 1.2 * least

@@ -8,6 +8,7 @@ Initialization of models with lazy modules, which take their sizes from the firs
 from __future__ import annotations
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -25,7 +26,7 @@ from torch.nn.parameter import is_lazy
 
 from khop.api.open_graph import Graph
 from khop.arguments import check_word, instance_of, one_of, seed_number, whole_number
-from khop.batch import Batch, Span
+from khop.batch import Batch, Sample, Span, num_bytes
 from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.link_split import PartitionedLinks
 from khop.distributed.placement import CacheBudgets, CacheBy, LaneSource, affinity_of, with_caches
@@ -78,7 +79,7 @@ from khop.sampling.groups import grouped
 from khop.sampling.links.link_seeds import Links, check_links
 from khop.sampling.sampler import Sampler, checked_sampler
 from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, digest_of
-from khop.schema import NodeType
+from khop.schema import ColumnSpec, NodeType
 from khop.servers.graph import source_of
 from khop.training.steps import mover, seeded
 
@@ -384,6 +385,23 @@ class Loader:
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state, with any number of threads or ranks; ValueError if it does not fit."""
         self._progress.load(state)
+
+
+def drawn_size(loader: Loader, epoch: int, step: int) -> tuple[Sample, int, int]:
+    """Draw a batch without its rows; return the sample, its bytes and those of the rows it would have."""
+    local, features = loader._local, loader._graph.features
+    drawn = replace(local, features=None).make(request_of(loader._order, epoch, step))
+    rows = sum(
+        ids.numel() * _row_bytes(features.specs[t][name], name in local.columns.as_float32.get(t, ()))
+        for t, ids in drawn.sample.nodes.items()
+        for name in local.columns.of_nodes.get(t, ())
+    )
+    return drawn.sample, num_bytes(drawn), rows
+
+
+def _row_bytes(spec: ColumnSpec, is_widened: bool) -> int:
+    item = torch.float32.itemsize if is_widened else getattr(torch, spec.dtype).itemsize
+    return math.prod(spec.shape) * item
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from khop.cli.start import INTERRUPTED, TERMINATED, set_warnings_up
 from khop.cli.terminal import bytes_bar
 from khop.distributed.processes.group import Group, this_group
 from khop.errors import Terminated, is_told
-from khop.process_tuning import cores_of_rank, sampler_threads, tune_memory
-from khop.run.build import Run, graph_folder, prepare, resolve
+from khop.kernels.memory import keep_free_blocks
+from khop.process_tuning import cores_of_rank, return_freed_memory, sampler_threads, tune_memory
+from khop.run.build import Run, fitted, graph_folder, prepare, resolve
 from khop.run.read import RawRun, with_options
 from khop.run.values import RunConfig
 from khop.training.linear_setup import fix_linear
@@ -79,6 +80,18 @@ def run_of_rank(
     torch.set_num_threads(run.config.compute_threads)
     fix_linear(os.environ.get("KHOP_LINEAR"))
     return run
+
+
+def training_run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> tuple[Run, str | None]:
+    """Prepare a run to train as `run_of_rank` does, with a prefetch that fits in the free memory.
+
+    Returns it with a line about the memory if that is scarce. Freed memory then goes back to the system.
+    """
+    run, line = fitted(run_of_rank(raw, device, kept), set_rank_up(raw, this_group(), device, kept))
+    if line is not None:
+        keep_free_blocks(0)
+        return_freed_memory()
+    return run, line
 
 
 def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container[str]) -> RawRun:

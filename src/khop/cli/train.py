@@ -29,7 +29,7 @@ from khop.cli.lines import tell
 from khop.cli.options import named, shown
 from khop.cli.plots import drawn_curve, drawn_timeline
 from khop.cli.progress import beside_scores, two_columns, watching
-from khop.cli.ranks import as_ranks, check_once, run_of_rank
+from khop.cli.ranks import as_ranks, check_once, training_run_of_rank
 from khop.cli.run_folder import (
     CURVE,
     LAUNCH,
@@ -127,7 +127,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
     """Train as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    run = run_of_rank(request.raw, device, named(request.raw.values))
+    run, memory_line = training_run_of_rank(request.raw, device, named(request.raw.values))
     if request.baselines:
         own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
@@ -141,7 +141,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         say(console, f"{_title(run)}; results in {folder}")
         if run.graph.stores is not None:
             say(console, run.graph.placement)
-        for note in notes_of(run.config, request.raw):
+        for note in (*notes_of(run.config, request.raw), *([memory_line] if memory_line else ())):
             say(console, note)
         biased = biased_draws(run.config, run.graph)
         for bias in (biased, unread_edge_columns(run.config, run.graph, run.model)):
@@ -429,13 +429,15 @@ def profile_rank(rank: int, device: torch.device, request: ProfileRequest) -> No
     """Profile as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    run = run_of_rank(request.raw, device, named(request.raw.values))
+    run, memory_line = training_run_of_rank(request.raw, device, named(request.raw.values))
     folder = _shared_folder(run.config, group)
     asked = WARM_UP + request.steps
     recorder = Recorder()
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         trainer = run.trainer(folder, Several(watcher, recorder))
         say(console, f"{graph_name(run.config)}: {WARM_UP} steps to warm up, {request.steps} measured")
+        if memory_line is not None:
+            say(console, memory_line)
         done = trainer.rehearse(asked)
     records = _collected(group, recorder, run.config)
     if rank == 0:

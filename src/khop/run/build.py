@@ -28,12 +28,14 @@ from khop.graph.partitions.parts_folder import known_folder
 from khop.graph.snapshots import current_folder, folder_with, owner_of
 from khop.inference.chunks import Progress
 from khop.inference.stages import ChunkLimits
+from khop.kernels.memory import own_memory_bytes
 from khop.loading.device.streams import gpu_remedy, num_gpus
 from khop.models.encoder import Encoder
 from khop.models.node_embedding import NodeEmbedding
 from khop.process_tuning import sampler_threads, usable_cores
 from khop.run.contexts import Evaluation, PredictingTask, PreparingTask, RunTask, TaskContext, exact_draws_of
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
+from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
 from khop.run.read import CONFIG, RawRun, checked, facts_of, notes_on, with_options
 from khop.run.run_type import built, component_of, options_of, with_values
@@ -51,6 +53,7 @@ from khop.training.step_clock import Observer
 from khop.training.tasks import Task
 from khop.training.trainer import Trainer
 from khop.training.trainer_state import check_facts
+from khop.user_cache import cache_folder
 
 
 def has_node_tables(model: nn.Module, graph: Graph) -> bool:
@@ -398,6 +401,24 @@ class Run:
         if self.graph.rank_edges is None:
             return evaluation
         return replace(evaluation, predictions=evaluation.predictions.here())
+
+
+def fitted(run: Run, raw: RawRun) -> tuple[Run, str | None]:
+    """Return the run with the prefetch that fits in the free memory, and a line if memory is scarce.
+
+    Only for training on a CPU, on a graph of this process. ValueError, before any work, if the run does not
+    fit. Collective.
+    """
+    config, graph = run.config, run.graph
+    is_counted = own_memory_bytes() > 0 and config.device == "cpu"
+    if not is_counted or graph.servers is not None or graph.lanes is not None:
+        return run, None
+    need = memory_need(config, run.run_task.whole, run.loader(), run.model)
+    fit = fit_memory(config, need, this_group(), raw)
+    if fit.prefetch == config.prefetch:
+        return run, fit.line
+    del run  # its model may be large
+    return _built(with_options(raw, {"prefetch": fit.prefetch}), cache_folder(), None), fit.line
 
 
 def _schedule(training: Training) -> Schedule:

@@ -179,6 +179,7 @@ class EagerSteps:
         for batch in batches:
             clock.received(batch)
             yield self._computed(batch, batches, clock)
+            del batch  # its memory is free while the next one is awaited
 
     def state(self) -> dict[str, object]:
         """Return no values: every batch has its own shapes."""

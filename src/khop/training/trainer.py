@@ -326,6 +326,7 @@ class Trainer:
                     self.state = self._log.settled(self.state)
                     self._output.save(self.state, LAST)
                     raise Terminated if stopped_by == signal.SIGTERM else KeyboardInterrupt
+                del step  # and its batch, before the next one
         self.state = self._log.settled(self.state)
         evaluating = time.perf_counter()
         scores = epoch_scores(
@@ -348,6 +349,7 @@ class Trainer:
         for step in self._steps.epoch(state.epoch, self._clock):
             yield step
             self._group.at("waiting for its batch", state.epoch, step.batch.step + 1)
+            del step  # and its batch, before the next one
 
     def _update(self, computed: ComputedStep) -> int:
         """Do one update on all ranks; return the signal that one of them has recorded, or 0."""
