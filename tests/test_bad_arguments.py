@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import tensor
@@ -194,7 +195,7 @@ REFUSED: dict[str, Cases] = {
         ("edge type ('n', 'of', 'n'): the graph has [('n', 'to', 'n')]", lambda: khop.recommend(PREDICTOR, GRAPH, "n of n")),
         ("k 1.5: must be a whole number, 1 or more", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, k=1.5)),
         ("candidates 'new': must be one of unseen, all", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, candidates='new')),
-        ("sources 5: give the nodes of 'n', int64 (n)", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, 5)),
+        ("sources 5: give node ids or a boolean mask", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, 5)),
         ("work_folder 5: must be a path", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, work_folder=5)),
     ],
     "triple_ranking": [
@@ -259,7 +260,7 @@ REFUSED: dict[str, Cases] = {
         ("no node type 'zz'; there are ['n']", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'zz')),
         ("chunk_size 'a': must be a whole number, 1 or more", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', chunk_size='a')),
         ('chunk_size 0: must be a whole number, 1 or more', lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', chunk_size=0)),
-        ("seeds of 'n': a list; give a 1-D int64 tensor of node ids", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=[0])),
+        ("seeds of 'n' 5: give node ids or a boolean mask", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=5)),
         ("seeds of 'n': there is no node 9; ids go from 0 to 2", lambda: khop.layerwise_inference(MODEL, GRAPH, GRAPH.features, 'n', nodes=tensor([9]))),
     ],
     "ClassLoss": [
@@ -384,7 +385,7 @@ REFUSED: dict[str, Cases] = {
         ("fanouts 5: must be a list, as [10,", lambda: khop.NeighborSampler(GRAPH, 5)),
         ("fanout 'a' for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, ['a'])),
         ("fanout 1.5 for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [1.5])),
-        ("fanouts tensor([1]): must be a list, as [10,", lambda: khop.NeighborSampler(GRAPH, tensor([1]))),
+        ("fanouts tensor([[1]]): must be a list, as [10,", lambda: khop.NeighborSampler(GRAPH, tensor([[1]]))),
         ('fanout 1 for 5: fits no edge type of "n to n"; leave it out or', lambda: khop.NeighborSampler(GRAPH, [{5: 1}])),
         ("fanout True for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [True])),
         ("fanout None for ('n', 'to', 'n'): must be 0 or more, or -1 for", lambda: khop.NeighborSampler(GRAPH, [None])),
@@ -791,3 +792,56 @@ def test_no_public_function_or_class_is_left_out() -> None:
     public = {name for name in khop._PUBLIC if isfunction(value := getattr(khop, name)) or isclass(value)}
     assert public - NOTHING_TO_REFUSE - ELSEWHERE - REFUSED.keys() == set()
     assert REFUSED.keys() & NOTHING_TO_REFUSE == set()
+
+
+def given_to(fanouts: Any) -> object:
+    return loader(sampler=khop.NeighborSampler(GRAPH, fanouts)).batch(0, 0)
+
+
+def seeded(seeds: Any) -> object:
+    return loader(seeds=seeds).batch(0, 0)
+
+
+def recommended(sources: Any, k: Any = 2) -> object:
+    return khop.recommend(PREDICTOR, GRAPH, EDGE, sources, k=k)
+
+
+TWO, ONE, NONE = np.int64(2), np.int32(1), np.uint8(0)
+# What NumPy and pandas give, and the call with what Python gives.
+# fmt: off
+TAKEN: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
+    ("Loader.batch", lambda: loader().batch(NONE, np.int64(0)), lambda: loader().batch(0, 0)),
+    ("Loader.batch, second", lambda: loader(batch_size=1).batch(np.int64(0), np.int64(1)), lambda: loader(batch_size=1).batch(0, 1)),
+    ("batch_size", lambda: loader(batch_size=TWO).batch(0, 0), lambda: loader(batch_size=2).batch(0, 0)),
+    ("seed", lambda: loader(seed=np.uint64(2**63 + 1)).batch(0, 0), lambda: loader(seed=2**63 + 1).batch(0, 0)),
+    ("threads and prefetch", lambda: loader(threads=ONE, prefetch=TWO).batch(0, 0), lambda: loader(threads=1, prefetch=2).batch(0, 0)),
+    ("fanouts of integers", lambda: given_to([TWO, ONE]), lambda: given_to([2, 1])),
+    ("fanouts, an array", lambda: given_to(np.array([2, 1])), lambda: given_to([2, 1])),
+    ("fanouts, a Series", lambda: given_to(pd.Series([2, 1])), lambda: given_to([2, 1])),
+    ("fanouts, a tensor", lambda: given_to(tensor([2, 1])), lambda: given_to([2, 1])),
+    ("fanouts by edge type", lambda: given_to([{EDGE: TWO}]), lambda: given_to([{EDGE: 2}])),
+    ("fanouts of links", lambda: khop.Loader(khop.LinkSampler(GRAPH, np.array([1])), khop.Links(ENDS), TWO).batch(0, 0), lambda: khop.Loader(khop.LinkSampler(GRAPH, [1]), khop.Links(ENDS), 2).batch(0, 0)),
+    ("seeds, a Series", lambda: seeded(pd.Series([2, 0])), lambda: seeded([2, 0])),
+    ("seeds, a nullable Series", lambda: seeded(pd.Series([2, 0], dtype="Int64")), lambda: seeded([2, 0])),
+    ("seeds, an Index", lambda: seeded(pd.Index([2, 0])), lambda: seeded([2, 0])),
+    ("seeds, a RangeIndex", lambda: seeded(pd.RangeIndex(2)), lambda: seeded([0, 1])),
+    ("seeds, a mask of a Series", lambda: seeded(pd.Series([True, False, True])), lambda: seeded([0, 2])),
+    ("seeds by type", lambda: seeded({"n": pd.Index([2, 0])}), lambda: seeded({"n": [2, 0]})),
+    ("UniformNegatives", lambda: khop.UniformNegatives(TWO) == khop.UniformNegatives(2), lambda: True),
+    ("window", lambda: khop.Temporal("t", window=(TWO, np.int64(0))), lambda: khop.Temporal("t", window=(2, 0))),
+    ("cooccurrence", lambda: khop.cooccurrence(GRAPH, EDGE, min_count=ONE, threads=TWO).sources, lambda: khop.cooccurrence(GRAPH, EDGE, min_count=1, threads=2).sources),
+    ("evaluate", lambda: khop.evaluate(MODEL, GRAPH, split="val", fanouts=np.array([2])), lambda: khop.evaluate(MODEL, GRAPH, split="val", fanouts=[2])),
+    ("recommend, a Series", lambda: recommended(pd.Series([2, 0]), TWO), lambda: recommended(tensor([2, 0]))),
+    ("recommend, an Index", lambda: recommended(pd.Index([2, 0])), lambda: recommended(tensor([2, 0]))),
+    ("DrawKey", lambda: khop.DrawKey.of(TWO, khop.draw.Purpose.HOP, ONE, TWO), lambda: khop.DrawKey.of(2, khop.draw.Purpose.HOP, 1, 2)),
+    ("hidden and layers", lambda: str(khop.models.SAGE.for_graph(GRAPH, np.int64(4), np.int64(1))), lambda: str(khop.models.SAGE.for_graph(GRAPH, 4, 1))),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("given", "plain"), [pytest.param(*calls, id=name) for name, *calls in TAKEN])
+def test_what_numpy_and_pandas_give_is_taken_as_what_python_gives(
+    given: Callable[[], object], plain: Callable[[], object]
+) -> None:
+    ours, expected = (getattr(made, "sample", made) for made in (given(), plain()))  # batches differ in times
+    assert repr(ours) == repr(expected)

@@ -77,7 +77,9 @@ def as_mapping(
 
 
 def list_of(name: str, value: object, example: str) -> Sequence[Any]:
-    """Return a list or a tuple; text is refused."""
+    """Return a list or a tuple, or the list of a vector: an array, a tensor or a Series. Text is refused."""
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+        return list(value.tolist())
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise ValueError(f"{name} {shown(value)}: must be a list, as {example}")
     return value

@@ -572,7 +572,7 @@ def recommend(
     model: LinkPredictor,
     graph: Graph,
     edge_type: EdgeTypeName,
-    sources: Tensor | None = None,
+    sources: SeedIds | None = None,
     *,
     k: int = 20,
     candidates: Candidates = "unseen",
@@ -583,8 +583,8 @@ def recommend(
 ) -> Recommendations:
     """Return the `k` best destinations of each source, by the model's decoder, over all destinations.
 
-    `sources` are nodes, int64 (n), without repetition; None: all nodes of the source type. Candidates exist
-    in `graph`: in the graph of a split by time, the nodes before its cut-off. "unseen" leaves out the
+    `sources` are nodes, by ids or a mask, without repetition; None: all of the source type. Candidates
+    exist in `graph`: in the graph of a split by time, the nodes before its cut-off. "unseen" leaves out the
     destinations that a source is linked to already. A node is never recommended to itself. A source without
     any edge is cold: its candidates are ranked by their number of in-edges, and marked in the result.
 
@@ -635,12 +635,13 @@ class Recommender:
             raise ValueError(f"recommend: there are no nodes of {edge_type[2]!r}")
         return cls(predictor, graph, graph.in_one_piece("recommend"), edge_type, k, candidates)
 
-    def sources(self, given: Tensor | None) -> Tensor:
+    def sources(self, given: SeedIds | None) -> Tensor:
         """Return the sources to recommend for, int64 (n): as given, or all. ValueError for other nodes."""
         source, count = self.edge_type[0], self.graph.num_nodes(self.edge_type[0])
         if given is None:
             return torch.arange(count)
-        instance_of("sources", given, Tensor, f"give the nodes of {source!r}, int64 (n)")
+        if not isinstance(given, Tensor):
+            given = node_ids("sources", given, count)
         if given.dim() != 1 or given.numel() == 0 or given.dtype not in (torch.int64, torch.int32):
             raise ValueError(
                 f"sources {given.dtype} {tuple(given.shape)}: give nodes of {source!r}, int64 (n), n > 0"
