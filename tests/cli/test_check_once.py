@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from khop.cli import ranks
 from khop.cli.commands.shared import RankOptions
 from khop.cli.ranks import check_once
 from khop.run.read import RawRun, checked
@@ -22,3 +23,12 @@ def test_a_wrong_run_and_too_many_processes_are_named_once(learnable: Path) -> N
         check_once(raw, config, RankOptions(100_000, False))
     right = RawRun({"graph": str(learnable)}, "run.toml")
     check_once(right, checked(right), RankOptions(2, False))
+
+
+def test_processes_that_do_not_fit_in_memory_are_refused(
+    learnable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = RawRun({"graph": str(learnable)}, "run.toml")
+    monkeypatch.setattr(ranks, "free_memory_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r"--procs 2: the processes need .* for Python and torch alone"):
+        check_once(raw, checked(raw), RankOptions(2, False))

@@ -22,7 +22,8 @@ from khop.cli.start import INTERRUPTED, TERMINATED, set_warnings_up
 from khop.cli.terminal import bytes_bar
 from khop.distributed.processes.group import Group, this_group
 from khop.errors import Terminated, is_told
-from khop.kernels.memory import keep_free_blocks
+from khop.graph.atomic import in_bytes
+from khop.kernels.memory import free_memory_bytes, keep_free_blocks, own_memory_bytes
 from khop.process_tuning import cores_of_rank, return_freed_memory, sampler_threads, tune_memory
 from khop.run.build import Run, fitted, graph_folder, prepare, resolve
 from khop.run.read import RawRun, with_options
@@ -115,5 +116,11 @@ def check_once(raw: RawRun, config: RunConfig, ranks: RankOptions) -> None:
     if ranks.procs is None or ranks.procs == 1 or launched_by_others() is not None:
         return
     check_procs(ranks.procs, config.device, ["oversubscribe"] if ranks.oversubscribe else ())
+    needed, free = ranks.procs * own_memory_bytes(), free_memory_bytes()
+    if needed > free:
+        raise ValueError(
+            f"--procs {ranks.procs}: the processes need {in_bytes(needed)} for Python and torch alone, and "
+            f"{in_bytes(free)} is free; give fewer processes"
+        )
     with bytes_bar() as notice:
         resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)
