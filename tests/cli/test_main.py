@@ -76,16 +76,16 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, where: tuple
     [
         (KeyError("bug"), "khop: KeyError: 'bug' (unexpected; this is likely a bug in khop, its traceback: "),
         (AssertionError(), "khop: AssertionError (unexpected; this is likely a bug in khop, its traceback: "),
-        (MemoryError(), "khop: not enough memory: lower the batch size, "),
+        (MemoryError(), "khop: not enough memory: use a machine with more memory"),
         (
             RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nfree"),
             "khop: not enough memory on the GPU (CUDA out of memory. Tried to allocate 2.00 GiB): "
             "keep less on the GPU (--topology pinned or host; --features pinned",
         ),
-        (MemoryError("std::bad_alloc"), "khop: not enough memory (std::bad_alloc): lower the batch size, "),
+        (MemoryError("std::bad_alloc"), "khop: not enough memory (std::bad_alloc): use a machine with "),
         (
             RuntimeError("[enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes\n  frame #0: c10"),
-            "khop: not enough memory ([enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes): lower ",
+            "khop: not enough memory ([enforce] DefaultCPUAllocator: can't allocate memory: 9 bytes): use a ",
         ),
     ],
     ids=lambda value: repr(value)[:40],

@@ -11,12 +11,12 @@ import pytest
 
 from khop import NodeTable, open_folder, open_ids, write_graph
 from khop.graph.describe import describe_folder
+from khop.graph.layout import owner_of
 from khop.graph.snapshots import (
     Snapshot,
     current_folder,
     folder_with,
     only_writer,
-    owner_of,
     publish_snapshot,
     snapshots_of,
 )

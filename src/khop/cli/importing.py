@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from khop.cli.terminal import tell_next
-from khop.graph.snapshots import owner_of
+from khop.graph.layout import owner_of
 from khop.loading.device.device_placement import byte_size
 from khop.process_tuning import allowed_cores
 from khop.run.read import is_run_folder, saved_run

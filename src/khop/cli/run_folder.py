@@ -8,6 +8,7 @@ from pathlib import Path
 import khop
 from khop.cli.lines import tell
 from khop.graph.atomic import refuse_dangling
+from khop.graph.layout import owner_of
 from khop.run.read import CHECKPOINTS as CHECKPOINTS
 from khop.run.read import CONFIG, DIGEST, RawRun, digest_of, saved_run, to_toml
 from khop.run.values import RunConfig
@@ -20,9 +21,6 @@ LAUNCH = "launch.txt"  # the launcher's run id, to find the folder again after a
 
 def graph_name(config: RunConfig) -> str:
     """Return the name of a run's graph; a snapshot of an append has that of the graph."""
-    # Imported here, because it loads NumPy.
-    from khop.graph.snapshots import owner_of
-
     path = Path(config.graph)
     return (owner_of(path) or path).name
 

@@ -108,3 +108,10 @@ def _check_twins(names: Iterable[str], what: str) -> None:
             raise ValueError(
                 f"{what} {name!r}: {twin!r} differs only in case and would share its file; rename one"
             )
+
+
+def owner_of(path: Path) -> Path | None:
+    """Return the graph folder that a path is a snapshot of; None for other paths."""
+    graph = path.absolute().parent.parent
+    is_named = path.absolute().parent.name == SNAPSHOTS
+    return graph if is_named and (graph / SNAPSHOT_RECORD).is_file() else None

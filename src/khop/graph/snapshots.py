@@ -207,13 +207,6 @@ def folder_with(graph: Path, fingerprint: str) -> Path:
     return snapshot_folder(graph, found[0]) if found else graph
 
 
-def owner_of(path: Path) -> Path | None:
-    """Return the graph folder that a path is a snapshot of; None for other paths."""
-    graph = path.absolute().parent.parent
-    is_named = path.absolute().parent.name == layout.SNAPSHOTS
-    return graph if is_named and (graph / layout.SNAPSHOT_RECORD).is_file() else None
-
-
 @contextmanager
 def only_writer(graph: Path) -> Iterator[None]:
     """Run the block as the only process that appends to a graph or compacts it; ValueError for another."""

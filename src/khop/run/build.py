@@ -24,8 +24,9 @@ from khop.data.builtin import builtin_folder, builtin_names
 from khop.distributed.processes.group import this_group
 from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import Folder, GraphFolder
+from khop.graph.layout import owner_of
 from khop.graph.partitions.parts_folder import known_folder
-from khop.graph.snapshots import current_folder, folder_with, owner_of
+from khop.graph.snapshots import current_folder, folder_with
 from khop.inference.chunks import Progress
 from khop.inference.stages import ChunkLimits
 from khop.kernels.memory import own_memory_bytes

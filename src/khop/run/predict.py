@@ -20,10 +20,10 @@ from khop.api.inference import Candidates, Recommender
 from khop.api.open_graph import Graph
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import Folder, GraphFolder, open_folder
+from khop.graph.layout import owner_of
 from khop.graph.node_ids import LABEL, IdsHere, Names, joined_nodes, later_ids
 from khop.graph.partitions.parts_folder import PartsFolder
 from khop.graph.rule_arrays import INPUT
-from khop.graph.snapshots import owner_of
 from khop.graph.store import csc_graph_from_edges, open_csc_graph
 from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs

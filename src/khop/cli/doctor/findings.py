@@ -68,6 +68,7 @@ PURPOSES = {
     "adbc-driver-postgresql": "khop import of Postgres tables",
     "adbc-driver-sqlite": "khop import of SQLite tables",
     "pyyaml": "khop import dgl:FOLDER, which reads meta.yaml",
+    "scipy": "khop import of MatrixMarket files",
     "ray": "khop serve --on-ray",
 }
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:>=\s*([\d.]+))?[^;]*(?:;(.*))?")

@@ -20,13 +20,12 @@ from khop.graph.append_rows import AddedRows, Appending, added_rows, check_appen
 from khop.graph.atomic import Meter, ProgressCallback, check_disk
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.folder_writer import FolderWriter
-from khop.graph.layout import SNAPSHOTS, is_partitioned
+from khop.graph.layout import SNAPSHOTS, is_partitioned, owner_of
 from khop.graph.manifest import write_manifest
 from khop.graph.snapshots import (
     AppendedTables,
     Snapshot,
     only_writer,
-    owner_of,
     publish_snapshot,
     snapshot_record,
 )

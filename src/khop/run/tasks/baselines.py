@@ -21,7 +21,7 @@ from khop.run.contexts import TaskContext, rule_of
 from khop.run.memory import without_later_placement
 from khop.run.parts import columns_of, words_of
 from khop.run.read import RawRun, checked
-from khop.run.run_type import built, value_at
+from khop.run.run_type import built, run_fields, value_at
 from khop.run.tasks.node_task import NodeTask, context_of_split, training_labels
 from khop.run.values import RunConfig
 from khop.sampling.given_seeds import ids_here
@@ -150,7 +150,8 @@ def unread_edge_columns(config: RunConfig, graph: Graph, model: nn.Module) -> st
     encoder = model.encoder if isinstance(model, LinkPredictor | EdgePredictor) else model
     named = columns_of(config, graph, encoder)
     by_type = named if isinstance(named, Mapping) else {}
-    settings = ("sampler.time", "sampler.weight", "sampler.rule.column", "links.relation", "task.label")
+    settings = {"sampler.time", "sampler.weight", "sampler.rule.column", "links.relation", "task.label"}
+    settings &= {field.path for field in run_fields(type(config))}  # a component's tables have its own
     used = {SPLIT, TIME, *(value_at(config, path) for path in settings)}
     schema, found = graph.schema, dict[EdgeType, list[str]]()
     for edge_type in schema.edge_types:
