@@ -521,11 +521,10 @@ class KeptTable:
     def _first_pass(self, columns: Sequence[str]) -> Iterator[Piece]:
         places = []
         schema = pa.schema([self.schema.field(name) for name in self.columns])
-        with pa.ipc.new_file(str(self.path), schema) as writer:
+        with naming(self.path), pa.ipc.new_file(str(self.path), schema) as writer:  # closing writes, too
             for piece in self.table.pieces(self.columns):
                 rows = piece()
-                with naming(self.path):
-                    writer.write_batch(rows.batch)
+                writer.write_batch(rows.batch)
                 places.append(rows.place)
                 yield partial(Rows, rows.batch.select(columns), rows.place)
         self._places = tuple(places)
