@@ -107,10 +107,10 @@ def test_what_belongs_to_times_wants_times(sampler: dict[str, object]) -> None:
         checked(raw(Path("g"), **sampler))
 
 
-def test_times_want_a_sampled_evaluation() -> None:
+def test_times_are_evaluated_with_the_fanouts_of_training() -> None:
     values = {**raw(Path("g"), time="time").values, "evaluation": {}}
-    with pytest.raises(ValueError, match=r"sampler\.time is 'time'.*later edges; set evaluation\.fanouts"):
-        checked(RawRun(values, "run.toml"))
+    run = checked(RawRun(values, "run.toml"))
+    assert run.evaluation.fanouts == run.sampler.fanouts
 
 
 def test_a_window_is_two_whole_numbers() -> None:

@@ -145,6 +145,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in words
     words = [word for word in words if word != DEBUG]
+    interrupts.clear()
     try:
         app(args=words, prog_name="khop")
     except Exception as error:  # the outermost level of the command

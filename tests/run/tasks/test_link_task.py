@@ -84,7 +84,6 @@ def prepared(shop: Path) -> Prepare:
             {"sampler__time": "t", "evaluation__fanouts": [5, 5]},
             "sampler.time is 't': each link needs a time, and the columns of user buys item are none (",
         ),
-        ({"sampler__time": "t"}, "sampler.time is 't': evaluation over all neighbors would use later edges"),
         ({"evaluation__fanouts": [5]}, "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers"),
         ({"evaluation__fanouts": [{"user buy item": 5}, 5]}, "evaluation.fanouts, hop 1: fanout 5 for"),
     ],
