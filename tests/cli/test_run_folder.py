@@ -28,8 +28,9 @@ def test_runs_without_a_name_are_numbered() -> None:
 
 
 def test_runs_that_start_together_get_folders_of_their_own() -> None:
+    run = run_of()
     with ThreadPoolExecutor(8) as pool:
-        folders = list(pool.map(lambda _: new_run_folder(run_of()), range(40)))
+        folders = list(pool.map(lambda _: new_run_folder(run), range(40)))
     assert sorted(folders) == sorted(Path(f"runs/shop-{n}") for n in range(1, 41))
 
 
