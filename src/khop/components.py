@@ -205,6 +205,8 @@ def _object(target: str) -> Any:  # noqa: ANN401
             "contains it"
         ) from None
     except (ImportError, SyntaxError) as error:
+        if module.startswith("khop."):  # it says what to install
+            raise ValueError(str(error)) from error
         raise ValueError(f"{module} cannot be imported: {error}; correct it") from error
     for part in name.split("."):
         if not hasattr(found, part):

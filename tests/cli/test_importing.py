@@ -23,7 +23,7 @@ WITHOUT_DUCKDB = """
 import sys
 sys.modules["duckdb"] = None
 from khop.cli.main import run
-run(["import", "shop.toml"])
+run(["import", *sys.argv[1:]])
 """
 
 
@@ -150,11 +150,13 @@ def test_a_bad_table_is_one_sentence(khop_command: Command, shop: Path) -> None:
     assert not Path("out").exists()
 
 
-def test_a_missing_package_is_named_with_its_installation(shop: Path) -> None:
+@pytest.mark.parametrize("source", ["shop.toml", "edges:list.txt"])
+def test_a_missing_package_is_named_with_its_installation(shop: Path, source: str) -> None:
     """In a process of its own: an import that failed would leave other modules to the tests after it."""
-    ran = subprocess.run([sys.executable, "-c", WITHOUT_DUCKDB], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", WITHOUT_DUCKDB, source]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
-    assert "khop import needs pyarrow and duckdb: pip install pyarrow duckdb" in " ".join(ran.stderr.split())
+    assert ran.stderr.startswith("khop: khop import needs pyarrow and duckdb: pip install pyarrow duckdb")
 
 
 def test_a_spec_is_proposed_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

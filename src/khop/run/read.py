@@ -213,10 +213,14 @@ def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: R
     """Return the requested name, or the only existing one. Raises ValueError if there is no such name."""
     names = list(there)
     if asked is None:
-        if len(names) != 1:
-            listed = ", ".join(names) or "none"
+        if not names:
             raise ValueError(
-                f"{path} is not given, and the {what} are {listed}: name one ({raw.where(path)})"
+                f"{path}: the graph has no {what}, which the task needs; give another task or graph "
+                f"({raw.where(path)})"
+            )
+        if len(names) > 1:
+            raise ValueError(
+                f"{path} is not given, and the {what} are {', '.join(names)}: name one ({raw.where(path)})"
             )
         return names[0]
     if asked not in names:

@@ -53,7 +53,7 @@ def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:
     graph = write_graph(tmp_path / "g", {"item": NodeTable(count=3)}, {})
     raw = RawRun({"graph": str(graph)}, "run.toml")
     config = checked(raw)
-    with pytest.raises(ValueError, match=r"the node types with labels are none: name one \(run\.toml\)"):
+    with pytest.raises(ValueError, match=r"the graph has no node types with labels, which .*\(run\.toml\)"):
         resolve(config, graph_folder(config, raw, tmp_path), raw)
 
 
