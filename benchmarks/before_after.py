@@ -3,8 +3,8 @@
 OTHER is the Python of a checkout of another revision with khop installed.
 
 Bits: both revisions write folders, partitions, digests of batches, and runs with checkpoints, scores and rows
-of inference (`revision_tasks.py`). Arrays and weights must be equal in every byte. Text must be equal after
-the table of renamed keys (`src/khop/migrations.py`); times and paths are not compared.
+of inference (`revision_tasks.py`). Arrays and weights must be equal in every byte, and text but for times and
+paths.
 Instructions: `scripts/count-instructions` of both checkouts.
 Speed: both revisions measure in turns (`revision_speed.py`). A ratio is this khop's time over the other's,
 the median over pairs.
@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from khop.migrations import with_new_names, with_new_paths
 from safetensors import safe_open
 
 HERE = Path(__file__).resolve().parent
@@ -90,14 +89,6 @@ def flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def renamed(content: object) -> object:
-    """Parsed text with the new names of its keys, at every depth where files have them."""
-    if not isinstance(content, Mapping):
-        return content
-    content = with_new_paths(with_new_names(content))
-    return {key: renamed(value) for key, value in content.items()}
-
-
 def parsed(path: Path) -> object:
     """The content of a text file; lines of a log as a list."""
     text = path.read_text()
@@ -112,19 +103,12 @@ def text_differences(before: Path, after: Path) -> Iterator[str]:
     """Leaves that are absent or differ; those of keys that only the later file has are none."""
     contents = [parsed(path) for path in (before, after)]
     lines = [content if isinstance(content, list) else [content] for content in contents]
-    old, new = (dict(flat([renamed(line) for line in of_file])) for of_file in lines)
+    old, new = (dict(flat(of_file)) for of_file in lines)
     for path, value in old.items():
-        there = traffic_renamed(path)
-        if there not in new:
+        if path not in new:
             yield f"{path}: absent after"
-        elif str(value) != str(new[there]):  # a size may be a number or a text
-            yield f"{path}: {value!r} before, {new[there]!r} after"
-
-
-def traffic_renamed(path: str) -> str:
-    """The path of a digest after the table of keys."""
-    head, traffic, key = path.rpartition("traffic.")
-    return head + next(iter(with_new_paths({traffic + key: None}))) if traffic else path
+        elif str(value) != str(new[path]):  # a size may be a number or a text
+            yield f"{path}: {value!r} before, {new[path]!r} after"
 
 
 def later_path(path: str) -> str:

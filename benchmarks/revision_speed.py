@@ -15,6 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,6 @@ from torch.nn.functional import cross_entropy
 
 import khop
 from khop.draw import DrawKey, Purpose
-from khop.process_tuning import tune_memory
 
 NODE, EDGE = "node", ("node", "to", "node")
 FANOUTS, BATCH_SIZE, LATEST, WIDTH, CLASSES = [15, 10, 5], 1024, 1 << 40, 100, 47
@@ -97,7 +98,8 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=10_000_000)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    tune_memory()
+    name = "khop.process_tuning" if find_spec("khop.process_tuning") else "khop.process_memory"
+    import_module(name).tune_memory()
     with tempfile.TemporaryDirectory() as home:
         graph = random_graph(Path(home), given.nodes, given.edges)
         rules = {

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.data.builtin import builtin_folder
 
 USER, ITEM = "user", "item"
 BUYS, BOUGHT, LIKES = (USER, "buys", ITEM), (ITEM, "bought_by", USER), (ITEM, "likes", ITEM)
@@ -306,7 +305,7 @@ def khop_command(*arguments: object) -> str:
 
 def debian_loaders() -> Iterator[tuple[str, Any]]:
     """Batches of the built-in typed graph."""
-    graph = khop.open_graph(builtin_folder("debian", Path(os.environ["KHOP_CACHE"])))
+    graph = khop.open_graph(khop.builtin_folder("debian", Path(os.environ["KHOP_CACHE"])))
     train = graph.split("train")
     for name, given in (("layered", {}), ("subgraph", {"expansion": "subgraph", "edge_ids": True})):
         sampler = khop.NeighborSampler(graph, [10, 5], **given)
