@@ -703,7 +703,7 @@ SPECS = [
         "where ends early",
         PRICE,
         'where = "price >"\n' + PRICE,
-        r"where: 'price >' is not one SQL expression; write one",
+        r"where: 'price >' is not one SQL expression, near '>'; write one",
     ),
     edited(
         "where of no column",

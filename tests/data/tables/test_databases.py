@@ -6,25 +6,9 @@ import socket
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from khop.data.tables.databases import (
-    Database,
-    Databases,
-    DuckDbTable,
-    PostgresSnapshot,
-    _passwords,
-    _with_timeout,
-    batches_as_pieces,
-    check_order,
-    check_table,
-    database_of,
-    first_line,
-    is_postgres,
-)
+from khop.data.tables.databases import Database, Databases, DatabaseTable, database_of
 
 
 def test_the_environment_names_a_file_or_a_server(tmp_path: Path) -> None:
@@ -55,6 +39,10 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         databases.open_table(Database("bonk.duckdb", tmp_path / "bonk.duckdb"), "tx", "id", "nodes.tx")
 
 
+def opened(path: Path, table: str, order_by: str, key: str) -> DatabaseTable:
+    return Databases().open_table(Database(path.name, path), table, order_by, key)
+
+
 @pytest.fixture
 def bank(tmp_path: Path) -> Path:
     path = tmp_path / "bank.duckdb"
@@ -64,7 +52,7 @@ def bank(tmp_path: Path) -> Path:
 
 
 def test_rows_come_in_the_order_of_the_unique_column(bank: Path) -> None:
-    table = DuckDbTable.open(bank, "tx", "id", "nodes.tx")
+    table = opened(bank, "tx", "id", "nodes.tx")
     ids = [n for piece in table.pieces(["id"]) for n in piece().batch.column(0).to_pylist()]
     assert ids == list(range(1000))
     assert next(table.pieces(["kind"]))().row(0) == "bank.duckdb, table tx, row 1"
@@ -75,14 +63,14 @@ def test_an_order_that_is_not_unique_is_refused(bank: Path) -> None:
     with pytest.raises(
         ValueError, match="order_by 'kind' of bank.duckdb, table tx has 7 values in 1,000 rows"
     ):
-        DuckDbTable.open(bank, "tx", "kind", "nodes.tx")
+        opened(bank, "tx", "kind", "nodes.tx")
 
 
 def test_missing_names_are_refused_with_the_nearest(bank: Path) -> None:
     with pytest.raises(ValueError, match="no table 'txs'; did you mean tx"):
-        DuckDbTable.open(bank, "txs", "id", "nodes.tx")
+        opened(bank, "txs", "id", "nodes.tx")
     with pytest.raises(ValueError, match="no column 'kindd' in bank.duckdb, table tx; did you mean kind"):
-        DuckDbTable.open(bank, "tx", "kindd", "nodes.tx")
+        opened(bank, "tx", "kindd", "nodes.tx")
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
@@ -90,7 +78,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="text.duckdb: is not a DuckDB file, or is damaged; close programs that write"
     ):
-        DuckDbTable.open(tmp_path / "text.duckdb", "tx", "id", "nodes.tx")
+        opened(tmp_path / "text.duckdb", "tx", "id", "nodes.tx")
 
 
 def test_a_view_reads_no_other_file(bank: Path) -> None:
@@ -101,49 +89,19 @@ def test_a_view_reads_no_other_file(bank: Path) -> None:
     with pytest.raises(
         ValueError, match="bank.duckdb, table outside: reads another file; a view reads this file alone"
     ):
-        DuckDbTable.open(bank, "outside", "id", "nodes.tx")
-
-
-def test_rows_of_batches_keep_their_numbers() -> None:
-    batches = [pa.record_batch({"n": [1, 2]}), pa.record_batch({"n": [3]})]
-    pieces = [piece() for piece in batches_as_pieces(batches, "bank, table tx")]
-    assert [rows.row(0) for rows in pieces] == ["bank, table tx, row 1", "bank, table tx, row 3"]
-
-
-def test_an_order_is_a_column_with_other_values_in_all_rows() -> None:
-    asked: list[str] = []
-
-    def counts(column: str) -> tuple[int, int]:
-        asked.append(column)
-        return 5, 5
-
-    assert check_order('a "b"', ['a "b"'], counts, "tx", "key") == 5
-    assert asked == ['"a ""b"""']
-    with pytest.raises(ValueError, match="key: order_by: no column 'c' in tx; there are a"):
-        check_order("c", ["a"], counts, "tx", "key")
-    with pytest.raises(ValueError, match="has 4 values in 5 rows, so rows have no fixed order"):
-        check_order("a", ["a"], lambda _: (5, 4), "tx", "key")
-
-
-def test_missing_tables_and_empty_messages() -> None:
-    check_table("tx", ["tx"], "bank", "key")
-    with pytest.raises(ValueError, match="key: bank: no table 'tz'; there are tx"):
-        check_table("tz", ["tx"], "bank", "key")
-    assert first_line(ValueError("one\ntwo")) == "one"
-    assert first_line(ValueError()) == "ValueError"
+        opened(bank, "outside", "id", "nodes.tx")
 
 
 @pytest.mark.parametrize(
     "address", ["postgresql://h/db", "postgres:///db", "host=h user=me", "dbname = shop"]
 )
 def test_addresses_of_servers_are_known(address: str) -> None:
-    assert is_postgres(address)
-    assert "connect_timeout=" in _with_timeout(address)
+    assert database_of(address, Path(), {}, "key") == Database(address, None, address)
 
 
-@pytest.mark.parametrize("path", ["shop.duckdb", "a=b.sqlite", "/data/hostess=1.db", "mysql://h/db"])
-def test_other_places_are_not(path: str) -> None:
-    assert not is_postgres(path)
+@pytest.mark.parametrize("path", ["shop.duckdb", "a=b.sqlite", "/data/hostess=1.db"])
+def test_other_places_are_files(path: str) -> None:
+    assert database_of(path, Path(), {}, "key") == Database(path, Path(path))
 
 
 def test_a_server_that_is_not_there_is_refused_without_the_password() -> None:
@@ -153,19 +111,5 @@ def test_a_server_that_is_not_there_is_refused_without_the_password() -> None:
         with pytest.raises(
             ValueError, match="nodes.user: env:SHOP: cannot connect: no server answers there; check"
         ) as caught:
-            PostgresSnapshot.open(address, "env:SHOP", "nodes.user")
+            Databases().snapshot(Database("env:SHOP", None, address), "nodes.user")
     assert "secret-word" not in str(caught.value)
-
-
-@given(st.text("ab%/'\\ =", min_size=1, max_size=8))
-def test_passwords_are_found_in_all_forms(password: str) -> None:
-    from urllib.parse import quote
-
-    of_uri = _passwords(f"postgresql://me:{quote(password, safe='')}@host/db")
-    assert password in of_uri
-    assert quote(password, safe="") in _passwords(f"postgresql://host/db?password={quote(password, safe='')}")
-
-
-def test_passwords_of_words_are_found() -> None:
-    assert "pa ss" in _passwords("host=h password='pa ss' user=me")
-    assert _passwords("host=h user=me") == _passwords("postgresql://me@host/db") == set()

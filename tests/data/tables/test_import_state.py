@@ -1,11 +1,9 @@
-"""Tables of an import are opened and checked before rows are read.
-
-Disk space of an import: estimated before rows are read, and refused before anything is written.
-"""
+"""Tables of an import are opened and checked before rows are read."""
 
 from __future__ import annotations
 
 import gzip
+import resource
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,19 +14,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data.tables.shop import spec
 from khop import open_graph, open_ids
-from khop.data.tables.import_state import edge_reader, import_bytes, node_reader, opened, peak_bytes, rows_of
-from khop.data.tables.labels import keys_of
+from khop.data.tables.import_state import edge_reader, node_reader, opened, table_rows
 from khop.data.tables.pipeline import import_tables
 from khop.data.tables.read_spec import checked_spec
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Source
-from khop.graph.edge_runs import EdgeRuns
-from khop.kernels.id_table import id_table
 
 
 def test_readers_and_tables_of_ids_exist_for_all_types(tmp_path: Path) -> None:
@@ -69,110 +62,15 @@ def test_rows_are_counted_or_estimated_from_the_first_bytes(tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=7000)
     pyarrow.csv.write_csv(table, tmp_path / "a.csv")
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
-    assert rows_of(source(rows=table)) == ROWS
-    assert rows_of(source(files=(str(tmp_path / "a.parquet"),))) == ROWS
+    assert table_rows(source(rows=table)) == ROWS
+    assert table_rows(source(files=(str(tmp_path / "a.parquet"),))) == ROWS
     for name in ("a.csv", "a.csv.gz"):
-        assert rows_of(source(files=(str(tmp_path / name),))) == pytest.approx(ROWS, rel=0.15)
-    assert rows_of(source(rows=table, where="t < 0.1")) == 0  # only its rows tell
+        assert table_rows(source(files=(str(tmp_path / name),))) == pytest.approx(ROWS, rel=0.15)
 
 
 def test_small_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("u,i\n1,2\n3,4\n")
-    assert rows_of(source(files=(str(tmp_path / "a.csv"),))) == 3  # with the line of names
-
-
-def test_the_estimate_is_near_the_bytes_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    save = EdgeRuns.save
-    monkeypatch.setattr(
-        EdgeRuns, "save", lambda run: (written.append(run.count * run.spill.row_bytes), save(run))[1]
-    )
-    for columns in ({}, {"t": "raw"}):
-        values = {"edges": {"a to b": {
-            "rows": events(), "source": "u", "destination": "i", "columns": columns, "reverse": "back",
-        }}, "nodes": {"a": {}, "b": {}}}  # fmt: skip
-        state = opened(checked_spec(values, "spec"), SourceFolder(Path(), {}), 1, 1 << 26, lambda *_: None)
-        written.clear()
-        import_tables(values, tmp_path / f"out-{len(columns)}")
-        assert 0.75 * sum(written) <= import_bytes(state) <= 1.1 * sum(written)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_dictionaries_that_exceed_their_share_of_memory_count_as_files(tmp_path: Path, kind: str) -> None:
-    ids = pa.table(
-        {"id": [f"customer-{number:0{60 if kind == 'parquet' else 10}d}" for number in range(20_000)]}
-    )
-    if kind == "parquet":
-        pq.write_table(ids, tmp_path / "a.parquet", row_group_size=6000)
-    else:
-        pyarrow.csv.write_csv(ids, tmp_path / "a.csv")
-    values = {"nodes": {"a": {"files": [str(tmp_path / f"a.{kind}")], "id": "id"}}, "edges": {}}
-
-    def needed(memory: int) -> int:
-        return import_bytes(
-            opened(checked_spec(values, "spec"), SourceFolder(Path(), {}), 1, memory, lambda *_: None)
-        )
-
-    table = id_table("string")
-    table.append(keys_of(ids["id"].combine_chunks(), "string", "id", str))
-    assert needed(1 << 20) - needed(1 << 26) == pytest.approx(table.nbytes, rel=0.3)
-
-
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100))))
-def test_the_peak_is_the_most_that_is_on_the_disk_at_a_time(types: list[tuple[int, int]]) -> None:
-    used, seen = 0, [0]
-    for arrays, file in types:
-        seen.append(used + arrays)
-        used += arrays - file
-    assert peak_bytes(types) == max(seen)
-
-
-def test_too_small_a_disk_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20))
-    with pytest.raises(
-        ValueError, match=r"out: the import needs [\d.]+ (bytes|kB) of disk; 20 bytes are free; free some"
-    ):
-        import_tables(spec(**{"edges.user buys item.where": None}), tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_filters_hid_is_refused_before_the_arrays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rows of all tables are unknown until they are read."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=20))
-    values = spec()
-    for table in (*values["nodes"].values(), *values["edges"].values()):
-        table["where"] = "1 = 1"
-    with pytest.raises(ValueError, match=r"importing: the graph needs .* of disk"):
-        import_tables(values, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("column", "dtype", "expected"),
-    [
-        ("number", pa.float32(), 4),
-        ({"kind": "text", "width": 128}, pa.string(), 512),
-        ("raw", pa.int8(), 1),
-        ("raw", pa.float32(), 4),
-        ({"kind": "raw", "dtype": "int64"}, pa.int8(), 8),
-        ({"kind": "date", "parts": ["age", "month", "hour"]}, pa.timestamp("s"), 20),
-        ("vector", pa.list_(pa.float32(), 100), 400),
-        ("category", pa.string(), 12),
-        ({"kind": "category", "encoding": "embedding"}, pa.string(), 8),
-    ],
-)
-def test_columns_count_with_their_widths(column: object, dtype: Any, expected: int) -> None:  # noqa: ANN401
-    table = pa.table({"id": pa.array(range(1000)), "c": pa.nulls(1000, dtype)})
-    sizes = []
-    for columns in ({}, {"c": column}):
-        values = {"nodes": {"a": {"rows": table, "id": "id", "columns": columns}}}
-        state = opened(checked_spec(values, "spec"), SourceFolder(Path(), {}), 1, 1 << 26, lambda *_: None)
-        sizes.append(import_bytes(state))
-    assert sizes[1] - sizes[0] == 1000 * expected
+    assert table_rows(source(files=(str(tmp_path / "a.csv"),))) == 3  # with the line of names
 
 
 def test_a_disk_too_small_for_all_categories_is_refused_before_the_columns(
@@ -185,6 +83,29 @@ def test_a_disk_too_small_for_all_categories_is_refused_before_the_columns(
     with pytest.raises(ValueError, match=r"importing/graph: node type a needs [\d.]+ (bytes|kB) of disk"):
         import_tables(values, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", [1 << 12, 1 << 18])  # of a file: that of kept rows; that of sorted edges
+def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    pyarrow.csv.write_csv(events(), tmp_path / "a.csv")
+    edges = {
+        "files": [str(tmp_path / "a.csv")],
+        "source": "u",
+        "destination": "i",
+        "columns": {"t": "number"},
+    }
+    if limit > 1 << 12:
+        pq.write_table(events(), tmp_path / "a.parquet")
+        edges["files"] = [str(tmp_path / "a.parquet")]
+    values = {"nodes": {"a": {}, "b": {}}, "edges": {"a to b": edges}}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"out: no space for .*; nothing was left behind\. Free some space"):
+            import_tables(values, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix not in (".csv", ".parquet")]
 
 
 EDGES = "edges.user buys item"

@@ -142,7 +142,9 @@ def test_a_table_without_permission_is_refused(address: str) -> None:
     databases = Databases()
     guest = address.replace(f"shop:{WRITTEN}", "guest:guest-word")
     try:
-        with pytest.raises(ValueError, match="permission denied for table users.*grant SELECT") as caught:
+        with pytest.raises(
+            ValueError, match="env:SHOP, table users: the user has no permission to read it; grant SELECT"
+        ) as caught:
             databases.open_table(Database("env:SHOP", None, guest), "users", "number", "nodes.user")
         assert "guest-word" not in str(caught.value)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -85,9 +85,12 @@ def reading(place: str, remedy: str, reason: str = "is damaged, or has another f
         raise explained(error, place, remedy, of_file or reason) from None
 
 
-def explained(error: Exception, place: str, remedy: str, reason: str) -> ValueError:
+def explained(
+    error: Exception, place: str, remedy: str, reason: str, reasons: Mapping[str, str] | None = None
+) -> ValueError:
     """Return the error of a package as a sentence; `reason` is for errors that do not tell a known one."""
-    found = ((re.search(pattern, str(error)), text) for pattern, text in _REASONS.items())
+    known = _REASONS if reasons is None else reasons
+    found = ((re.search(pattern, str(error)), text) for pattern, text in known.items())
     reason = next((match.expand(text) for match, text in found if match), reason)
     return ValueError(f"{place}: {reason}; {remedy}")
 

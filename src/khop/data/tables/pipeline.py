@@ -44,23 +44,18 @@ from khop.data.tables.files import find_files
 from khop.data.tables.import_state import (
     ImportState,
     edge_reader,
-    import_bytes,
-    kept_bytes,
     node_reader,
     opened,
     parsed_once,
-    peak_bytes,
     read_ids,
-    rows_of,
     rows_to_read,
 )
 from khop.data.tables.node_columns import FEATURES, LABEL, TIME, write_nodes
 from khop.data.tables.read_spec import checked_spec, read_spec
-from khop.data.tables.source import SourceFolder
+from khop.data.tables.source import ROW_BYTES, SourceFolder
 from khop.data.tables.spec import AnyEdgeColumn, EdgeRules, NodeSpec, Raw, Source, Spec, Words
 from khop.graph.atomic import (
     ProgressCallback,
-    check_disk,
     flush_entries,
     naming,
     raise_if_full,
@@ -168,7 +163,7 @@ def _states(source: Source, folder: SourceFolder, key: str) -> Iterator[list[str
     elif source.database is not None:
         database = database_of(source.database, folder.path, folder.environment, f"{key}.database")
         if database.path is None:
-            yield [database.name, folder.databases.server(database, "database").state]
+            yield [database.name, folder.databases.snapshot(database, key).state]
             return
         yield _state(database.path)
         log = database.path.with_name(f"{database.path.name}-wal")  # rows of SQLite that the file has not yet
@@ -340,17 +335,14 @@ def run_import(
     work = opened(spec, folder, threads, memory, notice or (lambda *_: None), encoders)
     if encoders is not None and has_splits(asked):
         work.notes.append("splits: rows of later data are in none")
-    needed = import_bytes(work)
-    if not WorkFolder.at(out).path.exists():  # what an import that was killed left counts already
-        check_disk(out, needed + kept_bytes(work), "the import")
-    work.meter.expect(rows_to_read(work), needed)
+    rows = rows_to_read(work)
+    work.meter.expect(rows, rows * ROW_BYTES)
     identity = "" if encoders is None else encoders.identity
     with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
         work.bound_ids(stages.runs)
         with parsed_once(work, stages.runs):
             read_ids(work)
             edges = [_spill_edges(work, edge_type, stages) for edge_type in work.rules()]
-        check_disk(stages.path, peak_bytes(_unwritten(work, edges, stages)), "the graph")
         total = sum(_array_bytes(work, run) for one in edges for run in one.runs)
         writer = FolderWriter(stages.graph, work.meter.end(total))
         nodes = [_write_nodes(work, node_type, writer, stages) for node_type in spec.nodes]
@@ -366,16 +358,6 @@ def run_import(
     counts = {entry.type: entry.count for entry in node_entries}
     sizes = {" ".join(entry.type): entry.count for entry in edge_entries}
     return Imported(out, counts, sizes, tuple(work.notes))
-
-
-def _unwritten(
-    work: ImportState, edges: list[_SpilledEdges], stages: WorkFolder
-) -> Iterator[tuple[int, int]]:
-    """Yield the bytes of arrays and of the file of each edge type that no earlier process has written."""
-    for one, at in ((of_table, at) for of_table in edges for at in range(len(of_table.runs))):
-        run = one.runs[at]
-        if not stages.has(f"arrays-{one.number}-{at}"):
-            yield _array_bytes(work, run), run.count * run.spill.row_bytes
 
 
 def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
@@ -396,8 +378,6 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> 
         work.meter.begin(f"edges {name}")
         edges.encoders.update(fitted_columns(edges))
         spilled.extend(_runs(work, edges, stages.runs / str(number)))
-        row_bytes = sum(one.spill.row_bytes for one in spilled)
-        check_disk(stages.path, rows_of(reader.source) * row_bytes, f"edge type {name}")
         spill(spilled, edges.tasks())
         if rules.orphans == "refuse":
             edges.counted.refuse_orphans()

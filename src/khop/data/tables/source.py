@@ -32,10 +32,6 @@ from khop.data.tables.times import TimeFormat
 from khop.graph.atomic import Meter, ProgressCallback
 from khop.kernels.id_table import IdTable, id_table
 
-_CLASSES = {
-    "BETWEEN", "CASE", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "OPERATOR",
-    "TYPE",
-}  # fmt: skip
 _REFUSED = {
     "LAMBDA": "a lambda",
     "PARAMETER": "a parameter",
@@ -43,9 +39,11 @@ _REFUSED = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",
 }
-_MACROS = {"fdiv", "fmod", "if", "list_avg", "list_max", "list_min", "list_sum", "nullif", "split_part"}
-# These depend on the day or on the installation, and do not say so.
-_NOT_FIXED = {"age", "current_localtime", "current_localtimestamp", "version"}
+_FIXED = """
+SELECT function_name FROM duckdb_functions() WHERE function_type IN ('scalar', 'macro') GROUP BY function_name
+HAVING bool_or(stability = 'CONSISTENT' OR function_type = 'macro')
+AND NOT regexp_matches(function_name, '^(age|ago|version|user|.*_user|current_.*|pg_.*|inet_.*)$')
+"""
 _LOCKED = (
     "SET TimeZone='UTC'",
     "SET enable_external_access=false",
@@ -57,7 +55,7 @@ _ROWS = "rows"
 
 @dataclass(frozen=True, eq=False)
 class Where:
-    """A checked expression. It may be used by several threads, each with a connection of its own."""
+    """A filter of DuckDB over the columns of a row. Threads may share it; each has its own connection."""
 
     expression: str
     columns: tuple[str, ...]  # that it reads
@@ -68,24 +66,26 @@ class Where:
     def of(cls, expression: str, schema: Any, key: str) -> Where:
         """Check an expression against the columns of a table.
 
-        ValueError for anything but one scalar expression of deterministic functions that is true or false.
+        ValueError for anything but one expression of fixed functions that is true or false.
         """
-        columns: dict[str, None] = {}
-        for node in _nodes(_parsed(expression, key)):
-            _check(node, expression, key)
-            if node["class"] == "COLUMN_REF":
-                columns[_column(node["column_names"], schema, key)] = None
+        columns = {_column(names, schema, key): None for names in _names_in(expression, key)}
         where = cls(expression, tuple(columns), key)
-        where._check_type(schema)
+        types = ", ".join(f"{name} is {schema.field(name).type}" for name in columns) or "none"
+        try:
+            kind = where._query(schema.empty_table().select(list(columns) or [0])).types[0]
+        except duckdb.Error:
+            raise ValueError(
+                f"{key}: {expression!r} does not fit the types of its columns ({types}); columns of CSV "
+                "files are text, cast them, as price::DOUBLE"
+            ) from None
+        if str(kind) != "BOOLEAN":
+            raise ValueError(f"{key}: {expression!r} is {kind}: must be true or false, as kind = 'buy'")
         return where
 
     def apply(self, rows: Rows) -> Rows:
         """Return the rows for which the expression is true; null is not true."""
         if not len(rows):
             return rows
-        return rows.keep(self._mask(rows))
-
-    def _mask(self, rows: Rows) -> npt.NDArray[np.bool_]:
         chosen = rows.batch.select(list(self.columns)) if self.columns else rows.batch
         try:
             table = self._query(chosen).to_arrow_table()
@@ -98,33 +98,13 @@ class Where:
                 f"{rows.row(row)}: {self.key}: {self.expression!r} fails for {values or 'it'}; use try_cast, "
                 "or correct the row"
             ) from None
-        mask: npt.NDArray[np.bool_] = numpy_of(table.column(0).combine_chunks())
-        return mask
+        return rows.keep(numpy_of(pc.fill_null(table.column(0).combine_chunks(), False)))
 
-    def _query(self, batch: Any) -> Any:
+    def _query(self, rows: Any) -> Any:
         if not hasattr(self._local, "connection"):
             self._local.connection = locked_connection()
-        connection = self._local.connection
-        connection.register(_ROWS, batch)
-        return connection.sql(f"SELECT coalesce(({self.expression}\n), false) FROM {_ROWS}")
-
-    def _check_type(self, schema: Any) -> None:
-        empty = pa.schema([schema.field(name) for name in self.columns] or [pa.field("_", pa.int8())])
-        batch = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in empty], schema=empty)
-        try:
-            connection = locked_connection()
-            connection.register(_ROWS, batch)
-            kind = connection.sql(f"SELECT ({self.expression}\n) FROM {_ROWS}").types[0]
-        except duckdb.Error:
-            types = ", ".join(f"{name} is {schema.field(name).type}" for name in self.columns)
-            raise ValueError(
-                f"{self.key}: {self.expression!r} does not fit the types of its columns ({types or 'none'}); "
-                "columns of CSV files are text, cast them, as price::DOUBLE"
-            ) from None
-        if str(kind) != "BOOLEAN":
-            raise ValueError(
-                f"{self.key}: {self.expression!r} is {kind}: must be true or false, as kind = 'buy'"
-            )
+        self._local.connection.register(_ROWS, rows)
+        return self._local.connection.table(_ROWS).select(duckdb.SQLExpression(self.expression))
 
 
 def locked_connection() -> Any:
@@ -135,66 +115,45 @@ def locked_connection() -> Any:
     return connection
 
 
-def _parsed(expression: str, key: str) -> dict[str, Any]:
-    with duckdb.connect(config={"threads": 1}) as connection:
-        query = f"SELECT ({expression}\n) FROM {_ROWS}"
-        found: Any = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchone()
-        answer = json.loads(found[0])
-    if answer["error"]:
-        found = re.search(r'at or near "(.*)"', answer["error_message"])
+def _names_in(expression: str, key: str) -> list[list[str]]:
+    """Return the columns of an expression; ValueError unless it is one whose value a row alone decides."""
+    try:
+        duckdb.SQLExpression(expression)
+    except duckdb.Error as error:
+        found = re.search(r'at or near "(.*)"', str(error))
         near = f", near {found[1]!r}" if found and found[1] in expression else ""
-        raise ValueError(f"{key}: {expression!r} is not one SQL expression{near}; write one, as kind = 'buy'")
-    node = answer["statements"][0]["node"]
-    is_plain = (
-        len(answer["statements"]) == 1
-        and node["type"] == "SELECT_NODE"
-        and len(node["select_list"]) == 1
-        and node["from_table"].get("table_name") == _ROWS
-        and not node["where_clause"]
-        and not node["modifiers"]
-        and not node["cte_map"]["map"]
-    )
-    if not is_plain:
-        raise ValueError(f"{key}: {expression!r} is more than one expression; write one, as kind = 'buy'")
-    chosen: dict[str, Any] = node["select_list"][0]
-    return chosen
+        raise ValueError(
+            f"{key}: {expression!r} is not one SQL expression{near}; write one, as kind = 'buy'"
+        ) from None
+    with duckdb.connect(config={"threads": 1}) as connection:
+        query = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [f"SELECT ({expression}\n)"])
+        nodes = list(_nodes(json.loads(query.fetchone()[0])))  # type: ignore[index]
+        for node in nodes:
+            name = str(node.get("function_name", "")).lower()
+            if what := _REFUSED.get(node["class"]):
+                raise ValueError(
+                    f"{key}: {expression!r} has {what}: write one expression over the columns of a row"
+                )
+            if node["class"] == "FUNCTION" and not node.get("is_operator") and name not in _fixed():
+                raise ValueError(
+                    f"{key}: {expression!r} calls {name}(), which is no fixed function of one row; remove it"
+                )
+    return [node["column_names"] for node in nodes if node["class"] == "COLUMN_REF"]
 
 
 def _nodes(tree: object) -> Iterator[dict[str, Any]]:
     """Yield the nodes of an expression."""
-    match tree:
-        case dict():
-            if "class" in tree:
-                yield tree
-            for value in tree.values():
-                yield from _nodes(value)
-        case list():
-            for value in tree:
-                yield from _nodes(value)
-
-
-def _check(node: dict[str, Any], expression: str, key: str) -> None:
-    kind = node["class"]
-    if kind not in _CLASSES:
-        what = _REFUSED.get(kind, kind.lower())
-        raise ValueError(f"{key}: {expression!r} has {what}: write one expression over the columns of a row")
-    if kind == "FUNCTION" and not node.get("is_operator"):
-        name = node["function_name"].lower()
-        if name not in _deterministic():
-            raise ValueError(
-                f"{key}: {expression!r} calls {name}(), which is no fixed function of one row; remove it"
-            )
+    if isinstance(tree, dict) and "class" in tree:
+        yield tree
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _nodes(value)
 
 
 @cache
-def _deterministic() -> frozenset[str]:
-    """Return the scalar functions that give the same value for the same arguments."""
+def _fixed() -> frozenset[str]:
+    """Return the functions that give the same value for the same arguments on any day and machine."""
     with duckdb.connect() as connection:
-        found = connection.execute(
-            "SELECT function_name, bool_and(function_type = 'scalar' AND stability = 'CONSISTENT') "
-            "FROM duckdb_functions() GROUP BY function_name"
-        ).fetchall()
-    return frozenset(name for name, fixed in found if fixed and name not in _NOT_FIXED) | _MACROS
+        return frozenset(name for (name,) in connection.execute(_FIXED).fetchall())
 
 
 def _column(names: list[str], schema: Any, key: str) -> str:
