@@ -5,27 +5,21 @@ What connect says before it connects.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import khop
 from khop.api.serve import ServedGraph, service_of
-from khop.servers.frame import Document
+from khop.sampling.links.link_split import LinkColumns, Shares
+from khop.servers.messages import CandidatesBefore, Only, SplitArguments, SplitPart
 from support.in_process import connected
 from support.small_folders import write_learnable_graph
 from support.small_graphs import one_type
 from support.small_typed_folders import BUYS, LIKE, write_typed_graph
 
-SPLIT = {
-    "by": "random", "edge_types": [list(BUYS)],
-    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
-    "time": None, "seed": 3,
-}  # fmt: skip
-
-
-def view(*steps: object) -> Document:
-    return Document(list(steps), "view")
+SPLIT = SplitArguments((BUYS,), Shares(0.2, 0.1), LinkColumns(), 3)
 
 
 @pytest.fixture
@@ -40,13 +34,13 @@ def test_the_name_is_that_of_the_folder(served: ServedGraph) -> None:
 
 
 def test_no_steps_are_the_whole_graph(served: ServedGraph) -> None:
-    assert served.viewed(view()) is served.whole
+    assert served.viewed(()) is served.whole
 
 
 def test_a_view_is_made_once(served: ServedGraph) -> None:
-    step = {"only": [list(LIKE)]}
-    assert served.viewed(view(step)) is served.viewed(view(step))
-    assert served.viewed(view(step)).graph.schema.edge_types == (LIKE,)
+    step = Only((LIKE,))
+    assert served.viewed((step,)) is served.viewed((step,))
+    assert served.viewed((step,)).graph.schema.edge_types == (LIKE,)
 
 
 def test_the_parts_of_a_split_are_made_together(served: ServedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,22 +52,22 @@ def test_the_parts_of_a_split_are_made_together(served: ServedGraph, monkeypatch
         return split_links(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("khop.api.serve.split_links", counted)
-    parts = [served.viewed(view({"split_links": SPLIT, "part": part})) for part in ("train", "val", "test")]
+    parts = [served.viewed((SplitPart(SPLIT, part),)) for part in ("train", "val", "test")]
     assert len(calls) == 1
     assert parts[0].links == parts[1].links
     assert parts[0].graph.num_edges(BUYS) < 3000
 
 
 def test_views_are_let_go(served: ServedGraph) -> None:
-    one = served.viewed(view({"split_links": SPLIT, "part": "train"}))
+    one = served.viewed((SplitPart(SPLIT, "train"),))
     size = served.views.counts()["view_bytes"]
     few = ServedGraph.of(served.graph, view_bytes=2 * size + 1000)
     for seed in range(6):
-        few.viewed(view({"split_links": {**SPLIT, "seed": seed}, "part": "train"}))
+        few.viewed((SplitPart(replace(SPLIT, seed=seed), "train"),))
     counts = few.views.counts()
     assert (counts["views"], counts["views_made"], counts["views_dropped"]) == (2, 6, 4)
     assert 0 < counts["view_bytes"] <= 2 * size + 1000
-    again = few.viewed(view({"split_links": SPLIT, "part": "train"}))
+    again = few.viewed((SplitPart(SPLIT, "train"),))
     assert again is not one
     assert {name: of.digest() for name, of in again.links.items()} == {
         name: of.digest() for name, of in one.links.items()
@@ -81,10 +75,10 @@ def test_views_are_let_go(served: ServedGraph) -> None:
 
 
 def test_a_step_that_does_not_fit_is_refused(served: ServedGraph) -> None:
-    with pytest.raises(ValueError, match="has no field 'split_links'"):
-        served.viewed(view({"nope": 1}))
-    with pytest.raises(ValueError, match="is no edge type"):
-        served.viewed(view({"only": ["user"]}))
+    with pytest.raises(ValueError, match="is a step of servers of parts alone"):
+        served.viewed((CandidatesBefore(1),))
+    with pytest.raises(ValueError, match="no edge type"):
+        served.viewed((Only((("user", "sells", "item"),)),))
 
 
 def test_a_graph_in_memory_cannot_be_served() -> None:

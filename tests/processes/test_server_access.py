@@ -21,10 +21,10 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 import khop
 from khop.api.serve import service_of
 from khop.servers.access import Access, Address, CallContext, Limits, ServerSecurity, secret_of, write_token
+from khop.servers.codec import VERSION, Plain, header
 from khop.servers.errors import NotAllowed, Unauthenticated
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
-from khop.servers.frame import VERSION, Plain, whole
 from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.certificates import Authority
 from support.commands import free_port
@@ -120,7 +120,7 @@ def test_a_server_of_a_graph_unpickles_nothing(folder: Path, tmp_path: Path) -> 
     trap = pickle.dumps(_Trap(tmp_path / "trace"))
     head = struct.pack("<4sIQ", b"khop", VERSION, len(trap)) + trap
     fields: dict[str, Plain] = {"kind": "batch", "settings": trap.decode("latin1")}
-    messages = [trap, head, whole(fields, []), whole(fields, []) + trap, trap + bytes(1 << 20)]
+    messages = [trap, head, header(fields, []), header(fields, []) + trap, trap + bytes(1 << 20)]
     handler = RequestHandler(service_of(folder), QueueLimits())
     server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
     address = f"127.0.0.1:{server.port}"

@@ -13,8 +13,9 @@ import khop
 from khop.draw import mix64
 from khop.loading.columns import ColumnChoice
 from khop.loading.source import BatchRequest, Drawn
-from khop.servers.batch_wire import Expected, read_batch, written_batch
-from khop.servers.frame import Frame, Tensors, header, parsed, pieces, received
+from khop.servers.batch_wire import BatchCheck, sent_batch
+from khop.servers.codec import Frame, Outgoing, parsed, received
+from khop.servers.messages import CODEC
 from support.batch_kinds import PLAIN, TYPED
 from support.same_samples import assert_same
 
@@ -22,8 +23,8 @@ Kind = Callable[[khop.Graph], khop.Loader]
 LIMIT = 1 << 30
 
 
-def expected(graph: khop.Graph, columns: ColumnChoice) -> Expected:
-    return Expected(graph.schema, {t: graph.num_nodes(t) for t in graph.schema.node_types}, columns)
+def expected(graph: khop.Graph, columns: ColumnChoice) -> BatchCheck:
+    return BatchCheck(graph.schema, {t: graph.num_nodes(t) for t in graph.schema.node_types}, columns)
 
 
 def drawn_batches(loader: khop.Loader) -> Iterator[Drawn]:
@@ -34,15 +35,17 @@ def drawn_batches(loader: khop.Loader) -> Iterator[Drawn]:
         yield source.make(BatchRequest.of(order.share(0, step), key, 0, step))
 
 
-def sent(drawn: Drawn) -> list[bytes]:
-    tensors = Tensors()
-    batch = written_batch(drawn, 0.0, tensors)
-    return [header({"batch": batch}, tensors.all), *map(bytes, pieces(tensors.all))]
+def sent(drawn: Drawn, origin: float = 0.0) -> list[bytes]:
+    message = Outgoing(CODEC, sent_batch(drawn, origin), {})
+    return [message.header, *map(bytes, message.pieces())]
 
 
-def read(message: list[bytes], fits: Expected) -> Drawn:
-    frame = received(message, LIMIT, "answer")
-    return read_batch(frame, frame.document["batch"], fits, 0.0)
+def read(message: list[bytes], fits: BatchCheck, origin: float = 0.0) -> Drawn:
+    return of_frame(received(message, LIMIT, "answer"), fits, origin)
+
+
+def of_frame(frame: Frame, fits: BatchCheck, origin: float = 0.0) -> Drawn:
+    return fits.checked(frame.body(CODEC, Drawn), origin)
 
 
 def check_round_trip(graph: khop.Graph, kind: Kind) -> None:
@@ -75,10 +78,8 @@ def test_loss_weights_and_traffic_arrive(plain_graph: khop.Graph) -> None:
 def test_spans_are_moved_to_the_clock_of_the_client(plain_graph: khop.Graph) -> None:
     loader = PLAIN[0](plain_graph)
     drawn = next(drawn_batches(loader))
-    tensors = Tensors()
-    message = header({"batch": written_batch(drawn, drawn.spans[0].begun, tensors)}, tensors.all)
-    frame = received([message, *pieces(tensors.all)], LIMIT, "answer")
-    found = read_batch(frame, frame.document["batch"], expected(plain_graph, loader.columns), 1000.0)
+    message = sent(drawn, drawn.spans[0].begun)
+    found = read(message, expected(plain_graph, loader.columns), 1000.0)
     assert found.spans[0].begun == 1000.0
     assert [span.seconds for span in found.spans] == pytest.approx([span.seconds for span in drawn.spans])
 
@@ -201,7 +202,7 @@ def fuzz(graph: khop.Graph, kind: Kind, numbers: range) -> int:
     for number in numbers:
         try:
             frame = frame_of_damaged(head, body, number)
-            found = read_batch(frame, frame.document["batch"], fits, 0.0)
+            found = of_frame(frame, fits)
         except ValueError:
             refused += 1
             continue

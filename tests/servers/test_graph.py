@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import khop
-import khop.servers.description as lists
-import khop.servers.description as name_answers
+import khop.servers.answers as lists
 from khop.api.open_graph import names_of
 from khop.api.partition import partition_graph
 from khop.api.serve import ServedGraph
@@ -24,10 +23,18 @@ from khop.graph.node_ids import Names
 from khop.kernels.id_table import Keys, StringKeys
 from khop.sampling.given_seeds import ListedNodes, ids_here
 from khop.servers.access import CallContext
-from khop.servers.description import Answered
 from khop.servers.errors import InvalidAnswer, InvalidRequest
-from khop.servers.frame import Tensors, whole
 from khop.servers.graph import RemoteView
+from khop.servers.messages import (
+    IdsAnswer,
+    ListAnswer,
+    ListOf,
+    NodeIdsAnswer,
+    NodesOfSplit,
+    NumberIdsAnswer,
+    TextIdsAnswer,
+    request,
+)
 from khop.servers.service import Service
 from support.in_process import InProcess, connected, exchange_with
 from support.named_shop import CLASSES, user_ids, write_named_shop
@@ -52,18 +59,16 @@ def test_ids_of_a_split_can_be_fetched(typed_graph: khop.Graph) -> None:
     assert torch.equal(ids_here(listed), ids_here(typed_graph.split("val")["user"]))
 
 
-@pytest.mark.parametrize("ids", [torch.arange(49), torch.rand(50)], ids=["fewer", "no ids"])
+@pytest.mark.parametrize(
+    ("ids", "sentence"),
+    [(torch.arange(49), "has 49 ids, asked were 50"), (torch.rand(50), "must be torch.int64 (n)")],
+    ids=["fewer", "no ids"],
+)
 def test_an_answer_without_the_requested_ids_is_refused(
-    typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch, ids: torch.Tensor
+    typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch, ids: torch.Tensor, sentence: str
 ) -> None:
-    def other(*_: object) -> Answered:
-        tensors = Tensors()
-        return {"ids": tensors(ids)}, tensors
-
-    monkeypatch.setitem(lists._ANSWERS, "ids", other)
-    with pytest.raises(
-        InvalidAnswer, match=rf"answer: has {ids.dtype} of shape \({ids.numel()},\), asked were 50"
-    ):
+    monkeypatch.setitem(lists.ANSWERS, "ids", lambda *_: IdsAnswer(ids))
+    with pytest.raises(InvalidAnswer, match=re.escape(sentence)):
         ids_here(connected(typed_graph).split("val")["user"])
 
 
@@ -84,18 +89,9 @@ def test_an_answer_about_another_graph_is_refused(plain_graph: khop.Graph, typed
     assert isinstance(servers, RemoteView)
     other = exchange_with(typed_graph)
     assert typed_graph.folder is not None
-    request = whole(
-        {
-            "kind": "list",
-            "graph": typed_graph.folder.fingerprint,
-            "list": {"split": "val", "types": ["user"], "times": None},
-        },
-        [],
-    )
+    message = request("list", typed_graph.folder.fingerprint, ListOf(NodesOfSplit("val", ("user",))))
     with pytest.raises(InvalidAnswer, match="is not about list of this graph"):
-        other.ask(
-            CallContext("list"), request, lambda pieces: servers.read(pieces, "list", lambda frame: frame)
-        )
+        other.ask(CallContext("list"), message, lambda pieces: servers.read(pieces, "list", ListAnswer))
 
 
 NODES = torch.tensor([89, 3, 3, 0, 41])
@@ -167,7 +163,7 @@ def test_ids_come_in_as_many_answers_as_their_bytes_need(shop: Path, limit: int)
 
 
 def test_a_request_names_as_many_nodes_as_are_allowed(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("description", "graph"):
+    for module in ("answers", "graph"):
         monkeypatch.setattr(f"khop.servers.{module}.MOST_IDS", 20)
     graph, exchange = served(shop)
     exchange.asked.clear()
@@ -178,13 +174,9 @@ def test_a_request_names_as_many_nodes_as_are_allowed(shop: Path, monkeypatch: p
         names_of(graph).ids["item"].at(torch.arange(60))
 
 
-def strings(offsets: list[int], text: bytes) -> tuple[dict[str, object], Tensors]:
-    tensors = Tensors()
-    fields: dict[str, object] = {
-        "offsets": tensors(torch.tensor(offsets, dtype=torch.int64)),
-        "text": tensors(torch.tensor(list(text), dtype=torch.uint8)),
-    }
-    return fields, tensors
+def strings(offsets: list[int], text: bytes) -> NodeIdsAnswer:
+    octets = torch.tensor(list(text), dtype=torch.uint8)
+    return NodeIdsAnswer(TextIdsAnswer(torch.tensor(offsets, dtype=torch.int64), octets))
 
 
 @pytest.mark.parametrize(
@@ -204,11 +196,7 @@ def test_an_answer_that_is_no_text_is_refused(
     shop: Path, monkeypatch: pytest.MonkeyPatch, offsets: list[int], text: bytes, sentence: str
 ) -> None:
     graph, _ = served(shop)
-    monkeypatch.setitem(
-        khop.servers.description._BOUNDED,  # type: ignore[attr-defined]
-        "node-ids",
-        lambda *_: strings(offsets, text),
-    )
+    monkeypatch.setitem(lists.ANSWERS, "node-ids", lambda *_: strings(offsets, text))
     with pytest.raises(InvalidAnswer, match=re.escape(sentence)):
         names_of(graph).ids["user"].at(NODES)
 
@@ -216,12 +204,9 @@ def test_an_answer_that_is_no_text_is_refused(
 def test_an_answer_of_other_numbers_is_refused(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = served(shop)
 
-    def other(*_: object) -> tuple[dict[str, object], Tensors]:
-        tensors = Tensors()
-        return {"ids": tensors(torch.rand(5))}, tensors
-
-    monkeypatch.setitem(khop.servers.description._BOUNDED, "node-ids", other)  # type: ignore[attr-defined]
-    with pytest.raises(InvalidAnswer, match="must be int64"):
+    answer = NodeIdsAnswer(NumberIdsAnswer(torch.rand(5)))
+    monkeypatch.setitem(lists.ANSWERS, "node-ids", lambda *_: answer)
+    with pytest.raises(InvalidAnswer, match=r"must be torch\.int64"):
         names_of(graph).ids["item"].at(NODES)
 
 
@@ -233,15 +218,15 @@ def test_the_memory_of_an_answer_does_not_depend_on_the_number_of_nodes(tmp_path
     graph, exchange = served(khop.write_graph(tmp_path / "many", {"item": table}, edges), 1 << 16)
     sizes = []
     service = exchange.services[0]
-    original = name_answers.node_ids_answer
+    original = lists.node_ids_answer
 
     def noted(*arguments: Any) -> Any:  # noqa: ANN401
-        fields, tensors = original(*arguments)
-        sizes.append(sum(tensor.nbytes for tensor in tensors.all))
-        return fields, tensors
+        found = original(*arguments)
+        sizes.append(found.keys.offsets.nbytes + found.keys.text.nbytes)
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(khop.servers.description._BOUNDED, "node-ids", noted)  # type: ignore[attr-defined]
+        patch.setitem(lists.ANSWERS, "node-ids", noted)
         found = names_of(graph).ids["item"].at(torch.arange(count))
     assert isinstance(found, StringKeys)
     assert found.strings()[-1] == f"item {count - 1}"

@@ -26,7 +26,6 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.source import BatchRequest
 from khop.sampling.links.link_split import LinkColumns, Shares
 from khop.sampling.seeds import Seeds, StepShare
-from khop.servers.description import SplitArguments, read_description
 from khop.servers.errors import (
     Cancelled,
     InvalidRequest,
@@ -36,20 +35,30 @@ from khop.servers.errors import (
     WrongGraph,
     WrongVersion,
 )
-from khop.servers.frame import Document, Tensors, whole, written
-from khop.servers.graph import RemoteFeatures, RemoteView, described_sampler
-from khop.servers.request_wire import BUILTIN, Settings, written_query
+from khop.servers.graph import RemoteFeatures, RemoteView, described_sampler, read_description
+from khop.servers.messages import (
+    BatchOf,
+    EdgesBefore,
+    LinksOfPart,
+    ListOf,
+    ListOfSeeds,
+    NodesOfSplit,
+    Only,
+    RowsOf,
+    Settings,
+    SplitArguments,
+    SplitPart,
+    View,
+    request,
+)
+from khop.servers.registry import BUILTIN
 from khop.servers.service import DrawnEnds, Prepared, Service, label_bytes, most_bytes, seed_counts
 from support.batch_kinds import PLAIN, TYPED
 from support.in_process import InProcess
 from support.small_typed_folders import BUYS, LIKE
 
 KEY = khop.DrawKey(5)
-SPLIT = {
-    "by": "random", "edge_types": [list(BUYS)],
-    "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
-    "time": None, "seed": 3,
-}  # fmt: skip
+SPLIT = SplitArguments((BUYS,), Shares(0.2, 30), LinkColumns(), 3)
 
 
 @pytest.fixture
@@ -70,7 +79,7 @@ def seeds(*nodes: int) -> Seeds:
 
 
 def query(given: Settings, of: Seeds, *, with_settings: bool = True) -> bytes:
-    return written_query(given, of, KEY, 1, 7, with_settings=with_settings)
+    return request("batch", given.graph, BatchOf.of(given, of, KEY, 1, 7, with_settings=with_settings))
 
 
 def refused(service: Service, request: bytes) -> ServerError:
@@ -102,11 +111,10 @@ def test_only_some_settings_are_kept(plain_graph: khop.Graph, service: Service) 
 
 def test_another_graph_or_version_is_refused(plain_graph: khop.Graph, service: Service) -> None:
     given = settings(plain_graph)
-    other = refused(service, query(replace(given, fingerprint="f" * 64), seeds(1)))
+    other = refused(service, query(replace(given, graph="f" * 64), seeds(1)))
     assert isinstance(other, WrongGraph)
     assert "ffffffffffff..." in str(other)
-    drawn_otherwise = replace(given)
-    drawn_otherwise.__dict__["document"] = {**given.document, "randomness": 2}
+    drawn_otherwise = replace(given, randomness=2)
     assert isinstance(refused(service, query(drawn_otherwise, seeds(1))), WrongVersion)
 
 
@@ -123,7 +131,7 @@ def test_settings_must_have_the_hash_that_names_them(plain_graph: khop.Graph, se
         (seeds(600), "600"),
         (Seeds({"user": torch.arange(2)}, {"user": torch.arange(2)}), "'user'"),
         (Seeds({"item": torch.arange(2)}, {"item": torch.arange(3)}), "positions: are not one for each"),
-        (Seeds({"item": torch.zeros(2)}, {"item": torch.arange(2)}), "must be int64"),
+        (Seeds({"item": torch.zeros(2)}, {"item": torch.arange(2)}), "must be torch.int64"),
         (replace(seeds(1), times={"item": torch.arange(1)}), "seeds have times"),
     ],
 )
@@ -144,7 +152,7 @@ def test_a_batch_that_could_be_too_large_is_refused_before_any_work(plain_graph:
     assert service.counters()["batches"] == 1
 
 
-@pytest.mark.parametrize("view", [(), ({"only": [list(LIKE)]},)], ids=["whole", "only"])
+@pytest.mark.parametrize("view", [(), (Only((LIKE,)),)], ids=["whole", "only"])
 def test_threads_that_bring_the_same_settings_share_them(
     typed_graph: khop.Graph, view: tuple[object, ...]
 ) -> None:
@@ -175,9 +183,8 @@ def test_rows_obey_the_limit_of_batches(plain_graph: khop.Graph) -> None:
     found = RemoteFeatures(view.description.schema.columns, view).gather({"item": rows})["item"]["x"]
     assert torch.equal(found, plain_graph.columns["item"]["x"][ids])
     assert len(exchange.asked) > 3
-    fields = {"view": [], "type": "item", "columns": ["x"], "float32": [], "ids": 0}
-    request = whole({"kind": "rows", "graph": view.fingerprint, **fields}, [torch.arange(21)])
-    error = refused(exchange.services[0], request)
+    message = request("rows", view.fingerprint, RowsOf((), "item", ("x",), (), torch.arange(21)))
+    error = refused(exchange.services[0], message)
     assert isinstance(error, TooLarge)
     assert "request fewer rows at a time, or start the servers with a larger --max-batch-bytes" in str(error)
 
@@ -192,12 +199,12 @@ def test_a_split_of_links_is_made_by_the_job_and_not_before(
         return khop.split_links(*arguments, **keywords)
 
     monkeypatch.setattr("khop.api.serve.split_links", split)
-    view = {"split_links": SPLIT, "part": "train"}
+    view = (SplitPart(SPLIT, "train"),)
     sampler = khop.LinkSampler(typed_graph, [2], negatives=khop.UniformNegatives(1))
     assert typed_graph.folder is not None
     given = Settings(
-        typed_graph.folder.fingerprint, (view,), described_sampler(sampler), ColumnChoice(),
-        {"view": [view], "part": "train"},
+        typed_graph.folder.fingerprint, view, described_sampler(sampler), ColumnChoice(),
+        LinksOfPart(view, "train"),
     )  # fmt: skip
     share = StepShare(torch.arange(4), 0, torch.arange(4), KEY)
     service = Service(ServedGraph.of(typed_graph), max_batch_bytes=20_000)
@@ -219,20 +226,19 @@ def test_a_request_that_is_no_longer_wanted_is_dropped(plain_graph: khop.Graph, 
 
 def test_unknown_kinds_and_lists_are_refused(plain_graph: khop.Graph, service: Service) -> None:
     assert plain_graph.folder is not None
-    graph = {"graph": plain_graph.folder.fingerprint}
 
-    def ask(fields: dict[str, object]) -> str:
-        return str(refused(service, whole({**fields, **graph}, [])))
+    def ask(kind: str, asked: object) -> str:
+        assert plain_graph.folder is not None
+        return str(refused(service, request(kind, plain_graph.folder.fingerprint, asked)))
 
+    nope = ListOf(NodesOfSplit("nope", ("item",)))
     assert (
         "request of kind 'shell': this server answers batch, list, ids, links, in-degrees, labels, rows"
-        in ask({"kind": "shell"})
+        in ask("shell", nope)
     )
-    assert "no split 'nope'" in ask({"kind": "list", "list": {"split": "nope", "types": ["item"]}})
-    tensors = Tensors()
-    fields = {"kind": "rows", "view": [], "type": "item", "columns": ["x"], "float32": [], **graph}
-    request = whole({**fields, "ids": tensors(torch.tensor([600]))}, tensors.all)
-    assert "rows 600 to 600: there are 600" in str(refused(service, request))
+    assert "no split 'nope'" in ask("list", nope)
+    rows = RowsOf((), "item", ("x",), (), torch.tensor([600]))
+    assert "rows 600 to 600: there are 600" in ask("rows", rows)
 
 
 def damaged(message: bytes, number: int) -> bytes:
@@ -318,12 +324,11 @@ def test_a_sampler_of_your_own_has_no_limit(plain_graph: khop.Graph) -> None:
     assert most_bytes(Own(plain_graph), loader.columns, {"item": 1}) is None
 
 
-def prepared(graph: khop.Graph, *, seeds: object = None, view: tuple[object, ...] = ()) -> Prepared:
+def prepared(graph: khop.Graph, *, seeds: ListOfSeeds | None = None, view: View = ()) -> Prepared:
     sampler = khop.NeighborSampler(graph.only([LIKE]) if view else graph, [3])
     columns = khop.Loader(sampler, {"item": torch.arange(2)}, 2, columns={"item": ["price"]}).columns
     settings = Settings("f" * 64, view, described_sampler(sampler), columns, seeds)
-    document = Document.parsed(written(settings.document), "settings")
-    return Prepared.of(ServedGraph.of(graph), BUILTIN, document)
+    return Prepared.of(ServedGraph.of(graph), BUILTIN, settings)
 
 
 def numbers(*order: int) -> khop.Seeds:
@@ -338,19 +343,19 @@ def test_a_source_is_made_once(typed_graph: khop.Graph) -> None:
 
 
 def test_a_view_leaves_edge_types_out(typed_graph: khop.Graph) -> None:
-    found = prepared(typed_graph, view=({"only": [list(LIKE)]},))
+    found = prepared(typed_graph, view=(Only((LIKE,)),))
     assert found.sampler.graph.schema.edge_types == (LIKE,)
     assert found.source().sampler.graph.schema.edge_types == (LIKE,)
 
 
 def test_a_source_ends_with_its_view_and_is_made_again(typed_graph: khop.Graph) -> None:
     """Else settings would hold the memory of views that the server has dropped."""
-    found = prepared(typed_graph, view=({"edges_before": 50}, {"only": [list(LIKE)]}))
+    found = prepared(typed_graph, view=(EdgesBefore(50), Only((LIKE,))))
     held = weakref.ref(found.source().sampler.graph)
     assert found.source().sampler.graph is held()
     views = found.served.views
     views._most_bytes = 0
-    found.served.viewed(Document([{"edges_before": 20}], "view"))
+    found.served.viewed((EdgesBefore(20),))
     gc.collect()
     assert views.counts()["views_dropped"] == 2
     assert held() is None
@@ -358,7 +363,7 @@ def test_a_source_ends_with_its_view_and_is_made_again(typed_graph: khop.Graph) 
 
 
 def test_threads_share_settings_of_a_view(typed_graph: khop.Graph) -> None:
-    found, begin = prepared(typed_graph, view=({"only": [list(LIKE)]},)), threading.Barrier(8)
+    found, begin = prepared(typed_graph, view=(Only((LIKE,)),)), threading.Barrier(8)
 
     def source(_: int) -> object:
         begin.wait(60)
@@ -370,7 +375,7 @@ def test_threads_share_settings_of_a_view(typed_graph: khop.Graph) -> None:
 
 
 def test_seeds_by_number_are_looked_up(typed_graph: khop.Graph) -> None:
-    found = prepared(typed_graph, seeds={"split": "train", "types": ["item"], "times": None})
+    found = prepared(typed_graph, seeds=NodesOfSplit("train", ("item",)))
     seeds = found.seeds(numbers(2, 0))
     assert seeds.nodes["item"].tolist() == [6, 0]  # the split has every third item
     assert found.listed_counts(numbers(2, 0)) == {"item": 2}
@@ -379,13 +384,13 @@ def test_seeds_by_number_are_looked_up(typed_graph: khop.Graph) -> None:
 def test_negatives_of_listed_links_are_counted(typed_graph: khop.Graph) -> None:
     """Otherwise a batch could be larger than the limit that is checked before it is made."""
     split = SplitArguments((LIKE,), Shares(0.2, 0.1, 0.0), LinkColumns(7), 3)
-    view = ({"only": [list(LIKE)]}, {"split_links": split.plain, "part": "val"})
-    found = prepared(typed_graph, seeds={"view": list(view), "part": "val"}, view=view)
+    view = (Only((LIKE,)), SplitPart(split, "val"))
+    found = prepared(typed_graph, seeds=LinksOfPart(view, "val"), view=view)
     assert found.listed_counts(numbers(2, 0)) == {"item": 2 * (2 + 7)}
 
 
 def test_numbers_outside_the_list_are_refused(typed_graph: khop.Graph) -> None:
-    found = prepared(typed_graph, seeds={"split": "train", "types": ["item"], "times": None})
+    found = prepared(typed_graph, seeds=NodesOfSplit("train", ("item",)))
     with pytest.raises(ValueError, match="seeds 0 to 67: the list has 67"):
         found.seeds(numbers(0, 67))
     with pytest.raises(ValueError, match="the settings name no list"):

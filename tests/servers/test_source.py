@@ -19,11 +19,18 @@ from khop.loading.local_source import LocalSource
 from khop.sampling.given_seeds import ListedNodes
 from khop.sampling.sampler import SamplerBase
 from khop.sampling.seeds import SeedOrder
-from khop.servers.description import KeptViews, read_description
 from khop.servers.errors import InvalidRequest
-from khop.servers.graph import RemoteFeatures, RemoteSource, RemoteView, remote_graph, source_of
-from khop.servers.request_wire import BUILTIN
+from khop.servers.graph import (
+    RemoteFeatures,
+    RemoteSource,
+    RemoteView,
+    read_description,
+    remote_graph,
+    source_of,
+)
+from khop.servers.registry import BUILTIN
 from khop.servers.service import Service
+from khop.servers.views import KeptViews
 from khop.testing import batch_source as suite
 from khop.testing.batch_source import PROMISES, Make
 from support.batch_kinds import PLAIN, TYPED
@@ -218,7 +225,7 @@ def test_batches_of_servers_reach_a_device_by_its_streams_from_the_pinned_pool(
     expected = [tensors(batch) for batch in TYPED[0](typed_graph).epoch(0)]
     graph = served(typed_graph)
     monkeypatch.setattr("khop.api.loader.streams_of", lambda _: streams)
-    monkeypatch.setattr("khop.servers.frame.pooled", noted)
+    monkeypatch.setattr("khop.servers.codec.pooled", noted)
     loader, found = TYPED[0](graph), []
     for batch in loader.epoch(0):
         found.append([streams.read(tensor) for tensor in tensors(batch)])

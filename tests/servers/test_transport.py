@@ -15,9 +15,9 @@ from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, 
 from khop.servers.errors import InvalidRequest
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
-from khop.servers.frame import whole
+from khop.servers.messages import ListOf, NodesOfSplit, request
+from khop.servers.registry import BUILTIN
 from khop.servers.request_handler import QueueLimits, RequestHandler
-from khop.servers.request_wire import BUILTIN
 from khop.servers.service import Service
 from support.in_process import exchange_with
 
@@ -58,11 +58,10 @@ def test_a_request_that_no_server_can_read_is_refused_by_every_exchange(plain_gr
 
 def test_every_exchange_returns_the_same_answer_and_its_server(plain_graph: khop.Graph) -> None:
     assert plain_graph.folder is not None
-    wanted: dict[str, object] = {"split": "val", "types": ["item"], "times": None}
-    request = whole({"kind": "list", "graph": plain_graph.folder.fingerprint, "list": wanted}, [])
+    message = request("list", plain_graph.folder.fingerprint, ListOf(NodesOfSplit("val", ("item",))))
     inside = exchange_with(plain_graph)
     with over_the_network(plain_graph) as network:
-        answers = [exchange.ask(CallContext("list"), request, read) for exchange in (network, inside)]
+        answers = [exchange.ask(CallContext("list"), message, read) for exchange in (network, inside)]
         assert answers[0].server.startswith(network.addresses[0])
     assert answers[0].value == answers[1].value != b""
     assert [(answer.retries, answer.wire_bytes) for answer in answers] == [(0, len(answers[0].value))] * 2

@@ -14,13 +14,11 @@ import torch
 import khop
 from khop.api.partition import partition_graph
 from khop.graph.features.store import Rows
-from khop.servers import description as lists
+from khop.servers.codec import VERSION
 from khop.servers.errors import WrongVersion
-from khop.servers.frame import VERSION
-from khop.servers.request_wire import BATCH
+from khop.servers.messages import CLIENT_REQUESTS, PART_REQUESTS
 from support.dated_shop import write_dated_shop
 from support.named_shop import write_named_shop
-from support.parts_in_process import part_services
 from support.server_processes import ENVIRONMENT, servers
 from support.small_folders import write_learnable_graph
 from support.small_typed_folders import write_typed_graph
@@ -30,15 +28,15 @@ RECORD = Path(__file__).with_name("wire.txt")
 OTHER = VERSION - 1
 OF_OTHER = f"""
 import sys
-import khop.servers.frame
-khop.servers.frame.VERSION = {OTHER}
+import khop.servers.codec
+khop.servers.codec.VERSION = {OTHER}
 """
 SERVER = "from khop.cli.start import run; run()"
 CLIENT = "import khop; khop.connect(sys.argv[1:], deadline=20)"
 
 
 def test_fields_of_messages_change_with_the_version_alone(tmp_path: Path) -> None:
-    """If this fails, raise VERSION in servers/frame.py, and write the fields anew as the message says."""
+    """If this fails, raise VERSION in servers/codec.py, and write the fields anew as the message says."""
     typed = write_typed_graph(tmp_path / "typed", renumbered=True)
     dated, named = write_dated_shop(tmp_path / "dated"), write_named_shop(tmp_path / "named")
     parts = []
@@ -46,9 +44,7 @@ def test_fields_of_messages_change_with_the_version_alone(tmp_path: Path) -> Non
         partition_graph(path, tmp_path / f"{path.name}-2", 2, method="random")
         parts.append(tmp_path / f"{path.name}-2")
     found = [f"version {VERSION}", *sorted(recorded_fields([typed, dated, named], parts))]
-    (part, _) = part_services(parts[0])
-    assert part._part is not None
-    kinds = {BATCH, *lists._ANSWERS, *lists._BOUNDED, *part._part.kinds}
+    kinds = {*CLIENT_REQUESTS, *PART_REQUESTS}
     missing = [kind for kind in kinds if f"request {kind}.kind str" not in found]
     assert not missing  # in the record
     fresh = RECORD.with_suffix(".new")
@@ -106,7 +102,7 @@ def test_a_request_in_another_version_is_refused_by_a_server(
     graph = write_learnable_graph(tmp_path / "graph")
     with servers() as start:
         remote = khop.connect([start(graph).address], deadline=20)
-        monkeypatch.setattr("khop.servers.frame.VERSION", OTHER)
+        monkeypatch.setattr("khop.servers.codec.VERSION", OTHER)
         sentence = (
             f"request: is in version {OTHER} of the messages, and this khop reads version {VERSION}; install "
             "the same khop on clients and servers"

@@ -13,7 +13,7 @@ from khop.api.serve import ServedGraph, graph_on
 from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.connections import subject
 from khop.servers.errors import Retry, ServerError
-from khop.servers.request_wire import BUILTIN, Registry
+from khop.servers.registry import BUILTIN, Registry
 from khop.servers.service import Service
 
 Received = TypeVar("Received")

@@ -36,27 +36,19 @@ from khop.graph.node_ids import label_records, stored_ids
 from khop.graph.partitions.book import read_book
 from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.partitions.placements import Placement
+from khop.graph.rule_arrays import check_edge_type
 from khop.kernels.id_table import Keys
 from khop.sampling.given_seeds import ids_here
 from khop.sampling.links.link_split import Shares
 from khop.schema import NodeType
 from khop.servers.access import Access, Encryption, Exchange, Limits
-from khop.servers.description import (
-    ByColumn,
-    KeptViews,
-    SplitArguments,
-    Viewed,
-    default_view_bytes,
-    edge_type_of,
-    read_description,
-    time_of,
-)
-from khop.servers.frame import Document, written
-from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, remote_graph
+from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, read_description, remote_graph
+from khop.servers.messages import ByColumn, EdgesBefore, Only, SplitArguments, SplitPart, Step, View
 from khop.servers.parts.exchange import Owners, PartExchange, identity_of_owner
 from khop.servers.parts.served import ServedPart
-from khop.servers.request_wire import BUILTIN, Registry
+from khop.servers.registry import BUILTIN, Registry
 from khop.servers.service import Service
+from khop.servers.views import KeptViews, Viewed, default_view_bytes
 
 _WHOLE = ""  # name of the only part of a step that is no split
 
@@ -109,21 +101,21 @@ class ServedGraph:
         """Records of labels in the graph's import, by node type."""
         return {} if self.graph.folder is None else label_records(self.graph.folder)
 
-    def viewed(self, view: Document) -> Viewed:
+    def viewed(self, view: View) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
-        return self._after(view.each()).viewed
+        return self._after(view).viewed
 
-    def _after(self, steps: Sequence[Document]) -> _View:
-        if not steps:
+    def _after(self, view: View) -> _View:
+        if not view:
             return _View(self.graph, self.whole)
-        *before, last = steps
-        split = last.given("split_links")
-        key = written([*(step.value for step in before), last.value if split is None else split.value])
-        # All parts of a split are made at once, also when several clients ask for them at once.
+        before, last = view[:-1], view[-1]
+        part, key = _WHOLE, view
+        if isinstance(last, SplitPart):
+            # All parts of a split are made at once, also when several clients ask for them at once.
+            part, key = last.part, (*before, SplitPart(last.split, _WHOLE))
         found = self.views.of(key, lambda: _step(self._after(before).graph, last))
-        part = _WHOLE if split is None else last["part"].text()
         if part not in found:
-            raise ValueError(f"{last.where}.part: is {part!r}, and must be one of {list(found)}")
+            raise ValueError(f"view.part: is {part!r}, and must be one of {list(found)}")
         return found[part]
 
 
@@ -133,15 +125,22 @@ class _View:
     viewed: Viewed
 
 
-def _step(graph: Graph, step: Document) -> Mapping[str, _View]:
+def _step(graph: Graph, step: Step) -> Mapping[str, _View]:
     """Return the graph after a step, or by name the parts of the split that the step is about."""
-    if step.given("only") is not None:
-        kept = graph.only([edge_type_of(each.type_(), graph.schema) for each in step["only"].each()])
-        return {_WHOLE: _View(kept, Viewed(kept, kept.features))}
-    if step.given("edges_before") is not None:
-        before = edges_before(graph, time_of(step["edges_before"]))
-        return {_WHOLE: _View(before, Viewed(before, before.features))}
-    split = _split(graph, SplitArguments.read(step["split_links"], graph.schema))
+    match step:
+        case Only():
+            for edge_type in step.edge_types:
+                check_edge_type(edge_type, graph.schema)
+            kept = graph.only(list(step.edge_types))
+            return {_WHOLE: _View(kept, Viewed(kept, kept.features))}
+        case EdgesBefore():
+            before = edges_before(graph, step.limit)
+            return {_WHOLE: _View(before, Viewed(before, before.features))}
+        case SplitPart():
+            step.split.check(graph.schema)
+            split = _split(graph, step.split)
+        case _:
+            raise ValueError(f"view: {step} is a step of servers of parts alone")
     graphs = {"train": split.train, "val": split.val, "test": split.test}
     links = {"train": split.train_links, "val": split.val_links, "test": split.test_links}
     return {name: _View(of, Viewed(of, of.features, links)) for name, of in graphs.items()}

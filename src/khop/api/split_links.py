@@ -61,8 +61,8 @@ from khop.sampling.links.link_split import (
     split_edges,
 )
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
-from khop.servers.description import ByColumn, SplitArguments
 from khop.servers.graph import split_view, view_before
+from khop.servers.messages import ByColumn, SplitArguments
 
 PARTS = ("train", "val", "test")
 

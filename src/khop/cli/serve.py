@@ -35,12 +35,12 @@ from khop.servers.access import (
     token_of,
 )
 from khop.servers.connections import Dial
-from khop.servers.description import default_view_bytes
 from khop.servers.errors import Busy, ServerError
 from khop.servers.request_handler import (
     Life,
     supervise,
 )
+from khop.servers.views import default_view_bytes
 
 _ASK_S = 5.0
 

@@ -15,9 +15,9 @@ import pyarrow.flight as flight
 
 from khop.servers.access import Address, Buffer, ServerSecurity, Token, Tokens, resolved, token_of
 from khop.servers.call_timeouts import Call, CallTimeouts, shut_down
+from khop.servers.codec import MAGIC
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated, WrongVersion
 from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST, REQUEST_SIZE
-from khop.servers.frame import MAGIC
 from khop.servers.request_handler import Client, Incoming, RequestHandler, error_message
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])

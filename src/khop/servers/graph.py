@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import monotonic
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from khop.batch import num_bytes
-from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.draw import RANDOMNESS, DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.graph.features.store import FeatureStore, FeatureStoreBase, Gathered, Rows, Wanted
 from khop.graph.folder import ORIGINAL_ID, TimeCutOffs
@@ -48,29 +48,50 @@ from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType, Schema, Specs, Type
 from khop.servers.access import Answer, Buffer, CallContext, Exchange
-from khop.servers.batch_wire import Expected, read_batch
-from khop.servers.description import (
-    FACTS,
-    IDS,
-    IN_DEGREES,
-    LABELS,
-    LINKS,
-    LIST,
-    MOST_IDS,
-    MOST_NODES,
-    NODE_IDS,
-    ROWS,
+from khop.servers.answers import FACTS, MOST_IDS, MOST_NODES
+from khop.servers.batch_wire import BatchCheck
+from khop.servers.codec import VERSION, parsed_json, received
+from khop.servers.errors import InvalidAnswer, ServerError, UnknownSettings, WrongVersion
+from khop.servers.messages import (
+    BATCH,
+    CODEC,
+    BatchAnswer,
+    BatchOf,
+    CountsAnswer,
+    DegreesOf,
     Description,
+    EdgesBefore,
+    IdsAnswer,
+    IdsOf,
+    LabelsAnswer,
+    LabelsOf,
+    LinksAnswer,
+    LinksOf,
+    LinksOfPart,
+    ListAnswer,
+    ListOf,
+    NodeIdsAnswer,
+    NodeIdsOf,
+    NodesOfSplit,
+    NumberIdsAnswer,
+    Only,
+    RowsAnswer,
+    RowsOf,
+    Settings,
     SplitArguments,
+    SplitPart,
+    TextIdsAnswer,
+    View,
+    list_of_seeds,
+    some_nodes,
 )
-from khop.servers.errors import InvalidAnswer, ServerError, UnknownSettings
-from khop.servers.frame import Document, Frame, Plain, Tensors, checked_counts, received, whole, written_nodes
-from khop.servers.request_wire import BATCH, Settings, View, instance, type_plain, written_query
+from khop.servers.messages import request as message
+from khop.servers.registry import instance
 
 MOST_ANSWER = 1 << 40  # bytes
 _IDS_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 1 << 26
-Value = TypeVar("Value")
+Body = TypeVar("Body")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,26 +122,30 @@ class RemoteView:
         """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
         return self.description.cut_offs
 
-    def after(self, step: Plain) -> RemoteView:
-        """Return the view after one more step."""
-        return replace(self, view=(*self.view, step))
+    def after(self, *steps: Only | EdgesBefore | SplitPart) -> RemoteView:
+        """Return the view after further steps."""
+        return replace(self, view=(*self.view, *steps))
 
-    def ask(
-        self, kind: str, fields: Mapping[str, Plain], tensors: Tensors, read: Callable[[Frame], Value]
-    ) -> Value:
-        """Ask any server for something but a batch, and return what `read` makes of the answer."""
-        request = whole({"kind": kind, "graph": self.fingerprint, **fields}, tensors.all)
+    def ask(self, kind: str, asked: object, answer: type[Body]) -> Body:
+        """Ask any server for something but a batch, and return its answer."""
+        sent = message(kind, self.fingerprint, asked)
         return self.exchange.ask(
-            CallContext(kind), request, lambda pieces: self.read(pieces, kind, read)
+            CallContext(kind), sent, lambda pieces: self.read(pieces, kind, answer)
         ).value
 
-    def read(self, pieces: Iterator[Buffer], kind: str, read: Callable[[Frame], Value]) -> Value:
+    def read(self, pieces: Iterator[Buffer], kind: str, answer: type[Body]) -> Body:
         """Read an answer; InvalidAnswer if it is for another graph, or not what its header says."""
-        try:
+        with self.checking():
             frame = received(pieces, MOST_ANSWER, "answer")
-            if (frame.document["kind"].text(), frame.document["graph"].text()) != (kind, self.fingerprint):
+            if (frame.text("kind"), frame.text("graph")) != (kind, self.fingerprint):
                 raise ValueError(f"answer: is not about {kind} of this graph")
-            return read(frame)
+            return frame.body(CODEC, answer)
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """Turn a ValueError about an answer into InvalidAnswer, which names the servers."""
+        try:
+            yield
         except ServerError:
             raise
         except ValueError as error:
@@ -128,18 +153,18 @@ class RemoteView:
 
     def digest(self, reference: Reference) -> str:
         """Return the digest of a list of seeds."""
-        return self.ask(
-            LIST, {"list": dict(reference)}, Tensors(), lambda frame: frame.document["digest"].text()
-        )
+        return self.ask("list", ListOf(list_of_seeds(reference)), ListAnswer).digest
 
-    def ids(self, reference: Reference, count: int) -> Tensor:
+    def ids(self, split: NodesOfSplit, count: int) -> Tensor:
         """Return the ids of a split of one type, int64 (count), fetched in pieces."""
-        pieces = []
+        pieces = [torch.empty(0, dtype=torch.int64)]
         for first in range(0, count, _IDS_AT_ONCE):
             last = min(count, first + _IDS_AT_ONCE)
-            fields: dict[str, Plain] = {"list": dict(reference), "first": first, "last": last}
-            pieces.append(self.ask(IDS, fields, Tensors(), partial(_ids, last - first)))
-        return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
+            ids = self.ask("ids", IdsOf(split, first, last), IdsAnswer).ids
+            if ids.numel() != last - first:
+                raise InvalidAnswer(f"answer: has {ids.numel()} ids, asked were {last - first}")
+            pieces.append(ids)
+        return torch.cat(pieces)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -195,8 +220,8 @@ class RemoteGraph(NumberedGraph):
 
     def only(self, edge_types: Collection[EdgeType]) -> RemoteGraph:
         """Return the graph with only these edge types, which the servers leave out too."""
-        kept: Plain = [list(t) for t in self.schema.edge_types if t in edge_types]
-        return remote_graph(self.view.after({"only": kept}), self.schema.only(edge_types))
+        kept = tuple(t for t in self.schema.edge_types if t in edge_types)
+        return remote_graph(self.view.after(Only(kept)), self.schema.only(edge_types))
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> NoReturn:
         """Raise Unsupported: links of a graph on servers are split by khop.split_links."""
@@ -209,19 +234,11 @@ def remote_graph(view: RemoteView, schema: Schema) -> RemoteGraph:
     return RemoteGraph(view, schema, nodes)
 
 
-def _ids(count: int, frame: Frame) -> Tensor:
-    ids = frame.tensor(frame.document["ids"])
-    if ids.shape != (count,) or ids.dtype != torch.int64:
-        raise ValueError(f"answer: has {ids.dtype} of shape {tuple(ids.shape)}, asked were {count} ids")
-    return ids
-
-
 def _in_degrees(view: RemoteView, edge_type: EdgeType, nodes: Tensor) -> Tensor:
     """Return the number of in-edges of as many nodes as one request may have."""
-    tensors = Tensors()
-    fields: dict[str, Plain] = {"view": list(view.view), "type": list(edge_type)}
-    fields |= written_nodes(nodes, tensors)
-    return view.ask(IN_DEGREES, fields, tensors, lambda frame: checked_counts(frame, nodes.numel()))
+    asked = DegreesOf(view.view, edge_type, some_nodes(nodes))
+    with view.checking():
+        return view.ask("in-degrees", asked, CountsAnswer).checked(nodes.numel())
 
 
 def _refuse(view: RemoteView, what: str) -> NoReturn:
@@ -270,32 +287,22 @@ class RemoteFeatures(FeatureStoreBase):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _rows(self, type_: Type, name: str, ids: Tensor, as_float32: frozenset[str]) -> Tensor:
-        tensors = Tensors()
-        fields: dict[str, Plain] = {
-            "view": list(self.view.view),
-            "type": type_plain(type_),
-            "columns": [name],
-            "float32": [name] if name in as_float32 else [],
-            "ids": tensors(ids),
-        }
-
-        def read(frame: Frame) -> Tensor:
-            rows = frame.tensor(frame.document["rows"][name])
-            if rows.shape != (ids.numel(), *self.columns[type_][name].shape):
-                raise ValueError(
-                    f"answer: column {name!r} of shape {tuple(rows.shape)} for {ids.numel()} rows"
-                )
-            return rows
-
-        return self.view.ask(ROWS, fields, tensors, read)
+        widened = (name,) if name in as_float32 else ()
+        found = self.view.ask("rows", RowsOf(self.view.view, type_, (name,), widened, ids), RowsAnswer).rows
+        with self.view.checking():
+            shape = (ids.numel(), *self.columns[type_][name].shape)
+            if list(found) != [name] or found[name].shape != shape:
+                shapes = {column: tuple(rows.shape) for column, rows in found.items()}
+                raise ValueError(f"answer: columns of {shapes}, asked were {ids.numel()} rows of {name!r}")
+        return found[name]
 
 
 def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedNodes]]:
     """Return the splits of a graph as lists on its servers."""
 
     def listed(name: str, node_type: NodeType, count: int) -> ListedNodes:
-        reference: Reference = {"split": name, "types": [node_type]}
-        return ListedNodes(name, node_type, count, lambda: view.ids(reference, count), view.digest)
+        split = NodesOfSplit(name, (node_type,))
+        return ListedNodes(name, node_type, count, lambda: view.ids(split, count), view.digest)
 
     return {
         name: {t: listed(name, t, count) for t, count in of_types.items()}
@@ -306,7 +313,7 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
 def view_before(servers: BatchServers, schema: Schema, limit: int) -> tuple[RemoteGraph, RemoteFeatures]:
     """Return the graph with the edges before a time, which servers leave out, and its columns."""
     assert isinstance(servers, RemoteView)
-    view = servers.after({"edges_before": limit})
+    view = servers.after(EdgesBefore(limit))
     return remote_graph(view, schema), RemoteFeatures(schema.columns, view)
 
 
@@ -317,46 +324,31 @@ def split_view(
     assert isinstance(servers, RemoteView)
 
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
-        view = servers.after({"split_links": arguments.plain, "part": name})
-        links = _links(view, {"view": list(view.view), "part": name})
+        view = servers.after(SplitPart(arguments, name))
+        links = _links(view, name)
         return remote_graph(view, schema), RemoteFeatures(schema.columns, view), links
 
     return {name: partial(part, name) for name in ("train", "val", "test")}
 
 
-def _links(view: RemoteView, reference: Reference) -> ListedLinks:
+def _links(view: RemoteView, part: str) -> ListedLinks:
     """Return a list of links on the servers, which split them now if they have not."""
-
-    def read(frame: Frame) -> ListedLinks:
-        given = frame.document
-        counts = {t: n.whole(0, 1 << 62) for t, n in given["counts"].entries() if isinstance(t, tuple)}
-        facts = tuple(fact.text() for fact in given["facts"].each())
-        return ListedLinks(counts, reference, view.digest, facts, partial(_link_rows, view))
-
-    return view.ask(LIST, {"list": dict(reference)}, Tensors(), read)
+    given = view.ask("list", ListOf(LinksOfPart(view.view, part)), ListAnswer)
+    counts = {t: count for t, count in given.counts.items() if isinstance(t, tuple)}
+    reference = {"view": view.view, "part": part}
+    return ListedLinks(counts, reference, view.digest, given.facts, partial(_link_rows, view))
 
 
 def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
     """Return links of a list by their numbers."""
-    tensors = Tensors()
-    fields: dict[str, Plain] = {
-        "list": dict(reference),
-        "type": list(edge_type),
-        "numbers": tensors(numbers),
-    }
-
-    def read(frame: Frame) -> SeedLinks:
-        facts = {
-            name: frame.tensor(frame.document[name])
-            for name in FACTS
-            if frame.document.given(name) is not None
-        }
-        edges = frame.tensor(frame.document["edges"])
-        if edges.shape != (2, numbers.numel()) or edges.dtype != torch.int64:
-            raise ValueError(f"answer: {numbers.numel()} links of shape {tuple(edges.shape)}")
-        return SeedLinks(edges, numbers, edges, **facts, batch_relations=facts.get("relations"))
-
-    return view.ask(LINKS, fields, tensors, read)
+    links = list_of_seeds(reference)
+    assert isinstance(links, LinksOfPart)
+    found, count = view.ask("links", LinksOf(links, edge_type, numbers), LinksAnswer), numbers.numel()
+    facts = {name: getattr(found, name) for name in FACTS if getattr(found, name) is not None}
+    with view.checking():
+        if found.edges.shape != (2, count) or any(of.shape[:1] != (count,) for of in facts.values()):
+            raise ValueError(f"answer: {count} links of shape {tuple(found.edges.shape)}")
+    return SeedLinks(found.edges, numbers, found.edges, **facts, batch_relations=facts.get("relations"))
 
 
 def remote_names(servers: BatchServers) -> Names:
@@ -389,16 +381,14 @@ class RemoteIds:
         return joined_keys(pieces, self.kind)
 
     def _some(self, nodes: Tensor) -> Keys:
-        tensors = Tensors()
-        fields: dict[str, Plain] = {"type": self.node_type, **written_nodes(nodes, tensors)}
-
-        def read(frame: Frame) -> Keys:
-            keys = _text(frame) if self.kind == "string" else _integers(frame, "ids").numpy()
+        found = self.view.ask("node-ids", NodeIdsOf(self.node_type, some_nodes(nodes)), NodeIdsAnswer).keys
+        with self.view.checking():
+            if isinstance(found, NumberIdsAnswer) != (self.kind == "int64"):
+                raise ValueError(f"answer: is {type(found).__name__}, asked were ids of {self.kind}")
+            keys = found.ids.numpy() if isinstance(found, NumberIdsAnswer) else _text(found)
             if not 0 < len(keys) <= nodes.numel():
                 raise ValueError(f"answer: {len(keys)} ids, for {nodes.numel()} nodes")
             return keys
-
-        return self.view.ask(NODE_IDS, fields, tensors, read)
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,7 +414,9 @@ class _RemoteLabels(Mapping[NodeType, Mapping[str, Any]]):
     def __getitem__(self, node_type: NodeType) -> Mapping[str, Any]:
         if node_type not in self:
             raise KeyError(node_type)
-        return self.view.ask(LABELS, {"type": node_type}, Tensors(), _record)
+        found = self.view.ask("labels", LabelsOf(node_type), LabelsAnswer)
+        names = {} if found.classes is None else {"classes": list(found.classes)}
+        return names if found.unit is None else {**names, "unit": found.unit}
 
     def __contains__(self, node_type: object) -> bool:
         return node_type in self.view.description.labels
@@ -436,30 +428,10 @@ class _RemoteLabels(Mapping[NodeType, Mapping[str, Any]]):
         return len(self.view.description.labels)
 
 
-def _record(frame: Frame) -> dict[str, Any]:
-    """Return the class names and the unit of an answer, those that are recorded."""
-    classes, unit = (frame.document.given(name) for name in ("classes", "unit"))
-    names = {} if classes is None else {"classes": [_text_of(each) for each in classes.each()]}
-    return names if unit is None else {**names, "unit": unit.text()}
-
-
-def _text_of(given: Document) -> str:
-    return given.text()
-
-
-def _integers(frame: Frame, name: str) -> Tensor:
-    found = frame.tensor(frame.document[name])
-    if found.dtype != torch.int64 or found.dim() != 1:
-        raise ValueError(f"answer.{name}: are {found.dtype} {tuple(found.shape)}, must be int64 (n)")
-    return found
-
-
-def _text(frame: Frame) -> StringKeys:
+def _text(given: TextIdsAnswer) -> StringKeys:
     """Return the strings of an answer; ValueError unless each is UTF-8 by itself."""
-    offsets, text = _integers(frame, "offsets").numpy(), frame.tensor(frame.document["text"])
-    if text.dtype != torch.uint8 or text.dim() != 1:
-        raise ValueError(f"answer.text: is {text.dtype} {tuple(text.shape)}, must be uint8 (n)")
-    content, ends = text.numpy(), [] if not len(offsets) else [int(offsets[0]), int(offsets[-1])]
+    offsets, content = given.offsets.numpy(), given.text.numpy()
+    ends = [] if not len(offsets) else [int(offsets[0]), int(offsets[-1])]
     if ends != [0, len(content)] or (np.diff(offsets) < 0).any():
         raise ValueError(f"answer.offsets: do not rise from 0 to {len(content)}, the length of the text")
     str(content.data, "utf-8")  # UnicodeDecodeError is a ValueError
@@ -467,6 +439,19 @@ def _text(frame: Frame) -> StringKeys:
     if ((content[begins] & 0xC0) == 0x80).any():
         raise ValueError("answer.offsets: an id begins within a character")
     return StringKeys(offsets, content)
+
+
+def read_description(text: bytes, where: str) -> Description:
+    """Read the description that a server gives; WrongVersion if it speaks another one than this khop."""
+    given = parsed_json(text, f"graph of {where}")
+    for name, here in (("wire", VERSION), ("randomness", RANDOMNESS)):
+        found = given.get(name) if isinstance(given, dict) else None
+        if found != here:
+            raise WrongVersion(
+                f"{where} has version {found} of {name}, and this khop has version {here}; "
+                "install the same khop on clients and servers"
+            )
+    return CODEC.read(Description, given, (), f"graph of {where}")
 
 
 @dataclass(frozen=True)
@@ -497,9 +482,9 @@ class RemoteSource:
                 stop.set()
 
     @cached_property
-    def _expected(self) -> Expected:
+    def _check(self) -> BatchCheck:
         schema, graph = self.local.sampler.graph.schema, self.local.sampler.graph
-        return Expected(schema, {t: graph.num_nodes(t) for t in schema.node_types}, self.settings.columns)
+        return BatchCheck(schema, {t: graph.num_nodes(t) for t in schema.node_types}, self.settings.columns)
 
     def _made(self, stop: threading.Event | None, request: BatchRequest) -> Drawn:
         transfer = self.local.transfer
@@ -518,21 +503,19 @@ class RemoteSource:
     def _answer(self, request: BatchRequest, seeds: Seeds, stop: threading.Event | None) -> Answer[Drawn]:
         context = CallContext(BATCH, request.epoch, request.step, stop, words=request.words)
 
-        def read(frame: Frame) -> Drawn:
-            given = frame.document
-            found = (given["settings"].text(), given["epoch"].whole(), given["step"].whole())
-            if found != (self.settings.digest, request.epoch, request.step):
-                raise ValueError(f"answer: has settings, epoch and step {found}, asked was another batch")
-            origin = monotonic() - given["seconds"].real()
-            return read_batch(frame, given["batch"], self._expected, origin)
-
         def receive(pieces: Iterator[Buffer]) -> Drawn:
-            return self.view.read(pieces, BATCH, read)
+            answer = self.view.read(pieces, BATCH, BatchAnswer)
+            with self.view.checking():
+                found = (answer.settings, answer.epoch, answer.step)
+                if found != (self.settings.digest, request.epoch, request.step):
+                    raise ValueError(f"answer: has settings, epoch and step {found}, asked was another batch")
+                return self._check.checked(answer.batch, monotonic() - answer.seconds)
 
         def query(with_settings: bool) -> bytes:
-            return written_query(
+            asked = BatchOf.of(
                 self.settings, seeds, request.key, request.epoch, request.step, with_settings=with_settings
             )
+            return message(BATCH, self.view.fingerprint, asked)
 
         # Until all servers have answered, requests carry the settings: another ask may reach another server.
         exchange = self.view.exchange
@@ -581,7 +564,7 @@ def remote_source(
         servers.view,
         described_sampler(local.sampler),
         choice if is_remote else ColumnChoice(),
-        None if seeds is None else dict(seeds),
+        None if seeds is None else list_of_seeds(seeds),
     )
     return RemoteSource(servers, settings, local, None if is_remote else features)
 

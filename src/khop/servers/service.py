@@ -21,12 +21,11 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
-import khop.servers.description as lists
 from khop.batch import num_bytes
-from khop.draw import RANDOMNESS
 from khop.errors import Unsupported
 from khop.graph.features.table import NO_COLUMNS
 from khop.graph.rule import Hop
+from khop.graph.rule_arrays import check_edge_type
 from khop.graph.store import GraphStore
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
@@ -34,34 +33,28 @@ from khop.loading.source import BatchRequest
 from khop.sampling.outputs import Output
 from khop.sampling.sampler import Expansion, NeighborSampler, Sampler, sampler_of
 from khop.sampling.seeds import SeedLinks, SeedList, Seeds
-from khop.schema import EdgeType, NodeType, Schema
+from khop.schema import EdgeType, NodeType, Schema, Type
 from khop.servers.access import Buffer, Role
-from khop.servers.batch_wire import written_batch
-from khop.servers.description import AnswersServers, Served, Viewed, described_graph, edge_type_of, seed_list
-from khop.servers.errors import Cancelled, TooLarge, UnknownSettings, as_server_error
-from khop.servers.frame import (
-    DTYPES,
-    VERSION,
-    Document,
-    Plain,
-    Tensors,
-    Type,
-    header,
-    parsed,
-    pieces,
-    written,
-)
-from khop.servers.request_wire import (
+from khop.servers.answers import ANSWERS, described_graph, seed_list
+from khop.servers.batch_wire import sent_batch
+from khop.servers.codec import DTYPES, Outgoing, Tensors, json_of, parsed
+from khop.servers.errors import Cancelled, InvalidRequest, TooLarge, UnknownSettings, as_server_error
+from khop.servers.messages import (
     BATCH,
-    BUILTIN,
-    BatchQuery,
-    Registry,
+    CLIENT_REQUESTS,
+    CODEC,
+    PART_REQUESTS,
+    BatchAnswer,
+    BatchOf,
+    LinksOfPart,
+    Only,
+    Settings,
+    SplitPart,
     check_graph,
-    check_versions,
-    digest_of,
-    read_columns,
-    read_query,
 )
+from khop.servers.parts.served import PartAnswers
+from khop.servers.registry import BUILTIN, Registry
+from khop.servers.views import Served, Viewed
 
 _NODE, _OFFSET, _EDGE = 8, 8, 4  # bytes of a node id, an entry of indptr, and an entry of indices
 _SEED = 6 * _NODE  # id and row of a seed; ends, position and label of a link
@@ -238,7 +231,7 @@ class Prepared:
 
     served: Served
     registry: Registry
-    given: Document
+    given: Settings
     sampler: Sampler  # over the whole graph, which tells the largest batch
     columns: ColumnChoice
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -246,14 +239,17 @@ class Prepared:
     _list: Callable[[], SeedList | None] = _none
 
     @classmethod
-    def of(cls, served: Served, registry: Registry, given: Document) -> Prepared:
+    def of(cls, served: Served, registry: Registry, given: Settings) -> Prepared:
         """Read settings; ValueError names what does not fit the graph or is not registered."""
         graph = served.whole.graph
-        kept = [step["only"] for step in given["view"].each() if step.given("only") is not None]
+        kept = [step.edge_types for step in given.view if isinstance(step, Only)]
         if kept:
-            graph = graph.only([edge_type_of(each.type_(), graph.schema) for each in kept[-1].each()])
+            for edge_type in kept[-1]:
+                check_edge_type(edge_type, graph.schema)
+            graph = graph.only(kept[-1])
         sampler = _sampler(registry, given, graph)
-        return cls(served, registry, given, sampler, read_columns(given["columns"], graph.schema))
+        given.check_columns(graph.schema)
+        return cls(served, registry, given, sampler, given.columns)
 
     @property
     def drawn_ends(self) -> DrawnEnds:
@@ -262,7 +258,7 @@ class Prepared:
 
     def source(self) -> LocalSource:
         """Return the source of batches, over the view of the graph."""
-        viewed = self.served.viewed(self.given["view"])
+        viewed = self.served.viewed(self.given.view)
         with self._lock:
             if viewed not in self._sources:
                 features = None if self.columns.is_empty else viewed.features
@@ -291,11 +287,11 @@ class Prepared:
         with self._lock:
             found = self._list()
             if found is None:
-                reference = self.given.given("seeds")
+                reference = self.given.seeds
                 if reference is None:
                     raise ValueError("seeds by number: the settings name no list")
                 found = seed_list(self.served, reference)
-                of_view = reference.given("part") is not None
+                of_view = isinstance(reference, LinksOfPart)
                 self._list = ref(found) if of_view else partial(_same, found)
             return found
 
@@ -313,21 +309,19 @@ class Prepared:
 
     def _given_negatives(self) -> int:
         """Return the negatives that each link of the list has; at most those of its split."""
-        reference = self.given.given("seeds")
-        if reference is None or reference.given("part") is None:
-            return 0
-        return reference["view"].each()[-1]["split_links"]["negatives"].whole()
+        reference = self.given.seeds
+        last = reference.view[-1] if isinstance(reference, LinksOfPart) and reference.view else None
+        return last.split.columns.negatives if isinstance(last, SplitPart) else 0
 
 
-def _sampler(registry: Registry, given: Document, graph: GraphStore) -> Sampler:
-    return sampler_of(registry.made(given["sampler"], graph))
+def _sampler(registry: Registry, given: Settings, graph: GraphStore) -> Sampler:
+    return sampler_of(registry.made(given.sampler, graph))
 
 
 MOST_REQUEST = 1 << 28  # bytes
 _SETTINGS = 64  # kept at a time; clients send others again
 
 Cancelling = Callable[[], bool]
-Made = tuple[dict[str, Plain], Tensors]
 
 
 def never() -> bool:
@@ -341,7 +335,7 @@ class Job:
 
     stage: str  # for logs
     most_bytes: int | None  # of the answer, if a limit is known before the work
-    make: Callable[[Cancelling], Made]
+    make: Callable[[Cancelling], Outgoing]
     role: Role = Role.CLIENT  # of a token that may send it
 
     def run(self, cancelled: Cancelling = never) -> Iterator[memoryview]:
@@ -350,11 +344,11 @@ class Job:
         Iterating costs no more than slicing memory. All errors are ServerErrors.
         """
         try:
-            fields, tensors = self.make(cancelled)
-            start = memoryview(header(fields, tensors.all))
+            made = self.make(cancelled)
+            start = memoryview(made.header)
         except Exception as error:
             raise as_server_error(error) from error
-        return chain([start], pieces(tensors.all))
+        return chain([start], made.pieces())
 
 
 class Service:
@@ -370,7 +364,7 @@ class Service:
         served: Served,
         registry: Registry = BUILTIN,
         max_batch_bytes: int | None = None,
-        part: AnswersServers | None = None,
+        part: PartAnswers | None = None,
     ) -> None:
         self._served, self._part = served, part
         self._registry = registry
@@ -386,11 +380,9 @@ class Service:
 
     def description(self) -> bytes:
         """Return versions and graph, in JSON: types, columns, counts and splits, but no data."""
-        graph = described_graph(self._served)
-        own: dict[str, Plain] = {"name": self.name, "max_batch_bytes": self._max_batch_bytes}
-        if self._part is not None:
-            own["part"] = self._part.part
-        return written({"wire": VERSION, "randomness": RANDOMNESS, **own, **graph})
+        part = None if self._part is None else self._part.part
+        described = described_graph(self._served, self._max_batch_bytes, part)
+        return json_of(CODEC.write(described, Tensors()))
 
     def counters(self) -> Mapping[str, int]:
         """Return what was done since the start, and the views that are kept.
@@ -406,61 +398,58 @@ class Service:
         """Check a request, in well under a millisecond but for new settings. All errors are ServerErrors."""
         try:
             frame = parsed(request, MOST_REQUEST, "request")
-            kind = frame.document["kind"].text()
-            if kind == BATCH:
-                return self._batch(read_query(frame))
-            served, limit, part = self._served, self._max_batch_bytes, self._part
-            check_graph(frame.document["graph"].text(), served.fingerprint)
-            if part is not None and kind in part.kinds:
+            kind, served, part = frame.text("kind"), self._served, self._part
+            check_graph(frame.text("graph"), served.fingerprint)
+            if part is not None and kind in PART_REQUESTS:
                 return Job(
-                    kind,
-                    None,
-                    lambda cancelled: self._counted(kind, *part.answered(kind, frame)),
-                    Role.SERVER,
+                    kind, None, lambda cancelled: self._counted(kind, part.answered(kind, frame)), Role.SERVER
                 )
-            return Job(
-                kind, None, lambda cancelled: self._counted(kind, *lists.answered(served, kind, frame, limit))
-            )
+            if kind not in CLIENT_REQUESTS:
+                known = ", ".join(CLIENT_REQUESTS)
+                raise InvalidRequest(f"request of kind {kind!r}: this server answers {known}")
+            asked: object = frame.body(CODEC, CLIENT_REQUESTS[kind])
+            if isinstance(asked, BatchOf):
+                return self._batch(asked)
+            return Job(kind, None, lambda cancelled: self._answered(kind, asked))
         except Exception as error:
             refused = as_server_error(error)
             self._count(f"refused, {refused.code}")
             raise refused from error
 
-    def _batch(self, query: BatchQuery) -> Job:
-        prepared = self._prepared(query)
+    def _answered(self, kind: str, asked: object) -> Outgoing:
+        body = ANSWERS[kind](self._served, asked, self._max_batch_bytes)
+        return self._counted(kind, self._message(kind, body))
+
+    def _message(self, kind: str, body: object) -> Outgoing:
+        return Outgoing(CODEC, body, {"kind": kind, "graph": self._served.fingerprint})
+
+    def _batch(self, query: BatchOf) -> Job:
+        prepared, seeds = self._prepared(query), query.checked_seeds()
         # A list may take minutes to make, as one of a split of links, and the in-degrees of nodes of other
         # parts a request: then the job checks the batch.
         limit = None
-        if prepared.knows(query.seeds) and self._part is None:
-            limit = _most(prepared, query.seeds, self._max_batch_bytes)
-        return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, cancelled))
+        if prepared.knows(seeds) and self._part is None:
+            limit = _most(prepared, seeds, self._max_batch_bytes)
+        return Job(query.stage, limit, lambda cancelled: self._made(prepared, query, seeds, cancelled))
 
-    def _made(self, prepared: Prepared, query: BatchQuery, cancelled: Cancelling) -> Made:
+    def _made(self, prepared: Prepared, query: BatchOf, seeds: Seeds, cancelled: Cancelling) -> Outgoing:
         if cancelled():
             raise Cancelled(f"{query.stage}: the client no longer waits")
         started = monotonic()
         if self._max_batch_bytes is not None:
-            _most(prepared, query.seeds, self._max_batch_bytes)
+            _most(prepared, seeds, self._max_batch_bytes)
         source = prepared.source()
-        request = BatchRequest.of(prepared.seeds(query.seeds), query.key, query.epoch, query.step)
+        request = BatchRequest.of(prepared.seeds(seeds), query.key, query.epoch, query.step)
         drawn = source.draw(request)
         size = num_bytes(drawn)
         if self._max_batch_bytes is not None and size > self._max_batch_bytes:
-            raise _too_large(f"has {size:,}", self._max_batch_bytes, query.seeds)
-        tensors = Tensors()
-        fields: dict[str, Plain] = {
-            "kind": BATCH,
-            "graph": self._served.fingerprint,
-            "settings": query.settings,
-            "epoch": query.epoch,
-            "step": query.step,
-            "seconds": monotonic() - started,
-            "batch": written_batch(drawn, started, tensors),
-        }
+            raise _too_large(f"has {size:,}", self._max_batch_bytes, seeds)
         self._count("batch bytes", size)
-        return self._counted("batches", fields, tensors)
+        batch, seconds = sent_batch(drawn, started), monotonic() - started
+        body = BatchAnswer(query.settings, query.epoch, query.step, seconds, batch)
+        return self._counted("batches", self._message(BATCH, body))
 
-    def _prepared(self, query: BatchQuery) -> Prepared:
+    def _prepared(self, query: BatchOf) -> Prepared:
         """Return what the settings of a request mean, from the cache or from the request."""
         with self._lock:
             if query.settings in self._settings:
@@ -470,11 +459,9 @@ class Service:
             raise UnknownSettings(
                 f"settings {query.settings}: this server does not have them; send them again"
             )
-        check_versions(query.given, self._served.fingerprint)
-        if digest_of(query.given.value) != query.settings:
-            raise ValueError(
-                f"settings: their hash is {digest_of(query.given.value)}, named is {query.settings}"
-            )
+        query.given.check(self._served.fingerprint)
+        if query.given.digest != query.settings:
+            raise ValueError(f"settings: their hash is {query.given.digest}, named is {query.settings}")
         prepared = Prepared.of(self._served, self._registry, query.given)
         with self._lock:
             if query.settings in self._settings:  # another thread was first
@@ -485,9 +472,9 @@ class Service:
             self._counts["settings"] += 1
         return prepared
 
-    def _counted(self, name: str, fields: dict[str, Plain], tensors: Tensors) -> Made:
+    def _counted(self, name: str, message: Outgoing) -> Outgoing:
         self._count(name)
-        return fields, tensors
+        return message
 
     def _count(self, name: str, by: int = 1) -> None:
         with self._lock:

@@ -29,21 +29,21 @@ from khop.sampling.rules.weighted import Weighted
 from khop.schema import ColumnSpec, Schema
 from khop.servers.access import Answer, Buffer, CallContext, Limits
 from khop.servers.call_timeouts import Caller, working_for
+from khop.servers.codec import VERSION, Outgoing, parsed
 from khop.servers.errors import InvalidAnswer, InvalidRequest, NotAllowed, PartLost, WrongGraph, WrongVersion
-from khop.servers.frame import VERSION, Document, Frame, parsed, whole
+from khop.servers.messages import CODEC, OctetsAnswer, PartRowsOf
 from khop.servers.parts.exchange import (
     Owners,
     PartExchange,
-    Query,
-    hop_fields,
+    hop_of,
     identity_of_owner,
-    negative_fields,
+    negatives_of,
     read_hop,
     read_negatives,
     read_owners,
     within,
 )
-from khop.servers.request_wire import BUILTIN
+from khop.servers.registry import BUILTIN
 from support.small_typed_folders import BUYS, LIKE
 
 Received = TypeVar("Received")
@@ -73,15 +73,18 @@ class Owner:
             self.together.wait(60)
         if self.error is not None:
             raise self.error
-        given = parsed(request, 1 << 20, "request").document
-        fields = {"answer": self.answer, "asked": given["part"].value, "kind": given["kind"].value}
-        fields["request"] = given["request"].whole() - self.late
-        return Answer(receive(iter([whole(fields, [])])), "a", 0, 0, 0, 0.0)
+        given = parsed(request, 1 << 20, "request")
+        body = OctetsAnswer(torch.tensor([self.answer, given.whole("part")], dtype=torch.uint8))
+        message = Outgoing(CODEC, body, {"request": given.whole("request") - self.late})
+        return Answer(receive(iter([message.header, *message.pieces()])), "a", 0, 0, 0, 0.0)
 
 
-def read(part: int, frame: Frame) -> tuple[int, object, object]:
-    given = frame.document
-    return given["answer"].whole(), given["asked"].value, given["kind"].value
+ASKED = PartRowsOf(torch.zeros(3, dtype=torch.uint8))
+
+
+def read(part: int, answer: OctetsAnswer) -> list[int]:
+    found: list[int] = answer.content.tolist()
+    return found
 
 
 def exchange(owners: dict[int, Owner]) -> PartExchange:
@@ -91,22 +94,22 @@ def exchange(owners: dict[int, Owner]) -> PartExchange:
 def test_all_parts_are_asked_at_the_same_time_and_the_own_share_is_done_meanwhile() -> None:
     together = threading.Barrier(3)
     found = exchange({0: Owner(10, together=together), 2: Owner(12, together=together)}).ask(
-        "hop", {0: Query({}), 2: Query({})}, read, lambda: together.wait(60)
+        "hop", {0: ASKED, 2: ASKED}, OctetsAnswer, read, lambda: together.wait(60)
     )
-    assert found[1] == {0: (10, 0, "hop"), 2: (12, 2, "hop")}
+    assert found[1] == {0: [10, 0], 2: [12, 2]}
 
 
 def test_only_parts_with_a_query_are_asked() -> None:
     owners = {0: Owner(), 2: Owner()}
-    assert exchange(owners).ask("hop", {2: Query({})}, read, lambda: "own") == ("own", {2: (0, 2, "hop")})
+    assert exchange(owners).ask("hop", {2: ASKED}, OctetsAnswer, read, lambda: "own") == ("own", {2: [0, 2]})
     assert not owners[0].contexts
 
 
 def test_the_wait_is_that_of_the_caller() -> None:
     owner, gone = Owner(), threading.Event()
     asked = exchange({0: owner})
-    asked.ask("hop", {0: Query({})}, read, lambda: None)
-    working_for(Caller(gone, 3.0), lambda: asked.ask("hop", {0: Query({})}, read, lambda: None))
+    asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
+    working_for(Caller(gone, 3.0), lambda: asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None))
     first, second = owner.contexts
     assert (first.limits, first.stop) == (Limits(60.0, 5.0), None)
     assert (second.limits, second.stop) == (Limits(3.0, 1.0), gone)
@@ -129,18 +132,18 @@ def test_the_wait_is_that_of_the_caller() -> None:
 )
 def test_an_error_names_the_part(error: Exception, raised: type[Exception], words: str) -> None:
     with pytest.raises(raised, match=words):
-        exchange({0: Owner(error=error)}).ask("hop", {0: Query({})}, read, lambda: None)
+        exchange({0: Owner(error=error)}).ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
 
 
 def test_an_answer_to_an_earlier_request_is_refused() -> None:
     """Hops of successive steps have answers of equal sizes: nothing else in them differs."""
     owner = Owner()
     asked = exchange({0: owner})
-    asked.ask("hop", {0: Query({})}, read, lambda: None)
+    asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
     owner.late = 1
     sentence = r"part 0 \(10\.0\.0\.6:7311\): answer: is to request 0, and this request is 1"
     with pytest.raises(InvalidAnswer, match=sentence):
-        asked.ask("hop", {0: Query({})}, read, lambda: None)
+        asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
 
 
 GOOD = {"wire": VERSION, "randomness": 1, "fingerprint": "f" * 64, "part": 2}
@@ -217,9 +220,14 @@ NODES, EDGES = {"user": 300, "item": 200}, {BUYS: 3000, LIKE: 900}
 IDS = torch.tensor([3, 0])
 
 
-def sent(fields: dict[str, object]) -> Document:
-    """Return fields as they arrive."""
-    return Document(json.loads(json.dumps(fields)), "request")
+NO_BYTES = torch.empty(0, dtype=torch.uint8)
+Asked = TypeVar("Asked")
+
+
+def sent(asked: Asked) -> Asked:
+    """Return a request as it arrives."""
+    message = Outgoing(CODEC, asked, {}).whole()
+    return parsed(message, 1 << 20, "request").body(CODEC, type(asked))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +243,7 @@ def sent(fields: dict[str, object]) -> Document:
 def test_a_hop_is_read_as_it_was_written(rule: Rule, frontier: Frontier) -> None:
     hop, key = Hop(3, {BUYS: 4, LIKE: -1}, rule, edge_ids=True), DrawKey((1 << 64) - 1, 7, 5)
     wire = HopWire.of({"item": frontier}, hop, key, NODES, EDGES)
-    asked = read_hop(sent(hop_fields((), hop, key, wire)), BUILTIN, SCHEMA, NODES, EDGES)
+    asked = read_hop(sent(hop_of((), hop, key, wire, NO_BYTES)), BUILTIN, SCHEMA, NODES, EDGES)
     assert (asked.hop, asked.key, asked.wire) == (hop, key, wire)
     assert (asked.key.of_epoch, asked.key.step) == (7, 5)
 
@@ -246,6 +254,7 @@ def test_negatives_are_read_as_they_were_written(
     negatives: DrawnNegatives, until: torch.Tensor | None
 ) -> None:
     key, positives = DrawKey(7, 3, 2), Positives(IDS, IDS, until, "time")
-    asked = read_negatives(sent(negative_fields((), BUYS, negatives, positives, key)), BUILTIN, SCHEMA, NODES)
+    given = sent(negatives_of((), BUYS, negatives, positives, key, NO_BYTES))
+    asked = read_negatives(given, BUILTIN, SCHEMA, NODES)
     assert (asked.edge_type, asked.negatives, asked.key) == (BUYS, negatives, key)
     assert asked.wire == NegativeWire.of(BUYS, negatives, positives, key, 200)

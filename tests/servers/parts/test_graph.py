@@ -22,12 +22,11 @@ from khop.errors import Unsupported
 from khop.graph.features.store import Rows
 from khop.graph.partitions.parts_folder import open_parts
 from khop.graph.rule import Hop
-from khop.sampling.links.link_split import Counted
+from khop.sampling.links.link_split import Counted, LinkColumns, Shares
 from khop.sampling.rules.uniform import Uniform
-from khop.servers.description import SplitArguments
-from khop.servers.frame import Document, checked_counts, parsed, whole
+from khop.servers.messages import SplitArguments
 from khop.servers.parts import graph as module
-from khop.servers.parts.graph import LinkPlaces, SharedGraph, SharedSplit, bytes_of, shared_links
+from khop.servers.parts.graph import LinkPlaces, SharedGraph, SharedSplit, shared_links
 from support.parts_in_process import part_services
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS, LIKE
@@ -90,12 +89,6 @@ def test_in_degrees_come_from_the_owners_of_the_nodes(graph: SharedGraph, typed_
             )
 
 
-def test_a_field_that_is_not_bytes_is_refused() -> None:
-    frame = parsed(whole({"drawn": 0}, [torch.arange(3)]), 1 << 20, "answer")
-    with pytest.raises(ValueError, match=r"answer\.drawn: is torch\.int64 \(3,\), not bytes"):
-        bytes_of(frame, "drawn")
-
-
 COUNTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 
 
@@ -112,16 +105,12 @@ def test_links_are_numbered_by_the_original_ids_of_their_destinations(counts: li
 
 
 def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_parts: Path) -> None:
-    arguments = {
-        "by": "random",
-        "edge_types": [list(BUYS)], "val": 0.2, "test": 40, "disjoint_share": 0.0, "negatives": 2,
-        "label": "weight", "time": "time", "seed": 4,
-    }  # fmt: skip
+    arguments = SplitArguments((BUYS,), Shares(0.2, 40), LinkColumns(2, "weight", "time"), 4)
     split = khop.split_links(
         khop.open_graph(typed_parts), BUYS, 0.2, 40, negatives=2, label="weight", time="time", seed=4
     )
     served = part_services(typed_parts)[1]._part
-    found = served._views.split(Document([], "view"), Document(arguments, "split"))  # type: ignore[union-attr,attr-defined]
+    found = served._views.split((), arguments)  # type: ignore[union-attr,attr-defined]
     for name, expected in (
         ("train", split.train_links),
         ("val", split.val_links),
@@ -138,10 +127,10 @@ def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_part
 
 def test_a_part_of_a_split_that_there_is_not_is_refused(typed_parts: Path) -> None:
     assert len(open_parts(typed_parts).parts) == 3
-    arguments = {"by": "random", "edge_types": [["user", "sells", "item"]]}
+    arguments = SplitArguments((("user", "sells", "item"),), Shares(0.2, 40), LinkColumns(), 4)
     views = part_services(typed_parts)[0]._part._views  # type: ignore[union-attr,attr-defined]
-    with pytest.raises(ValueError, match="has no field"):
-        views.split(Document([], "view"), Document(arguments, "split"))
+    with pytest.raises(ValueError, match="no edge type"):
+        views.split((), arguments)
 
 
 NEGATIVES_KEY = DrawKey(9)
@@ -173,28 +162,14 @@ def test_a_source_of_no_part_is_named(typed_parts: Path) -> None:
         graph_of(typed_parts).sample_negatives(BUYS, UniformNegatives(exact=True), positives, NEGATIVES_KEY)
 
 
-def test_counts_of_an_answer_are_checked() -> None:
-    def answer(counts: torch.Tensor) -> torch.Tensor:
-        return checked_counts(parsed(whole({"counts": 0}, [counts]), 1 << 20, "answer"), 3)
-
-    assert answer(torch.tensor([1, 0, 2])).tolist() == [1, 0, 2]
-    for wrong in (torch.tensor([1, 2]), torch.tensor([1.0, 0, 2]), torch.tensor([1, -1, 2])):
-        with pytest.raises(ValueError, match=r"counts: are|number of edges -1"):
-            answer(wrong)
-
-
-ARGUMENTS = {
-    "by": "random", "edge_types": [list(BUYS)],
-    "val": 0.2, "test": 40, "disjoint_share": 0.25, "negatives": 2, "label": None,
-    "time": None, "seed": 4,
-}  # fmt: skip
+ARGUMENTS = SplitArguments((BUYS,), Shares(0.2, 40, 0.25), LinkColumns(2), 4)
 
 
 @pytest.fixture(scope="module")
 def splits(typed_parts: Path) -> list[SharedSplit]:
     """The same split on the server of each part."""
     return [
-        service._part._views.split(Document([], "view"), Document(ARGUMENTS, "split"))  # type: ignore[union-attr,attr-defined]
+        service._part._views.split((), ARGUMENTS)  # type: ignore[union-attr,attr-defined]
         for service in part_services(typed_parts)
     ]
 
@@ -226,23 +201,5 @@ def test_links_that_there_are_not_are_refused(splits: list[SharedSplit]) -> None
         splits[0].part("dev")
     with pytest.raises(ValueError, match="links -1 to 0: there are"):
         splits[0].link_rows("val", BUYS, torch.tensor([0, -1]))
-    with pytest.raises(ValueError, match="must be int64"):
-        splits[0].link_rows("val", BUYS, torch.tensor([0.5]))
     with pytest.raises(ValueError, match="the split has those of"):
         splits[0].link_counts("val", ("item", "like", "item"))
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"edge_types": ["user"]}, "is no edge type"),
-        ({"label": "price"}, "price"),
-        ({"val": 2.5}, "must be a share from 0 to below 1"),
-        ({"negatives": -1}, "not a whole number"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_sentences(
-    splits: list[SharedSplit], change: dict[str, object], sentence: str
-) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        SplitArguments.read(Document({**ARGUMENTS, **change}, "split"), splits[0].graph.schema)

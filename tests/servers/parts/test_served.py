@@ -10,7 +10,7 @@ Views of a part, each made once.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +24,26 @@ from khop.distributed.link_split import HeldEdges
 from khop.draw import DrawKey, Frontier
 from khop.graph.folder import TimeCutOffs
 from khop.graph.rule import Hop
+from khop.sampling.links.link_split import LinkColumns, Shares, nodes_with_edges_before
 from khop.sampling.rules.uniform import Uniform
 from khop.servers.access import Buffer, Role, Token
+from khop.servers.codec import received
 from khop.servers.errors import InvalidRequest, NotAllowed, ServerError, WrongGraph
-from khop.servers.frame import Document, Plain, Tensors, received, whole, written_key
-from khop.servers.parts.exchange import DEGREES, EDGES, HOP, LINK_COUNTS, NEGATIVES, hop_fields
+from khop.servers.messages import (
+    CODEC,
+    DegreesOf,
+    EdgesOf,
+    LinkCountsOf,
+    NodeSpan,
+    OctetsAnswer,
+    Only,
+    SplitArguments,
+    SplitPart,
+    request,
+)
+from khop.servers.parts.exchange import hop_of
 from khop.servers.parts.graph import SharedGraph
-from khop.servers.parts.served import PartViews, existing, touched_answer
+from khop.servers.parts.served import PartViews, existing
 from khop.servers.request_handler import Client, QueueLimits, RequestHandler
 from khop.servers.service import Service
 from support.batch_kinds import PLAIN, TYPED
@@ -162,6 +175,8 @@ def test_fewer_edge_types_are_left_out(typed_parts: Path) -> None:
 
 
 KEY = DrawKey(5)
+SELLS = ("user", "sells", "item")
+SPLIT = SplitArguments((BUYS,), Shares(0.2, 0.1), LinkColumns(), 4)
 
 
 @pytest.fixture(scope="module")
@@ -169,31 +184,16 @@ def services(typed_parts: Path) -> list[Service]:
     return part_services(typed_parts)
 
 
-def hop_request(service: Service, *, part: int = 0, **change: Plain) -> bytes:
+def hop_request(service: Service, *, part: int = 0, graph: str = "", **change: object) -> bytes:
     """Return a request for a hop from items of a part."""
-    graph = service._part._graph  # type: ignore[union-attr,attr-defined]
-    first, end = graph.spans(part)["item"]
+    shared = service._part._graph  # type: ignore[union-attr,attr-defined]
+    first, end = shared.spans(part)["item"]
     frontier = {"item": Frontier(torch.arange(first, end))}
     hop = Hop(1, {BUYS: 3}, Uniform(), edge_ids=True)
-    wire = HopWire.of(frontier, hop, KEY, graph.nodes.counts, graph.num_all_edges)
-    tensors = Tensors()
-    fields: dict[str, Plain] = {
-        "kind": HOP,
-        "graph": service._served.fingerprint,
-        "part": part,
-        "request": 7,
-        **hop_fields((), hop, KEY, wire),
-        "frontier": tensors(wire.request(frontier, graph.spans(part))),
-        **change,
-    }
-    return whole(fields, tensors.all)
-
-
-def plain_request(service: Service, kind: str, fields: Mapping[str, Plain]) -> bytes:
-    return whole(
-        {"kind": kind, "graph": service._served.fingerprint, "part": 0, "request": 7, "view": [], **fields},
-        [],
-    )
+    wire = HopWire.of(frontier, hop, KEY, shared.nodes.counts, shared.num_all_edges)
+    asked = hop_of((), hop, KEY, wire, wire.request(frontier, shared.spans(part)))
+    asked = replace(asked, **change)  # type: ignore[arg-type]
+    return request("hop", graph or service._served.fingerprint, asked, part=part, request=7)
 
 
 class _Stream:
@@ -215,8 +215,8 @@ def test_only_tokens_of_servers_may_ask_for_hops(services: list[Service]) -> Non
     assert not stream.sent
     handler.answer(arrived(request), Token("between", b"", role=Role.SERVER), Client("a", "a"), stream, 1.0)
     answer = received(stream.sent, 1 << 20, "answer")
-    assert answer.tensors[0].numel() > 100
-    assert answer.document["request"].whole() == 7
+    assert answer.body(CODEC, OctetsAnswer).content.numel() > 100
+    assert answer.whole("request") == 7
     assert handler.drain(5)
 
 
@@ -230,39 +230,40 @@ def test_a_request_about_another_part_or_graph_is_refused(services: list[Service
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"key": written_key(DrawKey(6))}, "for another hop, or for another key"),
-        ({"key": written_key(DrawKey(5, 0, 1))}, "for another hop, or for another key"),  # of another step
-        ({"key": 6}, r"request\.key: has no field"),
-        ({"fanouts": [[["user", "sells", "item"], 3]]}, "no edge type"),
-        ({"fanouts": [["item", 3]]}, "is no edge type"),
+        ({"key": DrawKey(6)}, "for another hop, or for another key"),
+        ({"key": DrawKey(5, 0, 1)}, "for another hop, or for another key"),  # of another step
+        ({"fanouts": {("user", "sells", "item"): 3}}, "no edge type"),
         ({"rule": {"kind": "os:system", "with": {}}}, "is not registered"),
         ({"rule": 3}, "must be khop.Uniform"),
-        ({"sent": [["shop", []]]}, "is no node type"),
-        ({"sent": [["item", ["until"]]]}, "are not among those"),
-        ({"view": [{"only": [["user", "sells", "item"]]}]}, "no edge type"),
+        ({"rule": {"kind": "Uniform"}}, "describes no value"),
+        ({"sent": {"shop": ()}}, "is no node type"),
+        ({"sent": {"item": ("until",)}}, "are not among those"),
+        ({"view": (Only((("user", "sells", "item"),)),)}, "no edge type"),
+        ({"frontier": torch.zeros(3)}, r"must be torch\.uint8"),
     ],
 )
 def test_a_hop_that_does_not_fit_is_a_sentence(
-    services: list[Service], change: dict[str, Plain], sentence: str
+    services: list[Service], change: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
         services[0].accept(hop_request(services[0], **change)).run()
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "sentence"),
+    ("kind", "asked", "sentence"),
     [
-        (DEGREES, {"type": "item"}, "is no edge type"),
-        (EDGES, {"type": list(BUYS), "span": [1], "begin": 0}, "not a first and a last node"),
-        (NEGATIVES, {"type": list(BUYS)}, "has no field"),
-        (LINK_COUNTS, {"split": {}}, "has no field"),
+        ("part degrees", DegreesOf((), SELLS, NodeSpan(0, 1)), "no edge type"),
+        ("part degrees", DegreesOf((), BUYS, NodeSpan(0, 1000)), "1,000 nodes are requested at once"),
+        ("part edges", EdgesOf((), SELLS, 0, 1, 0), "no edge type"),
+        ("split links", LinkCountsOf((), replace(SPLIT, edge_types=()), "val", BUYS), "is empty"),
     ],
 )
 def test_other_requests_that_do_not_fit_are_sentences(
-    services: list[Service], kind: str, fields: dict[str, Plain], sentence: str
+    services: list[Service], kind: str, asked: object, sentence: str
 ) -> None:
+    message = request(kind, services[0]._served.fingerprint, asked, part=0, request=7)
     with pytest.raises(InvalidRequest, match=sentence):
-        services[0].accept(plain_request(services[0], kind, fields)).run()
+        services[0].accept(message).run()
 
 
 def test_a_damaged_hop_is_refused_or_drawn_from_nodes_of_the_part(services: list[Service]) -> None:
@@ -301,24 +302,9 @@ def test_every_server_marks_the_nodes_that_one_process_marks(
 
 
 def test_an_answer_is_about_the_edges_of_its_part_alone(graphs: list[SharedGraph]) -> None:
-    marks = []
-    for graph in graphs:
-        fields, tensors = touched_answer(HeldEdges(graph.held), 60)
-        numbers = dict(map(tuple, fields["marks"]))  # type: ignore[call-overload]
-        marks.append(tensors.all[numbers["item"]])
+    marks = [nodes_with_edges_before(HeldEdges(graph.held), 60)["item"] for graph in graphs]
     together = torch.stack(marks)
     assert together.any(0).sum() > max(int(of_part.sum()) for of_part in marks)
-
-
-SPLIT = {
-    "by": "random", "edge_types": [list(BUYS)],
-    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
-    "time": None, "seed": 4,
-}  # fmt: skip
-
-
-def view(*steps: dict[str, object]) -> Document:
-    return Document(list(steps), "view")
 
 
 @pytest.fixture(scope="module")
@@ -328,24 +314,24 @@ def views(typed_parts: Path) -> PartViews:
 
 
 def test_steps_follow_one_another(views: PartViews) -> None:
-    only = {"only": [list(BUYS), list(LIKE)]}
-    graph = views.graph(view(only, {"split_links": SPLIT, "part": "val"}))
+    steps = (Only((BUYS, LIKE)), SplitPart(SPLIT, "val"))
+    graph = views.graph(steps)
     assert graph.schema.edge_types == (BUYS, LIKE)
     assert graph.held.thinned == {BUYS}
-    assert graph is views.graph(view(only, {"split_links": SPLIT, "part": "val"}))
-    assert views.graph(view()).held.thinned == frozenset()
+    assert graph is views.graph(steps)
+    assert views.graph(()).held.thinned == frozenset()
 
 
 def test_only_a_split_has_links(views: PartViews) -> None:
-    links = views.links(view({"split_links": SPLIT, "part": "test"}))
+    links = views.links((SplitPart(SPLIT, "test"),))
     assert {name: dict(of.counts) for name, of in links.items()} == {
         "train": {BUYS: 2100}, "val": {BUYS: 600}, "test": {BUYS: 300},
     }  # fmt: skip
-    assert views.links(view()) == views.links(view({"only": [list(BUYS)]})) == {}
+    assert views.links(()) == views.links((Only((BUYS,)),)) == {}
 
 
 def test_a_step_that_does_not_fit_is_a_sentence(views: PartViews) -> None:
     with pytest.raises(ValueError, match="no edge type"):
-        views.graph(view({"only": [["user", "sells", "item"]]}))
+        views.graph((Only((SELLS,)),))
     with pytest.raises(ValueError, match="part 'dev'"):
-        views.graph(view({"split_links": SPLIT, "part": "dev"}))
+        views.graph((SplitPart(SPLIT, "dev"),))

@@ -11,48 +11,33 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import torch
+from torch import Tensor
 
 from khop.distributed.exchange.draw_wire import HopWire, NegativeWire
 from khop.draw import RANDOMNESS, DrawKey, DrawnNegatives, Frontier, Positives, check_drawn
 from khop.errors import PeerLost
 from khop.graph.rule import Hop, Rule, check_rule
+from khop.graph.rule_arrays import check_edge_type
 from khop.schema import EdgeType, NodeType, Schema
 from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, Limits, parsed_addresses
 from khop.servers.call_timeouts import Caller, present_caller
-from khop.servers.description import edge_type_of
+from khop.servers.codec import VERSION, Frame, parsed_json, received
 from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
-from khop.servers.frame import (
-    VERSION,
-    Document,
-    Frame,
-    Plain,
-    Tensors,
-    by_type,
-    read_key,
-    received,
-    whole,
-    written_key,
-)
-from khop.servers.request_wire import Registry, View, described
+from khop.servers.messages import CODEC, HopOf, NegativesOf, View, request
+from khop.servers.registry import Registry, described
 
 Own = TypeVar("Own")
 Value = TypeVar("Value")
+Body = TypeVar("Body")
 _MOST_ANSWER = 1 << 36  # bytes
 _ATTEMPTS = 3  # within the time that the sender of a request waits
 _UNBOUNDED = 1 << 20  # threads; they only wait, and a bound could make servers wait in a circle
-
-
-@dataclass(frozen=True)
-class Query:
-    """A request about one part."""
-
-    fields: Mapping[str, Plain]
-    tensors: Tensors = field(default_factory=Tensors)
 
 
 class PartExchange:
@@ -72,8 +57,9 @@ class PartExchange:
     def ask(
         self,
         kind: str,
-        queries: Mapping[int, Query],
-        read: Callable[[int, Frame], Value],
+        queries: Mapping[int, object],
+        answer: type[Body],
+        read: Callable[[int, Body], Value],
         meanwhile: Callable[[], Own],
     ) -> tuple[Own, dict[int, Value]]:
         """Ask several parts at the same time, and do the share of this server meanwhile.
@@ -82,8 +68,9 @@ class PartExchange:
         answers for as long as the sender of the present request waits.
         """
         caller = present_caller()
+        checked = partial(_checked, answer, read)
         waiting: dict[int, Future[Value]] = {
-            part: self._threads.submit(self._answer, kind, part, query, read, caller)
+            part: self._threads.submit(self._answer, kind, part, query, checked, caller)
             for part, query in queries.items()
         }
         own = meanwhile()
@@ -93,20 +80,20 @@ class PartExchange:
         self,
         kind: str,
         part: int,
-        query: Query,
+        query: object,
         read: Callable[[int, Frame], Value],
         caller: Caller | None,
     ) -> Value:
         number = next(self._numbers)
-        fields = {"kind": kind, "graph": self._fingerprint, "part": part, "request": number, **query.fields}
-        request, owners = whole(fields, query.tensors.all), self._owners[part]
+        message = request(kind, self._fingerprint, query, part=part, request=number)
+        owners = self._owners[part]
         context = CallContext(f"{kind} of part {part}", limits=self._limits)
         if caller is not None:
             limits = within(self._limits, caller.patience_s)
             context = CallContext(context.stage, stop=caller.gone, limits=limits)
         where = f"part {part} ({', '.join(owners.addresses)})"
         try:
-            return owners.ask(context, request, lambda pieces: read(part, _answer_to(number, pieces))).value
+            return owners.ask(context, message, lambda pieces: read(part, _answer_to(number, pieces))).value
         except PeerLost as error:
             raise PartLost(str(error)) from None
         except InvalidRequest:
@@ -117,10 +104,14 @@ class PartExchange:
             raise InvalidAnswer(f"{where}: {error}") from error
 
 
+def _checked(answer: type[Body], read: Callable[[int, Body], Value], part: int, frame: Frame) -> Value:
+    return read(part, frame.body(CODEC, answer))
+
+
 def _answer_to(number: int, pieces: Iterator[Buffer]) -> Frame:
     """Read an answer; ValueError if it is the answer to another request, such as one of another step."""
     frame = received(pieces, _MOST_ANSWER, "answer")
-    if (found := frame.document["request"].whole()) != number:
+    if (found := frame.whole("request")) != number:
         raise ValueError(f"answer: is to request {found}, and this request is {number}")
     return frame
 
@@ -134,22 +125,24 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
     """Return the check of the description of a server, which has to have this part of this graph."""
 
     def identity(description: bytes) -> str:
-        given = Document.parsed(description, "server")
+        given = parsed_json(description, "server")
+        if not isinstance(given, dict):
+            raise ValueError("server: describes no graph")
         for name, here in (("wire", VERSION), ("randomness", RANDOMNESS)):
-            if given[name].whole() != here:
+            if given.get(name) != here:
                 raise WrongVersion(
-                    f"the server has version {given[name].whole()} of {name}, and this one has {here}; "
+                    f"the server has version {given.get(name)} of {name}, and this one has {here}; "
                     "install the same khop on all servers"
                 )
-        found = given["fingerprint"].text()
+        found = str(given.get("fingerprint"))
         if found != fingerprint:
             raise WrongGraph(
                 f"the server has graph {found[:12]}..., and this one has a part of {fingerprint[:12]}...; "
                 "start all servers with parts of one partitioned graph"
             )
-        number = given.given("part")
-        if number is None or number.whole() != part:
-            has = "the whole graph" if number is None else f"part {number.whole()}"
+        number = given.get("part")
+        if number != part:
+            has = "the whole graph" if number is None else f"part {number}"
             raise WrongGraph(
                 f"the server has {has}, and owners.toml names it as an owner of part {part}; correct "
                 "owners.toml, or the --part of that server"
@@ -159,24 +152,14 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
     return identity
 
 
-HOP, ROWS, NEGATIVES = "hop", "part rows", "part negatives"
-DEGREES, EDGES = "part degrees", "part edges"
-COUNTS, LINK_COUNTS, LINK_ROWS = "split counts", "split links", "split rows"
-TOUCHED = "nodes with edges"
 _NOTHING = torch.empty(0, dtype=torch.int64)
 
 
-def hop_fields(view: View, hop: Hop, key: DrawKey, wire: HopWire) -> dict[str, Plain]:
-    """Return the fields that state a hop, but for its frontier."""
-    return {
-        "view": list(view),
-        "number": hop.number,
-        "fanouts": by_type(hop.fanouts),
-        "rule": described(hop.rule),
-        "edge_ids": hop.edge_ids,
-        "key": written_key(key),
-        "sent": by_type({t: list(names) for t, names in wire.fields.items()}),
-    }
+def hop_of(view: View, hop: Hop, key: DrawKey, wire: HopWire, frontier: Tensor) -> HopOf:
+    """Return the message of a hop from a frontier in the format of the wire."""
+    sent = {t: tuple(names) for t, names in wire.fields.items()}
+    rule = described(hop.rule)
+    return HopOf(view, hop.number, hop.fanouts, rule, hop.edge_ids, key, sent, frontier)
 
 
 @dataclass(frozen=True)
@@ -189,41 +172,39 @@ class HopQuestion:
 
 
 def read_hop(
-    given: Document,
+    given: HopOf,
     registry: Registry,
     schema: Schema,
     nodes: Mapping[NodeType, int],
     edges: Mapping[EdgeType, int],
 ) -> HopQuestion:
     """Read a hop over a graph; `nodes` and `edges` are its counts by type. ValueError names what is wrong."""
-    fanouts = {edge_type_of(t, schema): count.whole(-1) for t, count in given["fanouts"].entries()}
-    rule: Rule = registry.made(given["rule"])  # type: ignore[assignment]
+    for edge_type in given.fanouts:
+        check_edge_type(edge_type, schema)
+    rule: Rule = registry.made(given.rule)
     check_rule(rule, schema)
-    hop = Hop(given["number"].whole(), fanouts, rule, given["edge_ids"].value is True)
-    key = read_key(given["key"])
+    hop = Hop(given.number, given.fanouts, rule, given.edge_ids)
     frontier = {}
-    for node_type, names in given["sent"].entries():
-        if not isinstance(node_type, str) or node_type not in schema.node_types:
-            raise ValueError(f"{names.where}: {node_type!r} is no node type; there are {schema.node_types}")
-        sent = [name.text() for name in names.each()]
+    for node_type, sent in given.sent.items():
+        if node_type not in schema.node_types:
+            raise ValueError(f"sent: {node_type!r} is no node type; there are {schema.node_types}")
         if not set(sent) <= rule.frontier_fields:
-            raise ValueError(f"{names.where}: {sent} are not among those that {rule} reads")
+            raise ValueError(f"sent: {sent} are not among those that {rule} reads")
         frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
-    return HopQuestion(hop, key, HopWire.of(frontier, hop, key, nodes, edges))
+    return HopQuestion(hop, given.key, HopWire.of(frontier, hop, given.key, nodes, edges))
 
 
-def negative_fields(
-    view: View, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
-) -> dict[str, Plain]:
-    """Return the fields that state a draw of exact negatives, but for its links."""
-    return {
-        "view": list(view),
-        "type": list(edge_type),
-        "negatives": described(negatives),
-        "until": positives.until is not None,
-        "time_column": positives.time_column,
-        "key": written_key(key),
-    }
+def negatives_of(
+    view: View,
+    edge_type: EdgeType,
+    negatives: DrawnNegatives,
+    positives: Positives,
+    key: DrawKey,
+    links: Tensor,
+) -> NegativesOf:
+    """Return the message of a draw of exact negatives for links in the format of the wire."""
+    kind, until = described(negatives), positives.until is not None
+    return NegativesOf(view, edge_type, kind, until, positives.time_column, key, links)
 
 
 @dataclass(frozen=True)
@@ -237,15 +218,14 @@ class NegativeQuestion:
 
 
 def read_negatives(
-    given: Document, registry: Registry, schema: Schema, nodes: Mapping[NodeType, int]
+    given: NegativesOf, registry: Registry, schema: Schema, nodes: Mapping[NodeType, int]
 ) -> NegativeQuestion:
     """Read a draw of negatives; ValueError names what is wrong."""
-    edge_type = edge_type_of(given["type"].type_(), schema)
-    negatives: DrawnNegatives = registry.made(given["negatives"])  # type: ignore[assignment]
+    edge_type, key = given.edge_type, given.key
+    check_edge_type(edge_type, schema)
+    negatives: DrawnNegatives = registry.made(given.negatives)
     check_drawn(negatives)
-    column, key = given.given("time_column"), read_key(given["key"])
-    until = _NOTHING if given["until"].value is True else None
-    positives = Positives(_NOTHING, _NOTHING, until, None if column is None else column.text())
+    positives = Positives(_NOTHING, _NOTHING, _NOTHING if given.until else None, given.time_column)
     wire = NegativeWire.of(edge_type, negatives, positives, key, nodes[edge_type[2]])
     return NegativeQuestion(edge_type, negatives, key, wire)
 

@@ -27,9 +27,8 @@ from khop.graph.features.table import ColumnPieces, read_rows
 from khop.graph.partitions.local_partitions import LocalPartitionFeatures
 from khop.graph.partitions.parts_folder import PartsFolder
 from khop.schema import ColumnSpec, Specs, Type
-from khop.servers.frame import Frame, Tensors
-from khop.servers.parts.exchange import ROWS, PartExchange, Query
-from khop.servers.parts.graph import bytes_of
+from khop.servers.messages import OctetsAnswer, PartRowsOf
+from khop.servers.parts.exchange import PartExchange
 
 WAYS = 8  # places for a row
 MOST_TABLES = 64  # clients choose columns
@@ -233,13 +232,12 @@ class SharedFeatures(FeatureStoreBase):
         queries = {}
         for part in self.exchange.others:
             if any(each.ids.numel() for each in missing[part]):
-                tensors = Tensors()
-                queries[part] = Query({"rows": tensors(written(missing[part], self.specs))}, tensors)
+                queries[part] = PartRowsOf(written(missing[part], self.specs))
 
-        def read(part: int, frame: Frame) -> list[dict[str, Tensor]]:
-            return rows_of_answer(bytes_of(frame, "rows"), missing[part], self.specs, Wire.STORED)
+        def read(part: int, answer: OctetsAnswer) -> list[dict[str, Tensor]]:
+            return rows_of_answer(answer.content, missing[part], self.specs, Wire.STORED)
 
-        _, received = self.exchange.ask(ROWS, queries, read, lambda: None)
+        _, received = self.exchange.ask("part rows", queries, OctetsAnswer, read, lambda: None)
         for part, fetched in received.items():
             for request, found in zip(missing[part], fetched, strict=True):
                 self.cache.keep(request, self._span(request.type_, part)[0], found)

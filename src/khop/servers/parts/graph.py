@@ -48,22 +48,26 @@ from khop.sampling.links.link_split import (
     split_edges,
 )
 from khop.schema import ColumnSpec, EdgeType, NodeType, Specs, Type
-from khop.servers.description import ByColumn, KeptValues, SplitArguments
-from khop.servers.frame import MOST_EDGES, Document, Frame, Plain, Tensors, checked_counts, written_nodes
-from khop.servers.parts.exchange import (
-    COUNTS,
-    DEGREES,
-    EDGES,
-    HOP,
-    LINK_COUNTS,
-    LINK_ROWS,
-    NEGATIVES,
-    PartExchange,
-    Query,
-    hop_fields,
-    negative_fields,
+from khop.servers.messages import (
+    ByColumn,
+    CountsAnswer,
+    DegreesOf,
+    EdgesAnswer,
+    EdgesOf,
+    LinkCountsOf,
+    LinkRowsAnswer,
+    LinkRowsOf,
+    NodeSpan,
+    OctetsAnswer,
+    Only,
+    SplitArguments,
+    SplitCountsOf,
+    Step,
+    View,
+    some_nodes,
 )
-from khop.servers.request_wire import View
+from khop.servers.parts.exchange import PartExchange, hop_of, negatives_of
+from khop.servers.views import KeptValues
 
 EDGES_AT_ONCE = 1 << 22  # of one request
 
@@ -111,19 +115,21 @@ class SharedNegatives:
         wire = NegativeWire.of(edge_type, negatives, positives, key, folder.num_nodes(destination))
         owners = ByOwner.of(positives.sources, bounds)
         shares = owners.positives(positives)
-        fields = negative_fields(self._view, edge_type, negatives, positives, key)
         queries = {}
         for part in self._exchange.others:
             if shares[part].sources.numel():
-                tensors = Tensors()
-                links = tensors(wire.request(shares[part], (bounds[part], bounds[part + 1])))
-                queries[part] = Query({**fields, "links": links}, tensors)
+                links = wire.request(shares[part], (bounds[part], bounds[part + 1]))
+                queries[part] = negatives_of(self._view, edge_type, negatives, positives, key, links)
 
-        def read(part: int, frame: Frame) -> Tensor | NothingLeft:
-            return wire.drawn(frame.tensor(frame.document["drawn"]), shares[part].sources.numel())
+        def read(part: int, answer: OctetsAnswer) -> Tensor | NothingLeft:
+            return wire.drawn(answer.content, shares[part].sources.numel())
 
         mine, found = self._exchange.ask(
-            NEGATIVES, queries, read, lambda: self.tables.drawn(edge_type, negatives, shares[own], key)
+            "part negatives",
+            queries,
+            OctetsAnswer,
+            read,
+            lambda: self.tables.drawn(edge_type, negatives, shares[own], key),
         )
         nothing = torch.empty(0, negatives.per_positive, dtype=torch.int64)
         drawn = [mine if part == own else found.get(part, nothing) for part in range(len(shares))]
@@ -142,16 +148,15 @@ class OtherEdges:
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
         """Return the counts of every destination, int64 (nodes); `own` are those of the nodes held here."""
         bounds = self.held.folder.book.offsets[edge_type[2]]
-        fields: dict[str, Plain] = {"view": list(self.view), "type": list(edge_type)}
         queries = {
-            part: Query({**fields, "first": bounds[part], "end": bounds[part + 1]})
+            part: DegreesOf(self.view, edge_type, NodeSpan(bounds[part], bounds[part + 1]))
             for part in self.exchange.others
         }
 
-        def read(part: int, frame: Frame) -> Tensor:
-            return checked_counts(frame, bounds[part + 1] - bounds[part])
+        def read(part: int, answer: CountsAnswer) -> Tensor:
+            return answer.checked(bounds[part + 1] - bounds[part])
 
-        _, found = self.exchange.ask(DEGREES, queries, read, lambda: None)
+        _, found = self.exchange.ask("part degrees", queries, CountsAnswer, read, lambda: None)
         found[self.exchange.part] = own
         return torch.cat([found[part] for part in sorted(found)])
 
@@ -162,23 +167,18 @@ class OtherEdges:
         is_here = (own[0] >= first) & (own[0] < end)
         pieces = [torch.stack([ends[is_here] for ends in own])]
 
-        def read(part: int, frame: Frame) -> tuple[int, Tensor]:
-            pairs = frame.tensor(frame.document["edges"])
+        def read(part: int, answer: EdgesAnswer) -> tuple[int, Tensor]:
+            pairs = answer.edges
             if pairs.dim() != 2 or pairs.shape[0] != 2 or pairs.dtype not in (torch.int32, torch.int64):
                 raise ValueError(f"edges: are {pairs.dtype} {tuple(pairs.shape)}")
             check_below(pairs[0] - first, end - first, "source")
             check_below(pairs[1], count, "destination")
-            return frame.document["count"].whole(0, MOST_EDGES), pairs
+            return answer.count, pairs
 
         begin, left = 0, list(self.exchange.others)
         while left:
-            fields: dict[str, Plain] = {
-                "view": list(self.view),
-                "type": list(edge_type),
-                "span": [first, end],
-                "begin": begin,
-            }
-            _, found = self.exchange.ask(EDGES, dict.fromkeys(left, Query(fields)), read, lambda: None)
+            asked = dict.fromkeys(left, EdgesOf(self.view, edge_type, first, end, begin))
+            _, found = self.exchange.ask("part edges", asked, EdgesAnswer, read, lambda: None)
             pieces += [pairs.to(pieces[0].dtype) for _, pairs in found.values()]
             begin += EDGES_AT_ONCE
             left = [part for part, (total, _) in found.items() if begin < total]
@@ -241,16 +241,13 @@ class SharedGraph(NumberedGraph):
         queries = {}
         for part in self.exchange.others:
             if shares[part].numel():
-                tensors = Tensors()
-                fields: dict[str, Plain] = {"view": list(self.view), "type": list(edge_type)}
-                fields |= written_nodes(shares[part], tensors)
-                queries[part] = Query(fields, tensors)
+                queries[part] = DegreesOf(self.view, edge_type, some_nodes(shares[part]))
 
-        def read(part: int, frame: Frame) -> Tensor:
-            return checked_counts(frame, shares[part].numel())
+        def read(part: int, answer: CountsAnswer) -> Tensor:
+            return answer.checked(shares[part].numel())
 
         mine, found = self.exchange.ask(
-            DEGREES, queries, read, lambda: self.held.in_degrees(edge_type, shares[own])
+            "part degrees", queries, CountsAnswer, read, lambda: self.held.in_degrees(edge_type, shares[own])
         )
         found[own] = mine
         return owners.joined([found.get(part, mine[:0]) for part in range(len(shares))])
@@ -267,18 +264,15 @@ class SharedGraph(NumberedGraph):
         queries = {}
         for part in self.exchange.others:
             if any(counts[part].values()):
-                tensors = Tensors()
                 message = wire.request(shares.frontier(part), self.spans(part))
-                queries[part] = Query(
-                    {**hop_fields(self.view, hop, key, wire), "frontier": tensors(message)}, tensors
-                )
+                queries[part] = hop_of(self.view, hop, key, wire, message)
 
-        def read(part: int, frame: Frame) -> NeighborsByType:
-            return wire.neighbors(bytes_of(frame, "drawn"), counts[part])
+        def read(part: int, answer: OctetsAnswer) -> NeighborsByType:
+            return wire.neighbors(answer.content, counts[part])
 
         own = self.exchange.part
         mine, found = self.exchange.ask(
-            HOP, queries, read, lambda: self.held.sample_hop(shares.frontier(own), hop, key)
+            "hop", queries, OctetsAnswer, read, lambda: self.held.sample_hop(shares.frontier(own), hop, key)
         )
         nothing = wire.neighbors(_NO_BYTES, dict.fromkeys(shares.frontiers, 0))
         return shares.joined(
@@ -294,11 +288,11 @@ class SharedGraph(NumberedGraph):
 
     def only(self, edge_types: Collection[EdgeType]) -> SharedGraph:
         """Return the same graph with only these edge types, and the node types at their ends."""
-        kept = [list(t) for t in self.schema.edge_types if t in edge_types]
-        return self.after({"only": kept}, self.held.only(edge_types))
+        kept = tuple(t for t in self.schema.edge_types if t in edge_types)
+        return self.after(Only(kept), self.held.only(edge_types))
 
     def after(
-        self, step: Plain, held: LocalPartitions, candidates: Mapping[NodeType, Tensor] = MappingProxyType({})
+        self, step: Step, held: LocalPartitions, candidates: Mapping[NodeType, Tensor] = MappingProxyType({})
     ) -> SharedGraph:
         """Return the graph after one more step of its view.
 
@@ -309,14 +303,6 @@ class SharedGraph(NumberedGraph):
         return SharedGraph(held, self.exchange, (*self.view, step), drawn)
 
 
-def bytes_of(frame: Frame, name: str) -> Tensor:
-    """Return a field of a message that is bytes, uint8 (n)."""
-    found = frame.tensor(frame.document[name])
-    if found.dtype != torch.uint8 or found.dim() != 1:
-        raise ValueError(f"{frame.document.where}.{name}: is {found.dtype} {tuple(found.shape)}, not bytes")
-    return found
-
-
 _NUMBERS = 2  # random numbers of links that are kept: 8 bytes for each link of a type
 
 
@@ -324,23 +310,16 @@ def shared_edges(graph: SharedGraph, arguments: SplitArguments) -> HeldEdges:
     """Return the edges of this server's part, with sums over all parts from their servers."""
 
     def total(counts: Tensor, of: Counted) -> Tensor:
-        fields = {
-            "view": list(graph.view),
-            "split": arguments.plain,
-            "type": list(of.edge_type),
-            "shift": of.shift,
-            "prefix": of.prefix,
-            "above": of.above,
-        }
+        asked = SplitCountsOf(graph.view, arguments, of.edge_type, of.shift, of.prefix, of.above)
 
-        def read(part: int, frame: Frame) -> Tensor:
-            found = frame.tensor(frame.document["counts"])
-            if found.dtype != torch.int64 or found.shape != counts.shape:
-                raise ValueError(f"counts: are {found.dtype} {tuple(found.shape)}, not {tuple(counts.shape)}")
-            return found
+        def read(part: int, answer: CountsAnswer) -> Tensor:
+            if answer.counts.shape != counts.shape:
+                raise ValueError(f"counts: are {tuple(answer.counts.shape)}, not {tuple(counts.shape)}")
+            return answer.counts
 
         exchange = graph.exchange
-        _, found = exchange.ask(COUNTS, dict.fromkeys(exchange.others, Query(fields)), read, lambda: None)
+        queries = dict.fromkeys(exchange.others, asked)
+        _, found = exchange.ask("split counts", queries, CountsAnswer, read, lambda: None)
         return counts + sum(found.values())
 
     return HeldEdges(graph.held, total)
@@ -399,8 +378,6 @@ class SharedSplit:
     def link_rows(self, name: str, edge_type: EdgeType, rows: Tensor) -> dict[str, Tensor]:
         """Return the ends, labels and times of links held here, by their number among them."""
         at = self._positions(name, edge_type)
-        if rows.dtype != torch.int64 or rows.dim() != 1:
-            raise ValueError(f"links: are {rows.dtype} {tuple(rows.shape)}, must be int64 (n)")
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < at.numel():
             raise ValueError(f"links {int(rows.min())} to {int(rows.max())}: there are {at.numel()} here")
         at, facts, held = at[rows], self.arguments.columns, self.graph.held
@@ -416,32 +393,21 @@ class SharedSplit:
     def ask_link_counts(self, name: str, edge_type: EdgeType) -> Tensor:
         """Return the number of links to each destination of all parts, int64 (nodes)."""
         bounds = self.graph.bounds[edge_type[2]]
-        fields = {**self.fields(name, edge_type)}
 
-        def read(part: int, frame: Frame) -> Tensor:
-            found = frame.tensor(frame.document["counts"])
-            if found.dtype != torch.int64 or found.shape != (bounds[part + 1] - bounds[part],):
-                raise ValueError(f"counts: are {found.dtype} {tuple(found.shape)}")
-            return found
+        def read(part: int, answer: CountsAnswer) -> Tensor:
+            return answer.checked(bounds[part + 1] - bounds[part])
 
         exchange = self.graph.exchange
+        asked = LinkCountsOf(self.graph.view, self.arguments, name, edge_type)
         own, found = exchange.ask(
-            LINK_COUNTS,
-            dict.fromkeys(exchange.others, Query(fields)),
+            "split links",
+            dict.fromkeys(exchange.others, asked),
+            CountsAnswer,
             read,
             lambda: self.link_counts(name, edge_type),
         )
         found[exchange.part] = own
         return torch.cat([found[part] for part in sorted(found)])
-
-    def fields(self, name: str, edge_type: EdgeType) -> dict[str, Plain]:
-        """Return the fields of requests about links of a part of the split."""
-        return {
-            "view": list(self.graph.view),
-            "split": self.arguments.plain,
-            "part_of_split": name,
-            "type": list(edge_type),
-        }
 
     def _positions(self, name: str, edge_type: EdgeType) -> Tensor:
         links = self.part(name).links
@@ -466,16 +432,11 @@ def _split(edges: HeldEdges, arguments: SplitArguments) -> EdgeSplit:
             return split_by_column(edges, arguments.edge_types)
 
 
-def counts_answer(
-    split: SharedSplit, given: Document, edge_type: EdgeType
-) -> tuple[dict[str, Plain], Tensors]:
-    """Return the answer to a request of `SharedEdges.total`."""
-    shift = given["shift"].whole(0, 64)
-    if shift % 16:
-        raise ValueError(f"{given.where}.shift: is {shift}, and must be a multiple of 16")
-    counted = Counted(edge_type, shift, given["prefix"].whole(), given["above"].whole(-1))
-    tensors = Tensors()
-    return {"counts": tensors(split.counts(counted))}, tensors
+def counted(asked: SplitCountsOf) -> Counted:
+    """Return the links that a request counts."""
+    if asked.shift % 16:
+        raise ValueError(f"shift: is {asked.shift}, and must be a multiple of 16")
+    return Counted(asked.edge_type, asked.shift, asked.prefix, asked.above)
 
 
 _AT_ONCE = 1 << 16  # links whose digest is computed at a time
@@ -558,17 +519,21 @@ class SharedLinkTable(FeatureStoreBase):
         queries = {}
         for part in graph.exchange.others:
             if shares[part].numel():
-                tensors = Tensors()
-                fields = {**self._split.fields(self._name, edge_type), "rows": tensors(shares[part])}
-                queries[part] = Query(fields, tensors)
+                queries[part] = LinkRowsOf(
+                    graph.view, self._split.arguments, self._name, edge_type, shares[part]
+                )
         specs = {name: spec for name, spec in self._specs(edge_type).items() if name != "negatives"}
 
-        def read(part: int, frame: Frame) -> dict[str, Tensor]:
-            return {name: _checked(frame, name, spec, shares[part].numel()) for name, spec in specs.items()}
+        def read(part: int, answer: LinkRowsAnswer) -> dict[str, Tensor]:
+            return answer.checked(specs, shares[part].numel())
 
         own = graph.exchange.part
         mine, found = graph.exchange.ask(
-            LINK_ROWS, queries, read, lambda: self._split.link_rows(self._name, edge_type, shares[own])
+            "split rows",
+            queries,
+            LinkRowsAnswer,
+            read,
+            lambda: self._split.link_rows(self._name, edge_type, shares[own]),
         )
         nothing = {name: fact[:0] for name, fact in mine.items()}
         of_parts = [mine if part == own else found.get(part, nothing) for part in range(len(shares))]
@@ -596,13 +561,6 @@ class SharedLinkTable(FeatureStoreBase):
         if facts.negatives:
             found["negatives"] = ColumnSpec("int64", (facts.negatives,))
         return found
-
-
-def _checked(frame: Frame, name: str, spec: ColumnSpec, count: int) -> Tensor:
-    found = frame.tensor(frame.document[name])
-    if str(found.dtype) != f"torch.{spec.dtype}" or found.shape != (count, *spec.shape):
-        raise ValueError(f"{name} of links: are {found.dtype} {tuple(found.shape)}, asked are {count} links")
-    return found
 
 
 class _Digests(Mapping[EdgeType, int]):

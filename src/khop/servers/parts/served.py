@@ -9,7 +9,7 @@ Nodes of a graph in parts that exist before a time, by the edges of all parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -24,6 +24,7 @@ from khop.graph.layout import node_column
 from khop.graph.node_ids import label_records, stored_ids
 from khop.graph.partitions.local_partitions import LocalPartitions
 from khop.graph.partitions.parts_folder import PartsFolder
+from khop.graph.rule_arrays import check_edge_type
 from khop.kernels.id_table import Keys
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import (
@@ -35,42 +36,39 @@ from khop.sampling.links.link_split import (
     positions_before,
 )
 from khop.schema import NodeType
-from khop.servers.description import (
-    Answered,
-    KeptViews,
-    SplitArguments,
-    Viewed,
-    default_view_bytes,
-    edge_type_of,
-    time_of,
-)
+from khop.servers.codec import Frame, Outgoing
 from khop.servers.errors import WrongGraph
-from khop.servers.frame import Document, Frame, Plain, Tensors, by_type, read_nodes, written
-from khop.servers.parts.exchange import (
-    COUNTS,
-    DEGREES,
-    EDGES,
-    HOP,
-    LINK_COUNTS,
-    LINK_ROWS,
-    NEGATIVES,
-    ROWS,
-    TOUCHED,
-    PartExchange,
-    Query,
-    read_hop,
-    read_negatives,
+from khop.servers.messages import (
+    CODEC,
+    PART_REQUESTS,
+    CandidatesBefore,
+    CountsAnswer,
+    DegreesOf,
+    EdgesAnswer,
+    EdgesBefore,
+    EdgesOf,
+    HopOf,
+    LinkCountsOf,
+    LinkRowsAnswer,
+    LinkRowsOf,
+    MarksAnswer,
+    NegativesOf,
+    OctetsAnswer,
+    Only,
+    PartRowsOf,
+    SplitArguments,
+    SplitCountsOf,
+    SplitPart,
+    Step,
+    TouchedOf,
+    View,
+    read_nodes,
 )
+from khop.servers.parts.exchange import PartExchange, read_hop, read_negatives
 from khop.servers.parts.features import SharedFeatures
-from khop.servers.parts.graph import (
-    SharedGraph,
-    SharedSplit,
-    bytes_of,
-    counts_answer,
-    edges_between,
-    shared_links,
-)
-from khop.servers.request_wire import Registry
+from khop.servers.parts.graph import SharedGraph, SharedSplit, counted, edges_between, shared_links
+from khop.servers.registry import Registry
+from khop.servers.views import KeptViews, Viewed, default_view_bytes
 
 
 def existing(graph: SharedGraph, edges: ColumnEdges, limit: int) -> Mapping[NodeType, Tensor]:
@@ -80,19 +78,17 @@ def existing(graph: SharedGraph, edges: ColumnEdges, limit: int) -> Mapping[Node
     """
     types = {end for t in graph.schema.edge_types for end in (t[0], t[2])}
 
-    def read(part: int, frame: Frame) -> dict[NodeType, Tensor]:
-        found = {t: frame.tensor(number) for t, number in frame.document["marks"].entries()}
-        for node_type, marks in found.items():
-            if node_type not in types or marks.dtype != torch.bool:
-                raise ValueError(f"marks of {node_type!r}: are {marks.dtype} {tuple(marks.shape)}")
-            if marks.shape != (graph.num_nodes(str(node_type)),):
-                raise ValueError(f"marks of {node_type!r}: are {tuple(marks.shape)}, one per node is asked")
-        return {str(t): marks for t, marks in found.items()}
+    def read(part: int, answer: MarksAnswer) -> Mapping[NodeType, Tensor]:
+        for node_type, marks in answer.marks.items():
+            if node_type not in types or marks.numel() != graph.num_nodes(node_type):
+                raise ValueError(f"marks of {node_type!r}: are {marks.numel()}, one per node is asked")
+        return answer.marks
 
-    exchange, fields = graph.exchange, {"view": list(graph.view), "limit": limit}
+    exchange = graph.exchange
     touched, found = exchange.ask(
-        TOUCHED,
-        dict.fromkeys(exchange.others, Query(fields)),
+        "nodes with edges",
+        dict.fromkeys(exchange.others, TouchedOf(graph.view, limit)),
+        MarksAnswer,
         read,
         lambda: nodes_with_edges_before(edges, limit),
     )
@@ -102,96 +98,75 @@ def existing(graph: SharedGraph, edges: ColumnEdges, limit: int) -> Mapping[Node
     return nodes_before(edges, limit, touched)
 
 
-def touched_answer(edges: ColumnEdges, limit: int) -> Answered:
-    """Return the answer to a request of `existing`."""
-    tensors = Tensors()
-    marks: Mapping[NodeType, Plain] = {
-        t: tensors(of_type) for t, of_type in nodes_with_edges_before(edges, limit).items()
-    }
-    return {"marks": by_type(marks)}, tensors
-
-
 class PartViews:
-    """The views of a server's part, each made once and kept while there is room. Threads may share it.
-
-    Steps of a view are `only` (edge types), `edges_before` (a time), `candidates_before` (a time: all edges,
-    negatives among the nodes that exist before it) and `split_links` with a `part`.
-    """
+    """The views of a server's part, each made once and kept while there is room. Threads may share it."""
 
     def __init__(self, graph: SharedGraph, features: FeatureStore, most_bytes: int) -> None:
         self.kept = KeptViews((graph, features), most_bytes)
         self._graph, self._features = graph, features
         self._whole = Viewed(graph, features)
 
-    def viewed(self, view: Document) -> Viewed:
+    def viewed(self, view: View) -> Viewed:
         """Return the graph after the steps of a view, with the links of its last split."""
-        if not view.each():
+        if not view:
             return self._whole
         return self.kept.of(
-            ("viewed", written(view.value)),
-            lambda: Viewed(self.graph(view), self._features, self.links(view)),
+            ("viewed", view), lambda: Viewed(self.graph(view), self._features, self.links(view))
         )
 
-    def graph(self, view: Document) -> SharedGraph:
+    def graph(self, view: View) -> SharedGraph:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
-        steps = view.each()
-        if not steps:
+        if not view:
             return self._graph
-        return self.kept.of(("graph", written(view.value)), lambda: self._after(_before(view), steps[-1]))
+        return self.kept.of(("graph", view), lambda: self._after(view[:-1], view[-1]))
 
-    def split(self, view: Document, arguments: Document) -> SharedSplit:
+    def split(self, view: View, arguments: SplitArguments) -> SharedSplit:
         """Return a split of the links of a view. It needs no other server until its parts are asked for."""
 
         def make() -> SharedSplit:
             graph = self.graph(view)
-            return SharedSplit(graph, SplitArguments.read(arguments, graph.schema))
+            arguments.check(graph.schema)
+            return SharedSplit(graph, arguments)
 
-        return self.kept.of(("split", written([view.value, arguments.value])), make)
+        return self.kept.of(("split", view, arguments), make)
 
-    def links(self, view: Document) -> Mapping[str, LinkList]:
+    def links(self, view: View) -> Mapping[str, LinkList]:
         """Return the lists of links of the last split of a view, by part of the split."""
-        steps = view.each()
-        if not steps or steps[-1].given("split_links") is None:
+        last = view[-1] if view else None
+        if not isinstance(last, SplitPart):
             return {}
-        before, arguments = _before(view), steps[-1]["split_links"]
-        split = self.split(before, arguments)
+        before, split = view[:-1], self.split(view[:-1], last.split)
         split.check()
-        key = written([before.value, arguments.value])
 
         def of_part(name: str) -> LinkList:
             limit = split.part(name).limit
-            drawn = split.graph if limit is None else self.graph(_with(before, {"candidates_before": limit}))
+            drawn = split.graph if limit is None else self.graph((*before, CandidatesBefore(limit)))
             return shared_links(split, name, drawn)
 
-        return {name: self.kept.of(("links", key, name), partial(of_part, name)) for name in PARTS}
+        return {
+            name: self.kept.of(("links", before, split.arguments, name), partial(of_part, name))
+            for name in PARTS
+        }
 
-    def _after(self, view: Document, step: Document) -> SharedGraph:
+    def _after(self, view: View, step: Step) -> SharedGraph:
         graph = self.graph(view)
-        if step.given("only") is not None:
-            return graph.only([edge_type_of(each.type_(), graph.schema) for each in step["only"].each()])
         edges = HeldEdges(graph.held)
-        if step.given("edges_before") is not None:
-            limit = time_of(step["edges_before"])
-            kept = graph.held.keeping(positions_before(edges, limit))
-            return graph.after(step.value, kept, existing(graph, edges, limit))
-        if step.given("candidates_before") is not None:
-            limit = time_of(step["candidates_before"])
-            return graph.after(step.value, graph.held, existing(graph, edges, limit))
-        part = self.split(view, step["split_links"]).part(step["part"].text())
-        exist = {} if part.limit is None else existing(graph, edges, part.limit)
-        return graph.after(step.value, graph.held.keeping(part.kept), exist)
-
-
-def _before(view: Document) -> Document:
-    return Document([step.value for step in view.each()[:-1]], view.where)
-
-
-def _with(view: Document, step: Mapping[str, object]) -> Document:
-    return Document([*(each.value for each in view.each()), dict(step)], view.where)
+        match step:
+            case Only():
+                return graph.only(step.edge_types)
+            case EdgesBefore():
+                kept = graph.held.keeping(positions_before(edges, step.limit))
+                return graph.after(step, kept, existing(graph, edges, step.limit))
+            case CandidatesBefore():
+                return graph.after(step, graph.held, existing(graph, edges, step.limit))
+            case SplitPart():
+                part = self.split(view, step.split).part(step.part)
+                exist = {} if part.limit is None else existing(graph, edges, part.limit)
+                return graph.after(step, graph.held.keeping(part.kept), exist)
 
 
 class PartAnswers:
-    """Hops, rows, negatives and links of one part (an AnswersServers).
+    """Hops, rows, negatives and links of one part, for the servers of other parts. Threads may share it.
 
     An answer is a function of the part and the request. Hops and rows need no other server; negatives need
     the edges of other parts, once, and links the bounds of their split.
@@ -202,117 +177,71 @@ class PartAnswers:
     ) -> None:
         self.part = graph.exchange.part
         self._graph, self._views, self._registry = graph, views, registry
-        rows, self._cache = features.answers(), features.cache
-        self._answers: Mapping[str, Callable[[Frame], Answered]] = {
-            HOP: self._hop,
-            ROWS: lambda frame: _one("rows", rows.answer(bytes_of(frame, "rows"))),
-            NEGATIVES: self._negatives,
-            **{kind: partial(answer, views) for kind, answer in _OF_VIEWS.items()},
-        }
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Kinds of requests."""
-        return frozenset(self._answers)
+        self._rows, self._cache = features.answers(), features.cache
 
     def counters(self) -> Mapping[str, int]:
         """Return the counts of the cache of rows of other parts."""
         return self._cache.counters()
 
-    def answered(self, kind: str, frame: Frame) -> Answered:
-        """Return the answer to a request; ValueError if it does not fit the part."""
-        asked = frame.document["part"].whole()
+    def answered(self, kind: str, frame: Frame) -> Outgoing:
+        """Return the answer to a request of a kind; ValueError if it does not fit the part."""
+        asked = frame.whole("part")
         if asked != self.part:
             raise WrongGraph(
                 f"the request is for part {asked}, and this server has part {self.part}; correct owners.toml"
             )
-        number = frame.document["request"].whole()
-        fields, tensors = self._answers[kind](frame)
-        return {**fields, "request": number}, tensors
+        number = frame.whole("request")
+        return Outgoing(CODEC, self._answer(frame.body(CODEC, PART_REQUESTS[kind])), {"request": number})
 
-    def _hop(self, frame: Frame) -> Answered:
-        graph = self._views.graph(frame.document["view"])
-        asked = read_hop(
-            frame.document, self._registry, graph.schema, graph.nodes.counts, graph.num_all_edges
-        )
-        frontier = asked.wire.frontier(bytes_of(frame, "frontier"), graph.spans(self.part))
+    def _answer(self, asked: object) -> object:
+        match asked:
+            case HopOf():
+                return self._hop(asked)
+            case PartRowsOf():
+                return OctetsAnswer(self._rows.answer(asked.rows))
+            case NegativesOf():
+                return self._negatives(asked)
+            case DegreesOf():
+                held = self._views.graph(asked.view).held
+                check_edge_type(asked.edge_type, held.schema)
+                end = held.bounds[asked.edge_type[2]][-1]
+                nodes = read_nodes(asked.nodes, end, end)
+                return CountsAnswer(held.in_degrees(asked.edge_type, nodes))
+            case EdgesOf():
+                held = self._views.graph(asked.view).held
+                check_edge_type(asked.edge_type, held.schema)
+                span = (asked.first, asked.end)
+                return EdgesAnswer(*edges_between(held, asked.edge_type, span, asked.begin))
+            case TouchedOf():
+                edges = HeldEdges(self._views.graph(asked.view).held)
+                return MarksAnswer(nodes_with_edges_before(edges, asked.limit))
+            case SplitCountsOf():
+                return CountsAnswer(self._views.split(asked.view, asked.split).counts(counted(asked)))
+            case LinkCountsOf():
+                split = self._views.split(asked.view, asked.split)
+                return CountsAnswer(split.link_counts(asked.part, asked.edge_type))
+            case LinkRowsOf():
+                split = self._views.split(asked.view, asked.split)
+                found = split.link_rows(asked.part, asked.edge_type, asked.rows)
+                return LinkRowsAnswer({name: fact.contiguous() for name, fact in found.items()})
+        raise AssertionError(f"{asked} is no request of a server")
+
+    def _hop(self, given: HopOf) -> OctetsAnswer:
+        graph = self._views.graph(given.view)
+        asked = read_hop(given, self._registry, graph.schema, graph.nodes.counts, graph.num_all_edges)
+        frontier = asked.wire.frontier(given.frontier, graph.spans(self.part))
         drawn = graph.held.sample_hop(frontier, asked.hop, asked.key)
         message = torch.empty(asked.wire.size_of(drawn), dtype=torch.uint8)
         asked.wire.write(drawn, message)
-        return _one("drawn", message)
+        return OctetsAnswer(message)
 
-    def _negatives(self, frame: Frame) -> Answered:
-        graph = self._views.graph(frame.document["view"])
-        asked = read_negatives(frame.document, self._registry, graph.schema, graph.nodes.counts)
+    def _negatives(self, given: NegativesOf) -> OctetsAnswer:
+        graph = self._views.graph(given.view)
+        asked = read_negatives(given, self._registry, graph.schema, graph.nodes.counts)
         span = graph.spans(self.part)[asked.edge_type[0]]
-        positives = asked.wire.positives(bytes_of(frame, "links"), span)
+        positives = asked.wire.positives(given.links, span)
         drawn = graph.negatives.tables.drawn(asked.edge_type, asked.negatives, positives, asked.key)
-        return _one("drawn", asked.wire.answer(drawn, positives.sources.numel()))
-
-
-def _degrees(views: PartViews, frame: Frame) -> Answered:
-    held = views.graph(frame.document["view"]).held
-    edge_type = edge_type_of(frame.document["type"].type_(), held.schema)
-    first, *_, end = held.bounds[edge_type[2]]
-    return _one("counts", held.in_degrees(edge_type, read_nodes(frame, end - first)))
-
-
-def _edges(views: PartViews, frame: Frame) -> Answered:
-    given = frame.document
-    held = views.graph(given["view"]).held
-    edge_type = edge_type_of(given["type"].type_(), held.schema)
-    span = [end.whole() for end in given["span"].each()]
-    if len(span) != 2:
-        raise ValueError(f"{given.where}.span: is {span}, not a first and a last node")
-    count, edges = edges_between(held, edge_type, span, given["begin"].whole())
-    fields, tensors = _one("edges", edges)
-    return {**fields, "count": count}, tensors
-
-
-def _touched(views: PartViews, frame: Frame) -> Answered:
-    graph = views.graph(frame.document["view"])
-    return touched_answer(HeldEdges(graph.held), time_of(frame.document["limit"]))
-
-
-def _counts(views: PartViews, frame: Frame) -> Answered:
-    given = frame.document
-    split = views.split(given["view"], given["split"])
-    return counts_answer(split, given, edge_type_of(given["type"].type_(), split.graph.schema))
-
-
-def _link_counts(views: PartViews, frame: Frame) -> Answered:
-    given = frame.document
-    split = views.split(given["view"], given["split"])
-    edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
-    return _one("counts", split.link_counts(given["part_of_split"].text(), edge_type))
-
-
-def _link_rows(views: PartViews, frame: Frame) -> Answered:
-    given = frame.document
-    split = views.split(given["view"], given["split"])
-    edge_type = edge_type_of(given["type"].type_(), split.graph.schema)
-    rows = frame.tensor(given["rows"])
-    found, tensors = split.link_rows(given["part_of_split"].text(), edge_type, rows), Tensors()
-    return {name: tensors(fact.contiguous()) for name, fact in found.items()}, tensors
-
-
-def _one(name: str, tensor: Tensor) -> Answered:
-    tensors = Tensors()
-    fields: dict[str, Plain] = {name: tensors(tensor)}
-    return fields, tensors
-
-
-_OF_VIEWS: Mapping[str, Callable[[PartViews, Frame], Answered]] = {
-    DEGREES: _degrees,
-    EDGES: _edges,
-    TOUCHED: _touched,
-    COUNTS: _counts,
-    LINK_COUNTS: _link_counts,
-    LINK_ROWS: _link_rows,
-}
-
-
-_NO_STEPS = Document([], "view")
+        return OctetsAnswer(asked.wire.answer(drawn, positives.sources.numel()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,7 +293,7 @@ class ServedPart:
     @property
     def whole(self) -> Viewed:
         """The whole graph."""
-        return self.part_views.viewed(_NO_STEPS)
+        return self.part_views.viewed(())
 
     @property
     def views(self) -> KeptViews:
@@ -386,7 +315,7 @@ class ServedPart:
         """Records of labels in the graph's import, by node type."""
         return label_records(self.folder)
 
-    def viewed(self, view: Document) -> Viewed:
+    def viewed(self, view: View) -> Viewed:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
         return self.part_views.viewed(view)
 

@@ -9,8 +9,6 @@ Lists that servers hold: equal to those of the graph, with digests, and refused 
 Requests for ids that do not fit the graph or the limit of the server are refused with a sentence.
 
 Servers that were started with the same graph have equal views, splits and links.
-
-Arguments of splits travel as plain values.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -30,26 +27,30 @@ from scipy import sparse
 from torch import Tensor
 
 import khop
-import khop.servers.description as lists
+import khop.servers.answers as lists
 from khop.api.serve import ServedGraph
-from khop.graph.folder import TimeCutOffs
 from khop.graph.store import csc_graph_from_edges
 from khop.sampling.links.link_split import LinkColumns, Shares
 from khop.sampling.seeds import NodeSeeds
-from khop.servers.description import (
-    ByColumn,
-    KeptValues,
-    Served,
-    SplitArguments,
-    SplitMethod,
-    link_list,
-    read_description,
-    seed_list,
-    tensor_bytes,
-)
+from khop.servers.answers import link_list, seed_list
 from khop.servers.errors import InvalidRequest, TooLarge, WrongVersion
-from khop.servers.frame import Document, Frame, whole, written
+from khop.servers.graph import read_description
+from khop.servers.messages import (
+    LabelsOf,
+    LinksOfPart,
+    NodeIdsOf,
+    NodeList,
+    NodesOfSplit,
+    NodeSpan,
+    Only,
+    RowsOf,
+    SomeNodes,
+    SplitArguments,
+    SplitPart,
+    request,
+)
 from khop.servers.service import Service
+from khop.servers.views import KeptValues, Served, tensor_bytes
 from support.named_shop import write_named_shop
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS, LIKE
@@ -163,20 +164,13 @@ def test_an_error_is_not_kept() -> None:
     assert kept.of("a", lambda: 5) == 5
 
 
-SPLIT = {
-    "by": "random", "edge_types": [list(BUYS)],
-    "val": 0.2, "test": 30, "disjoint_share": 0.0, "negatives": 1, "label": None,
-    "time": None, "seed": 3,
-}  # fmt: skip
-
-
-def reference(**fields: object) -> Document:
-    return Document(fields, "list")
+SPLIT = SplitArguments((BUYS,), Shares(0.2, 30), LinkColumns(), 3)
+VAL = (SplitPart(SPLIT, "val"),)
 
 
 def test_a_split_is_a_list_of_seeds(typed_graph: khop.Graph) -> None:
     served = ServedGraph.of(typed_graph)
-    found = seed_list(served, reference(split="train", types=["user", "item"], times=None))
+    found = seed_list(served, NodesOfSplit("train", ("user", "item")))
     expected = NodeSeeds({t: torch.as_tensor(ids) for t, ids in served.splits["train"].items()})
     assert_same(found.digest(), expected.digest())
     assert found.counts == expected.counts
@@ -184,9 +178,7 @@ def test_a_split_is_a_list_of_seeds(typed_graph: khop.Graph) -> None:
 
 def test_times_of_a_column_are_part_of_the_list(typed_graph: khop.Graph) -> None:
     served = ServedGraph.of(typed_graph)
-    plain, timed = (
-        seed_list(served, reference(split="val", types=["user"], times=times)) for times in (None, "age")
-    )
+    plain, timed = (seed_list(served, NodesOfSplit("val", ("user",), times)) for times in (None, "age"))
     assert plain.digest() != timed.digest()
 
 
@@ -194,41 +186,37 @@ def test_links_of_a_split_are_those_of_split_links(typed_graph: khop.Graph) -> N
     served = ServedGraph.of(typed_graph)
     expected = khop.split_links(typed_graph, BUYS, 0.2, 30, seed=3)
     for part, links in (("train", expected.train_links), ("test", expected.test_links)):
-        found = link_list(served, reference(view=[{"split_links": SPLIT, "part": "val"}], part=part))
+        found = link_list(served, LinksOfPart(VAL, part))
         assert found.digest() == links.digest()
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("asked", "sentence"),
     [
-        ({"split": "nope", "types": ["user"]}, "no split 'nope'; there are ['train', 'val', 'test']"),
-        ({"split": "val", "types": ["tag"]}, "has nodes of ['user'], none of 'tag'"),
-        ({"split": "val", "types": ["user"], "times": "nope"}, "'nope'"),
-        ({"view": [], "part": "train"}, "links of part 'train': the view has those of []"),
-        (
-            {"view": [{"split_links": SPLIT, "part": "nope"}], "part": "val"},
-            "must be one of ['train', 'val', 'test']",
-        ),
+        (NodesOfSplit("nope", ("user",)), "no split 'nope'; there are ['train', 'val', 'test']"),
+        (NodesOfSplit("val", ("tag",)), "has nodes of ['user'], none of 'tag'"),
+        (NodesOfSplit("val", ("user",), "nope"), "'nope'"),
+        (LinksOfPart((), "train"), "links of part 'train': the view has those of []"),
+        (LinksOfPart((SplitPart(SPLIT, "nope"),), "val"), "must be one of ['train', 'val', 'test']"),
     ],
 )
 def test_a_list_that_there_is_not_is_named(
-    typed_graph: khop.Graph, fields: dict[str, object], sentence: str
+    typed_graph: khop.Graph, asked: NodesOfSplit | LinksOfPart, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        seed_list(ServedGraph.of(typed_graph), reference(**fields))
+        seed_list(ServedGraph.of(typed_graph), asked)
 
 
 def test_rows_that_are_too_many_at_once_are_refused_before_they_are_read(
     typed_graph: khop.Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = {"view": [], "type": "user", "columns": ["x"], "float32": [], "ids": 0}
+    asked = RowsOf((), "user", ("x",), (), torch.zeros(10, dtype=torch.int64))
     width = 4 * typed_graph.columns["user"]["x"].shape[1]
-    frame = Frame(reference(**fields), (torch.zeros(10, dtype=torch.int64),), 0)
     monkeypatch.setattr(lists, "MOST_ROWS_BYTES", 10 * width)
-    lists.answered(ServedGraph.of(typed_graph), lists.ROWS, frame)
+    lists.ANSWERS["rows"](ServedGraph.of(typed_graph), asked, None)
     monkeypatch.setattr(lists, "MOST_ROWS_BYTES", 10 * width - 1)
     with pytest.raises(TooLarge, match=f"rows of x: {10 * width} bytes are requested at once"):
-        lists.answered(ServedGraph.of(typed_graph), lists.ROWS, frame)
+        lists.ANSWERS["rows"](ServedGraph.of(typed_graph), asked, None)
 
 
 @pytest.fixture(scope="module")
@@ -236,49 +224,46 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_named_shop(tmp_path_factory.mktemp("named") / "shop")
 
 
-def asked(shop: Path, fields: dict[str, object], max_batch_bytes: int | None = None) -> bytes:
+def answered(shop: Path, kind: str, asked: object, max_batch_bytes: int | None = None) -> bytes:
     """Return the answer to a request."""
     service = Service(ServedGraph.of(khop.open_graph(shop)), max_batch_bytes=max_batch_bytes)
-    graph = {"graph": service._served.fingerprint, "kind": "node-ids"}
-    request = whole({**graph, **fields}, [torch.tensor([3, -1]), torch.rand(2)])
-    return b"".join(map(bytes, service.accept(request).run()))
+    message = request(kind, service._served.fingerprint, asked)
+    return b"".join(map(bytes, service.accept(message).run()))
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("node_type", "nodes", "sentence"),
     [
-        ({"type": "tag", "first": 0, "end": 1}, "ids of 'tag': the graph stores those of ['user', 'item']"),
-        ({"type": "user", "first": 80, "end": 91}, "nodes 80 to 90: there are 90"),
-        ({"type": "user", "first": 5, "end": 4}, "a whole number from 5"),
-        ({"type": "user", "nodes": 0}, "nodes -1 to 3: there are 90"),
-        ({"type": "user", "nodes": 1}, "must be int64"),
-        ({"type": ["user", "buys", "item"], "first": 0, "end": 1}, "not text"),
+        ("tag", NodeSpan(0, 1), "ids of 'tag': the graph stores those of ['user', 'item']"),
+        ("user", NodeSpan(80, 91), "nodes 80 to 90: there are 90"),
+        ("user", NodeSpan(5, 4), "a whole number from the first"),
+        ("user", NodeList(torch.tensor([3, -1])), "nodes -1 to 3: there are 90"),
+        ("user", NodeList(torch.rand(2)), "must be torch.int64"),
+        (BUYS, NodeSpan(0, 1), "not text"),
     ],
 )
-def test_a_request_that_does_not_fit_is_refused(shop: Path, fields: dict[str, object], sentence: str) -> None:
+def test_a_request_that_does_not_fit_is_refused(
+    shop: Path, node_type: str, nodes: SomeNodes, sentence: str
+) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(sentence)):
-        asked(shop, fields)
+        answered(shop, "node-ids", NodeIdsOf(node_type, nodes))
 
 
 def test_an_answer_has_as_many_ids_as_the_limit_allows_and_at_least_one(shop: Path) -> None:
     """The id of node 0 is empty, and takes the 8 bytes of its place; that of node 1 is longer."""
-    fields: dict[str, object] = {"type": "user", "first": 0, "end": 2}
-    assert b'["int64",[2]],["uint8",[0]]' in asked(shop, fields, 9)
-    assert b'["int64",[3]]' in asked(shop, fields, 1000)
+    asked = NodeIdsOf("user", NodeSpan(0, 2))
+    assert b'["int64",[2]],["uint8",[0]]' in answered(shop, "node-ids", asked, 9)
+    assert b'["int64",[3]]' in answered(shop, "node-ids", asked, 1000)
     with pytest.raises(TooLarge, match="the id of node 1 of 'user' has more than the 9 bytes"):
-        asked(shop, {"type": "user", "first": 1, "end": 2}, 9)
+        answered(shop, "node-ids", NodeIdsOf("user", NodeSpan(1, 2)), 9)
 
 
 def test_labels_that_no_import_recorded_are_refused(shop: Path) -> None:
     with pytest.raises(InvalidRequest, match=re.escape("labels of 'tag': the import recorded those of")):
-        asked(shop, {"kind": "labels", "type": "tag"})
+        answered(shop, "labels", LabelsOf("tag"))
 
 
-SERVED_SPLIT = {
-    "by": "random", "edge_types": [list(BUYS)],
-    "val": 0.2, "test": 0.1, "disjoint_share": 0.0, "negatives": 1, "label": None,
-    "time": None, "seed": 3,
-}  # fmt: skip
+TRAIN = (SplitPart(SplitArguments((BUYS,), Shares(0.2, 0.1), LinkColumns(), 3), "train"),)
 
 
 @pytest.fixture
@@ -299,46 +284,11 @@ def test_servers_of_a_graph_have_its_fingerprint_and_splits(servers: list[Served
 
 def test_a_view_depends_on_the_graph_and_its_steps_alone(servers: list[Served]) -> None:
     first, second = servers
-    first.viewed(Document([{"only": [list(LIKE)]}], "view"))  # a view that the other server never makes
-    steps = [{"split_links": SERVED_SPLIT, "part": "train"}]
-    one, other = (served.viewed(Document(steps, "view")) for served in (first, second))
+    first.viewed((Only((LIKE,)),))  # a view that the other server never makes
+    one, other = (served.viewed(TRAIN) for served in (first, second))
     assert one.links.keys() == other.links.keys() == {"train", "val", "test"}
     for part, links in one.links.items():
         assert links.digest() == other.links[part].digest()
     for edge_type in first.whole.graph.schema.edge_types:
         assert one.graph.num_edges(edge_type) == other.graph.num_edges(edge_type)
     assert one.graph.num_edges(BUYS) < first.whole.graph.num_edges(BUYS)
-
-
-METHODS = [Shares(0.1, 30, 0.5), TimeCutOffs(-(1 << 63), (1 << 63) - 1), ByColumn()]
-
-
-def document(plain: object) -> Document:
-    return Document(json.loads(written(plain)), "split")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_arguments_come_back_equal(typed_graph: khop.Graph, method: SplitMethod) -> None:
-    given = SplitArguments((BUYS,), method, LinkColumns(3, "weight", "time"), (1 << 64) - 1)
-    found = SplitArguments.read(document(given.plain), typed_graph.schema)
-    assert found == given
-    assert written(found.plain) == written(given.plain)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"by": "size"}, "split.by: is 'size', and must be one of"),
-        ({"by": "time", "val": 0.5}, "not a whole number"),
-        ({"by": "column", "edge_types": []}, "edge_types: is empty; name at least one edge type"),
-        ({"by": "time", "val": 1 << 63}, "not a whole number"),
-        ({"edge_types": ["user"]}, "is no edge type"),
-        ({"time": "nope"}, "nope"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_sentences(
-    typed_graph: khop.Graph, change: dict[str, Any], sentence: str
-) -> None:
-    plain = SplitArguments((BUYS,), Shares(1, 1), LinkColumns(), 1).plain
-    with pytest.raises(ValueError, match=sentence):
-        SplitArguments.read(document({**plain, **change}), typed_graph.schema)

@@ -7,7 +7,6 @@ Equal settings have one hash, on every machine; all that changes a batch changes
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,31 +17,36 @@ import torch
 
 import khop
 from khop.errors import Unsupported
+from khop.graph.folder import TimeCutOffs
 from khop.loading.columns import ColumnChoice
 from khop.sampling.links.exclusion import Exclude
+from khop.sampling.links.link_split import LinkColumns, Shares
 from khop.sampling.seeds import StepShare
-from khop.servers.frame import Document, parsed, written
+from khop.servers.codec import Tensors, json_of, parsed, parsed_json
 from khop.servers.graph import described_sampler
-from khop.servers.request_wire import (
-    BUILTIN,
-    BatchQuery,
+from khop.servers.messages import (
+    CODEC,
+    BatchOf,
+    ByColumn,
+    NodesOfSplit,
+    Only,
     Settings,
+    SplitArguments,
     check_graph,
-    described,
-    instance,
-    read_columns,
-    read_query,
-    written_query,
+    request,
 )
+from khop.servers.registry import BUILTIN, described, instance
 from support.batch_kinds import PLAIN, TYPED
 from support.same_samples import assert_same
+from support.small_typed_folders import BUYS
 
 SETTINGS = Settings("f" * 64, (), {"kind": "NeighborSampler", "with": {}}, ColumnChoice())
 
 
-def read(seeds: khop.Seeds, *, with_settings: bool = False) -> BatchQuery:
-    message = written_query(SETTINGS, seeds, khop.DrawKey((1 << 64) - 1), 2, 3, with_settings=with_settings)
-    return read_query(parsed(message, 1 << 20, "request"))
+def read(seeds: khop.Seeds, *, with_settings: bool = False) -> BatchOf:
+    key = khop.DrawKey((1 << 64) - 1)
+    asked = BatchOf.of(SETTINGS, seeds, key, 2, 3, with_settings=with_settings)
+    return parsed(request("batch", "f" * 64, asked), 1 << 20, "request").body(CODEC, BatchOf)
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, *TYPED], ids=lambda kind: kind.__name__)
@@ -52,21 +56,20 @@ def test_seeds_arrive_as_they_were_sent(
     loader = kind(plain_graph if kind in PLAIN else typed_graph)  # type: ignore[operator]
     for rank in range(2):
         seeds = replace(loader._order, rank=rank, world_size=2).share(0, 0)
-        assert_same(read(seeds).seeds, seeds)
+        assert_same(read(seeds).checked_seeds(), seeds)
 
 
 @pytest.mark.parametrize("mine", [torch.arange(4), torch.tensor([1, 3]), torch.arange(0)])
 def test_numbers_of_a_list_arrive_as_they_were_sent(mine: torch.Tensor) -> None:
     share = StepShare(torch.tensor([9, 2, 7, 1]), 40, mine, khop.DrawKey(8))
-    assert_same(read(khop.Seeds({}, {}, listed=share)).seeds.listed, share)
+    assert_same(read(khop.Seeds({}, {}, listed=share)).checked_seeds().listed, share)
 
 
 def test_settings_travel_only_where_they_are_asked_for() -> None:
     seeds = khop.Seeds({}, {})
     assert read(seeds).given is None
     found = read(seeds, with_settings=True)
-    assert found.given is not None
-    assert found.given.value == {**SETTINGS.document}
+    assert found.given == SETTINGS
     assert (found.settings, found.key, found.stage) == (
         SETTINGS.digest,
         khop.DrawKey((1 << 64) - 1),
@@ -78,7 +81,7 @@ def test_settings_travel_only_where_they_are_asked_for() -> None:
 def test_a_share_outside_its_step_is_refused(mine: torch.Tensor) -> None:
     share = StepShare(torch.tensor([9, 2, 7, 1]), 40, mine, khop.DrawKey(8))
     with pytest.raises(ValueError, match="must be ascending numbers below 4"):
-        read(khop.Seeds({}, {}, listed=share))
+        read(khop.Seeds({}, {}, listed=share)).checked_seeds()
 
 
 VALUES = [
@@ -97,8 +100,8 @@ VALUES = [
 ]
 
 
-def sent(value: object) -> Document:
-    return Document.parsed(json.dumps(value).encode(), "sampler")
+def sent(value: object) -> object:
+    return parsed_json(json_of(value), "sampler")
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
@@ -182,9 +185,9 @@ def test_equal_settings_have_one_hash(typed_graph: khop.Graph) -> None:
 def test_every_difference_changes_the_hash(typed_graph: khop.Graph) -> None:
     given = settings(typed_graph)
     others = [
-        replace(given, fingerprint="e" * 64),
-        replace(given, view=({"only": []},)),
-        replace(given, seeds={"split": "train"}),
+        replace(given, graph="e" * 64),
+        replace(given, view=(Only(()),)),
+        replace(given, seeds=NodesOfSplit("train", ())),
         replace(given, columns=replace(given.columns, as_float32={})),
         settings(typed_graph, 4),
     ]
@@ -194,16 +197,58 @@ def test_every_difference_changes_the_hash(typed_graph: khop.Graph) -> None:
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_columns_come_back_equal(typed_graph: khop.Graph, kind: object) -> None:
     columns = kind(typed_graph).columns  # type: ignore[operator]
-    document = Document.parsed(written(Settings("", (), None, columns).document["columns"]), "columns")
-    assert read_columns(document, typed_graph.schema) == columns
+    given = Settings("", (), None, columns)
+    plain = parsed_json(json_of(CODEC.write(given, Tensors())), "settings")
+    found = CODEC.read(Settings, plain, (), "settings")
+    found.check_columns(typed_graph.schema)
+    assert found.columns == columns
 
 
 def test_a_column_that_is_missing_is_named(typed_graph: khop.Graph) -> None:
-    given = Document({"nodes": [["user", ["nope"]]], "edges": [], "seeds": [], "float32": []}, "columns")
     with pytest.raises(ValueError, match="column 'nope' of 'user': not in the graph"):
-        read_columns(given, typed_graph.schema)
+        Settings("", (), None, ColumnChoice({"user": ("nope",)})).check_columns(typed_graph.schema)
 
 
 def test_another_graph_is_refused_by_both_fingerprints() -> None:
     with pytest.raises(ValueError, match=r"aaaaaaaaaaaa\.\.\., and this server has bbbbbbbbbbbb"):
         check_graph("a" * 64, "b" * 64)
+
+
+def arguments_sent(given: SplitArguments, change: dict[str, object]) -> SplitArguments:
+    fields = CODEC.write(given, Tensors())
+    assert isinstance(fields, dict)
+    return CODEC.read(SplitArguments, parsed_json(json_of({**fields, **change}), "split"), (), "split")
+
+
+@pytest.mark.parametrize(
+    "method", [Shares(0.1, 30, 0.5), TimeCutOffs(-(1 << 63), (1 << 63) - 1), ByColumn()], ids=repr
+)
+def test_arguments_of_a_split_come_back_equal(
+    typed_graph: khop.Graph, method: Shares | TimeCutOffs | ByColumn
+) -> None:
+    given = SplitArguments((BUYS,), method, LinkColumns(3, "weight", "time"), (1 << 64) - 1)
+    found = arguments_sent(given, {})
+    found.check(typed_graph.schema)
+    assert (found, hash(found)) == (given, hash(given))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"method": ["Size", {}]}, "split.method: is .*not one of Shares, TimeCutOffs, ByColumn"),
+        ({"method": ["TimeCutOffs", {"val": 0.5, "test": 1}]}, "val: is 0.5, not a whole number"),
+        ({"method": ["TimeCutOffs", {"val": 1 << 63, "test": 1}]}, "not a whole number"),
+        ({"method": ["Shares", {"val": 2.5, "test": 1, "disjoint_share": 0}]}, "val 2.5: must be a share"),
+        ({"edge_types": []}, "edge_types: is empty; name at least one edge type"),
+        ({"edge_types": ["user"]}, "is no edge type"),
+        ({"edge_types": [["user", "sells", "item"]]}, "no edge type"),
+        ({"columns": {"negatives": 1, "label": None, "time": "nope", "relation": None}}, "nope"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_sentences(
+    typed_graph: khop.Graph, change: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        arguments_sent(SplitArguments((BUYS,), Shares(1, 1), LinkColumns(), 1), change).check(
+            typed_graph.schema
+        )

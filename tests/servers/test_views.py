@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.servers.description import KeptViews, default_view_bytes
+from khop.servers.views import KeptViews, default_view_bytes
 
 BASE = torch.zeros(100, dtype=torch.uint8)
 

@@ -1,17 +1,14 @@
-"""Tensors arrive with the bits they were sent with, in memory of their own, or not at all.
-
-Requests of in-degrees name their nodes one by one or by two ends, and answers are checked.
-
-Keys of draws arrive with their epoch and step.
-"""
+"""Messages arrive as they were sent, in memory of their own, or are refused by the name of what is wrong."""
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Literal
 
 import pytest
 import torch
@@ -20,27 +17,27 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.draw import DrawKey, Purpose
-from khop.servers.errors import WrongVersion
-from khop.servers.frame import (
+from khop.schema import EdgeType, NodeType, Type
+from khop.servers.codec import (
     DTYPES,
     LEAST_PIECE,
     PIECE,
     VERSION,
-    Document,
-    Frame,
+    Codec,
+    Ids,
+    Outgoing,
+    Range,
     Tensors,
-    checked_counts,
     header,
+    json_of,
     parsed,
+    parsed_json,
     pieces,
-    read_key,
-    read_nodes,
     received,
-    whole,
-    written,
-    written_key,
-    written_nodes,
 )
+from khop.servers.errors import WrongVersion
+from khop.servers.messages import CODEC, CountsAnswer, NodeList, NodeSpan, read_nodes, some_nodes
+from support.same_samples import assert_same
 
 LIMIT = 1 << 30
 
@@ -78,7 +75,7 @@ def test_tensors_arrive_however_the_bytes_are_cut(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=5)))
     parts = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     frame = received([header({"a": 1}, sent), *parts], LIMIT, "answer")
-    assert frame.document["a"].whole() == 1
+    assert frame.whole("a") == 1
     assert all(same(found, each) for found, each in zip(frame.tensors, sent, strict=True))
     assert frame.num_bytes == len(header({"a": 1}, sent)) + len(body)
 
@@ -100,7 +97,7 @@ def test_large_tensors_are_sliced_and_not_copied() -> None:
 
 def test_received_tensors_can_be_written_and_share_one_block() -> None:
     sent = [torch.arange(5), torch.rand(3, 2), torch.ones(2, dtype=torch.bool)]
-    frame = parsed(whole({}, sent), LIMIT, "answer")
+    frame = parsed(b"".join([header({}, sent), *pieces(sent)]), LIMIT, "answer")
     frame.tensors[1].add_(1)
     assert torch.equal(frame.tensors[1], sent[1] + 1)
     assert len({tensor.untyped_storage().data_ptr() for tensor in frame.tensors}) == 1
@@ -109,7 +106,7 @@ def test_received_tensors_can_be_written_and_share_one_block() -> None:
 
 def test_a_tensor_travels_once() -> None:
     tensors, one = Tensors(), torch.arange(3)
-    assert [tensors(one), tensors(torch.arange(3)), tensors(one), tensors.given(None)] == [0, 1, 0, None]
+    assert [tensors(one), tensors(torch.arange(3)), tensors(one)] == [0, 1, 0]
     assert len(tensors.all) == 2
 
 
@@ -129,7 +126,7 @@ def message(text: bytes, version: int = VERSION, magic: bytes = b"khop") -> byte
         (message(b"[]"), "answer: has no field 'tensors'"),
         (message(b'{"tensors":[["float32"]]}'), "not a dtype and a shape"),
         (message(b'{"tensors":[["object",[1]]]}'), "not a dtype and a shape"),
-        (message(b'{"tensors":[["int8",[-1]]]}'), "a whole number from 0"),
+        (message(b'{"tensors":[["int8",[-1]]]}'), "not a dtype and a shape"),
         (message(b'{"tensors":[["int8",[4194304,4194304,4194304]]]}'), "not a dtype and a shape"),
         (message(b'{"tensors":[["int64",[1000000000]]]}'), "8,000,000,000 bytes are announced"),
         (message(b'{"tensors":[["int8",[3]]]}') + b"12", "1 bytes of what its header announces did not come"),
@@ -170,65 +167,153 @@ def test_a_message_in_one_piece_takes_no_memory_for_bytes_that_it_lacks() -> Non
 
 def test_an_answer_larger_than_the_free_memory_is_refused_before_allocation() -> None:
     shape = [["int64", [1 << 40]]]
-    text = written({"tensors": shape})
+    text = json_of({"tensors": shape})
     head = b"khop" + VERSION.to_bytes(4, "little") + len(text).to_bytes(8, "little") + text
     with pytest.raises(ValueError, match="8,796,093,022,208 bytes are announced, and this machine has"):
         received([head], 1 << 44, "answer")
 
 
-def sent(fields: object, tensors: Tensors) -> Frame:
-    return parsed(whole(fields, tensors.all), 1 << 20, "request")  # type: ignore[arg-type]
+class Kind(StrEnum):
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Inner:
+    ids: Ids
+    names: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.names == {"bad"}:
+            raise ValueError("names must not be bad")
+
+
+@dataclass(frozen=True)
+class Other:
+    share: float | int
+
+
+@dataclass(frozen=True)
+class Outer:
+    text: str
+    number: Annotated[int, Range(0, 9)]
+    truth: bool
+    real: float
+    word: Literal["one", "two"]
+    kind: Kind
+    maybe: Inner | None
+    either: Inner | Other
+    by_type: Mapping[Type, Tensor]
+    edges: Mapping[EdgeType, tuple[NodeType, ...]]
+    left_out: int = 7
+
+
+FORMS = Codec({Outer: {"left_out": None}})
+BUYS = ("user", "buys", "item")
+VALUE = Outer(
+    "text", 9, True, 0.5, "two", Kind.PLAIN, Inner(torch.arange(3), frozenset({"b", "a"})), Other(3),
+    {"user": torch.rand(2, 2), BUYS: torch.zeros(0, dtype=torch.bool)}, {BUYS: ("user", "item")},
+)  # fmt: skip
+
+
+def plain() -> dict[str, object]:
+    found = FORMS.write(VALUE, Tensors())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_dataclass_arrives_as_it_was_sent() -> None:
+    message = Outgoing(FORMS, VALUE, {"kind": "outer"})
+    frame = received([message.header, *message.pieces()], LIMIT, "answer")
+    found = frame.body(FORMS, Outer)
+    assert_same(found, VALUE)
+    assert (frame.text("kind"), type(found.either.share), found.left_out) == ("outer", int, 7)
+    assert parsed(message.whole(), LIMIT, "answer").num_bytes == len(message.whole())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"text": 3}, "answer.text: is 3, not text"),
+        ({"number": 10}, "answer.number: is 10, not a whole number from 0 to 9"),
+        ({"number": True}, "answer.number: is True, not a whole number"),
+        ({"number": 1.0}, "answer.number: is 1.0, not a whole number"),
+        ({"truth": 1}, "answer.truth: is 1, not true or false"),
+        ({"real": "1"}, "answer.real: is '1', not a number"),
+        ({"word": "three"}, "answer.word: is 'three', and must be one of one, two"),
+        ({"kind": None}, "answer.kind: is None, and must be one of plain"),
+        ({"maybe": {"ids": 0}}, "answer.maybe: has no field 'names'"),
+        ({"maybe": {"ids": 0, "names": [], "more": 1}}, "answer.maybe: has an unknown field 'more'"),
+        ({"maybe": {"ids": 4, "names": []}}, "answer.maybe.ids: is 4, not the number of a tensor"),
+        ({"maybe": {"ids": 1, "names": []}}, "maybe.ids: is torch.float32 (2, 2), must be torch.int64 (n)"),
+        ({"maybe": {"ids": 0, "names": ["a", 1]}}, "answer.maybe.names[1]: is 1, not text"),
+        ({"maybe": {"ids": 0, "names": ["bad"]}}, "answer.maybe: names must not be bad"),
+        ({"maybe": [1]}, "answer.maybe: is [1], not an object of names and values"),
+        ({"either": ["None", {}]}, "answer.either: is ['None', {}], not one of Inner, Other"),
+        ({"either": ["Other", {"share": "x"}]}, "answer.either.Other.share: is 'x', not a number"),
+        ({"by_type": [["user"]]}, "answer.by_type[0]: is ['user'], not a pair"),
+        ({"by_type": [["user", 0], ["user", 0]]}, "answer.by_type[1]: 'user' is given twice"),
+        ({"by_type": [[["a", "b"], 0]]}, "by_type[0]: is ['a', 'b'], not a node type, or an edge type"),
+        ({"edges": [["user", []]]}, "answer.edges[0]: 'user' is no edge type"),
+        ({"edges": 1}, "answer.edges: is 1, not a list of pairs"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named(change: dict[str, object], sentence: str) -> None:
+    tensors = (torch.arange(3), torch.rand(2, 2), torch.zeros(0, dtype=torch.bool))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        FORMS.read(Outer, {**plain(), **change}, tensors, "answer")
+
+
+@pytest.mark.parametrize(
+    "text", [b"{", b"\xff\xfe", b"[" * 100_000, b"NaN", b'{"n":Infinity}', b"\x80\x04K\x01.", b"1" * 5000]
+)
+def test_other_bytes_than_finite_json_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="answer: is not JSON of khop"):
+        parsed_json(text, "answer")
+
+
+def test_numbers_that_are_not_finite_are_not_written() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        json_of({"n": float("nan")})
 
 
 @given(st.lists(st.integers(0, 9), max_size=6) | st.integers(0, 50).map(lambda n: list(range(n, n + 7))))
 def test_nodes_come_back_as_they_were(nodes: list[int]) -> None:
-    tensors = Tensors()
-    fields = written_nodes(torch.tensor(nodes, dtype=torch.int64), tensors)
-    assert read_nodes(sent(fields, tensors), 10).tolist() == nodes
+    assert read_nodes(some_nodes(torch.tensor(nodes, dtype=torch.int64)), 60, 10).tolist() == nodes
 
 
 def test_consecutive_nodes_take_no_bytes_each() -> None:
-    tensors = Tensors()
-    assert written_nodes(torch.arange(5, 1000), tensors) == {"first": 5, "end": 1000}
-    assert not tensors.all
+    assert some_nodes(torch.arange(5, 1000)) == NodeSpan(5, 1000)
 
 
 def test_too_many_nodes_or_wrong_ones_are_refused() -> None:
     with pytest.raises(ValueError, match="1,000,000,000,000 nodes are requested at once; ask for at most 10"):
-        read_nodes(sent({"first": 0, "end": 10**12}, Tensors()), 10)
-    tensors = Tensors()
-    with pytest.raises(ValueError, match=r"nodes: is torch\.float32 \(3,\), must be int64"):
-        read_nodes(sent({"nodes": tensors(torch.zeros(3))}, tensors), 10)
+        read_nodes(NodeSpan(0, 10**12), 10**13, 10)
+    with pytest.raises(ValueError, match="must end with a whole number from the first"):
+        read_nodes(NodeSpan(5, 4), 10, 10)
+    with pytest.raises(ValueError, match="nodes -1 to 3: there are 10"):
+        read_nodes(NodeList(torch.tensor([3, -1])), 10, 10)
 
 
 @pytest.mark.parametrize(
     ("counts", "sentence"),
-    [
-        (torch.tensor([1, -1]), "number of edges"),
-        (torch.tensor([1]), "for 2 nodes"),
-        (torch.ones(2), "are torch.float32"),
-    ],
+    [(torch.tensor([1, -1]), "number of edges"), (torch.tensor([1]), "for 2 nodes")],
 )
 def test_an_answer_that_is_no_counts_is_refused(counts: torch.Tensor, sentence: str) -> None:
-    tensors = Tensors()
     with pytest.raises(ValueError, match=sentence):
-        checked_counts(sent({"counts": tensors(counts)}, tensors), 2)
-
-
-def draw_keys_sent(fields: object) -> Document:
-    """Return fields as they arrive."""
-    return Document(json.loads(json.dumps(fields)), "request.key")
+        CountsAnswer(counts).checked(2)
 
 
 @pytest.mark.parametrize("key", [DrawKey((1 << 64) - 1), DrawKey.of(3, Purpose.HOP, 2, 7).plus(5)], ids=str)
 def test_a_key_is_read_as_it_was_written(key: DrawKey) -> None:
-    found = read_key(draw_keys_sent(written_key(key)))
+    found = CODEC.read(DrawKey, parsed_json(json_of(CODEC.write(key, Tensors())), "key"), (), "key")
     assert (found.value, found.of_epoch, found.step) == (key.value, key.of_epoch, key.step)
     assert found.at_step(4) == key.at_step(4)
 
 
 @pytest.mark.parametrize("field", ["value", "of_epoch", "step"])
 def test_a_field_that_is_no_number_of_64_bits_is_named(field: str) -> None:
+    fields = CODEC.write(DrawKey.of(3, Purpose.HOP, 2, 7), Tensors())
+    assert isinstance(fields, dict)
     for wrong in (-1, "7", 1 << 64):
-        with pytest.raises(ValueError, match=rf"request\.key\.{field}"):
-            read_key(draw_keys_sent({**written_key(DrawKey.of(3, Purpose.HOP, 2, 7)), field: wrong}))
+        with pytest.raises(ValueError, match=rf"key\.{field}"):
+            CODEC.read(DrawKey, {**fields, field: wrong}, (), "key")
