@@ -30,7 +30,7 @@ from harness import Figure, report
 from torch import Tensor, nn
 
 from khop.data.builtin import builtin_folder
-from khop.data.debian.packages import BUCKETS, SECTIONS
+from khop.data.debian.graph import BUCKETS, SECTIONS
 from khop.graph.folder import open_folder
 
 Config = Mapping[str, Any]

@@ -58,7 +58,7 @@ def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
         ("predict",): ["run", "--graph", str(graph), "--out", "p.parquet"],
         ("recommend",): ["run", "--user", "7"],
         ("profile",): ["run.toml", "--procs", "2"],
-        ("import",): ["debian", "out", "--lists", "run"],
+        ("import",): ["igb:tiny", "out", "--root", "run"],
         ("append",): [str(graph), "run.toml"],
         ("compact",): [str(graph)],
         ("info",): [str(graph)],

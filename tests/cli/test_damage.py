@@ -131,6 +131,7 @@ def test_an_output_that_is_a_link_to_nothing_is_named(
     shop: Path, tmp_path: Path, khop_command: Command, small_run: Path
 ) -> None:
     (tmp_path / "link").symlink_to("/nowhere/at/all")
+    (tmp_path / "edges.csv").write_text("1,2\n")
     trained = tmp_path / "run"
     assert khop_command("train", str(small_run), "--epochs", "1", "--out", str(trained)).code == 0
     (tmp_path / "rows.npy").symlink_to("/nowhere/at/all")
@@ -138,7 +139,7 @@ def test_an_output_that_is_a_link_to_nothing_is_named(
     commands = [
         *(filled(arguments, graph=graph, out=tmp_path / "link") for arguments in REWRITES.values()),
         ["partition", str(graph), str(tmp_path / "link/deeper"), "--parts", "2"],
-        ["import", "debian", str(tmp_path / "link")],
+        ["import", f"edges:{tmp_path / 'edges.csv'}", str(tmp_path / "link")],
         ["train", str(small_run), "--out", str(tmp_path / "link")],
         ["profile", str(small_run), "--out", str(tmp_path / "link")],
         ["infer", str(trained), "--out", str(tmp_path / "rows.npy")],

@@ -1,4 +1,4 @@
-"""`khop import debian`."""
+"""`khop import`: specs, sets and their errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from khop.cli.main import app
 from khop.graph.folder import open_folder
 
 Command = Callable[..., Any]
-KINDS = "debian, ogb, pyg, igb, dgl, movielens, relbench, edges"
+KINDS = "ogb, pyg, igb, dgl, movielens, relbench, edges"
 
 WITHOUT_DUCKDB = """
 import sys
@@ -27,43 +27,11 @@ run(["import", *sys.argv[1:]])
 """
 
 
-@pytest.fixture
-def lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder of lists; the command runs in another, empty one."""
-    folder = tmp_path / "lists"
-    folder.mkdir()
-    (folder / "x_Packages").write_text(
-        "Package: a\nDepends: b\nSection: libs\n\nPackage: b\nSection: games\n"
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    return str(folder)
-
-
-def test_a_folder_is_written_and_what_it_is_is_said(khop_command: Command, lists: str) -> None:
-    ran = khop_command("import", "debian", "mine", "--lists", lists)
-    assert (ran.code, ran.stdout) == (0, "mine: 2 packages. Show it: khop info mine\n")
-    assert open_folder("mine").schema.node_types == ("package",)
-
-
-@pytest.mark.parametrize(("options", "name"), [((), "debian"), (("--typed",), "debian-typed")])
-def test_the_folder_has_a_name_if_none_is_given(
-    khop_command: Command, lists: str, options: tuple[str, ...], name: str
+def test_a_spec_without_a_kind_is_answered_with_the_known_ones(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert khop_command("import", "debian", "--lists", lists, *options).code == 0
-    assert ("tag" in open_folder(Path("graphs") / name).schema.node_types) == ("--typed" in options)
-
-
-def test_a_flag_of_the_importer_may_precede_its_name(khop_command: Command, lists: str) -> None:
-    ran = khop_command("import", "--typed", "debian", "out", "--lists", lists)
-    assert ran.stderr == ""
-    assert ran.code == 0
-    assert "tag" in open_folder("out").schema.node_types
-
-
-def test_a_spec_without_a_kind_is_answered_with_the_known_ones(khop_command: Command, lists: str) -> None:
-    Path("spec.toml").write_text(f'lists = "{lists}"\n')
+    monkeypatch.chdir(tmp_path)
+    Path("spec.toml").write_text('root = "sets"\n')
     ran = khop_command("import", "spec.toml")
     assert ran.code == 2
     assert ran.stderr.replace("\n", " ").startswith(
@@ -71,27 +39,12 @@ def test_a_spec_without_a_kind_is_answered_with_the_known_ones(khop_command: Com
     )
 
 
-def test_without_apt_the_way_out_is_named(
-    khop_command: Command, lists: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", lists)
+def test_a_graph_that_is_built_in_is_not_imported(khop_command: Command) -> None:
     ran = khop_command("import", "debian")
     assert ran.code == 2
     assert ran.stderr.startswith(
-        "khop: there is no apt on this machine (no apt-config); name a folder with the"
+        "khop: khop import debian: the graph is built in, train on it: khop train debian"
     )
-    assert not Path("graphs").exists()
-
-
-def test_missing_or_empty_lists_are_one_line_of_error(khop_command: Command, lists: str) -> None:
-    ran = khop_command("import", "debian", "--lists", "nowhere")
-    assert (ran.code, ran.stderr.count("\n")) == (2, 1)
-    assert ran.stderr.startswith("khop: nowhere: no such folder")
-    Path(lists, "x_Packages").write_text("")
-    ran = khop_command("import", "debian", "--lists", lists)
-    assert (ran.code, ran.stderr.count("\n")) == (2, 1)
-    assert "no package in it" in ran.stderr
-    assert not Path("graphs").exists()
 
 
 def test_other_sources_are_answered_with_the_known_one(khop_command: Command) -> None:
@@ -171,9 +124,12 @@ def test_a_spec_is_proposed_on_stdout(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "the data to import are missing" in str(missing.exception)
 
 
-def test_a_standard_set_is_named_after_its_kind(khop_command: Command, tmp_path: Path, lists: str) -> None:
+def test_a_standard_set_is_named_after_its_kind(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arxiv(tmp_path)
-    ran = khop_command("import", "ogb:ogbn-arxiv", "out", "--root", str(tmp_path), "--undirected")
+    monkeypatch.chdir(tmp_path)
+    ran = khop_command("import", "--undirected", "ogb:ogbn-arxiv", "out", "--root", str(tmp_path))
     assert ran.code == 0, ran.stderr
     assert ran.stdout.endswith("out: 5 node; 8 node to node. Show it: khop info out\n")
     assert khop_command("info", "out").code == 0
@@ -182,7 +138,10 @@ def test_a_standard_set_is_named_after_its_kind(khop_command: Command, tmp_path:
     assert "ogb:arxiv: no such node or link set; did you mean ogbn-arxiv" in ran.stderr
 
 
-def test_a_header_and_what_is_left_out_are_said(khop_command: Command, tmp_path: Path, lists: str) -> None:
+def test_a_header_and_what_is_left_out_are_said(
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text("Source,Target\n1,2\n2,3\n")
     ran = khop_command("import", f"edges:{tmp_path / 'a.csv'}", "out")
     assert ran.stdout == (

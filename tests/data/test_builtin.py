@@ -15,8 +15,7 @@ import torch
 from khop.api.open_graph import open_graph
 from khop.data import builtin
 from khop.data.builtin import SNAPSHOT, builtin_folder, builtin_names
-from khop.data.debian.graph import LINKED, UNITED
-from khop.data.debian.packages import EDGE_TYPES, SECTIONS
+from khop.data.debian.graph import EDGE_TYPES, LINKED, SECTIONS, UNITED
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.verify import verify_folder
 

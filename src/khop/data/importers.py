@@ -2,8 +2,6 @@
 
 Names and cache folders of the graphs included in khop.
 
-The declaration of the importer of package lists. Imports no torch.
-
 The declarations of the importers of standard sets. Imports no torch.
 """
 
@@ -19,7 +17,6 @@ from khop.graph.atomic import ProgressCallback
 IMPORTERS = Family(
     "khop.importers",
     {
-        "debian": "khop.data.importers:Debian",
         "ogb": "khop.data.importers:Ogb",
         "pyg": "khop.data.importers:Pyg",
         "igb": "khop.data.importers:Igb",
@@ -71,23 +68,6 @@ def builtin_path(name: str, cache: Path) -> Path:
 def graph_name(folder: Path) -> str:
     """Return the name of the graph of a folder: that of the folder, or of the built-in graph in a cache."""
     return next((name for name in BUILTIN_NAMES if folder == builtin_path(name, folder.parent)), folder.name)
-
-
-@dataclass(frozen=True)
-class DebianOptions:
-    """Options of an import of package lists."""
-
-    lists: str | None = None
-    """Folder with *_Packages files; without it, apt's own lists"""
-    typed: bool = False
-    """Import all node and edge types instead of packages and their links only"""
-
-
-class Debian:
-    """The packages of a Debian or Ubuntu release."""
-
-    Options = DebianOptions
-    build = ImportedLater("khop.data.debian.graph:debian_importer")
 
 
 @dataclass(frozen=True)

@@ -9,39 +9,34 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
+import sys
 import zipfile
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
+import debian_graph
 import numpy as np
 import pytest
 import torch
+from debian_graph import Package, collect, main, parse_packages, read_facts, write_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.data.builtin import SNAPSHOT
-from khop.data.debian import graph as importing
 from khop.data.debian.graph import (
+    EDGE_TYPES,
     GRAPHS,
     LINKED,
-    import_debian,
-    plain_tables,
-    read_facts,
-    read_snapshot,
-    typed_tables,
-    write_debian,
-    write_snapshot,
-)
-from khop.data.debian.packages import (
-    EDGE_TYPES,
     NODE_TYPES,
     SECTIONS,
     Facts,
-    Package,
-    collect,
-    parse_packages,
+    plain_tables,
+    read_snapshot,
+    typed_tables,
     word_buckets,
+    write_debian,
 )
 from khop.graph.folder import GraphFolder, open_folder
 
@@ -146,45 +141,46 @@ def lists(tmp_path: Path) -> Path:
     return folder
 
 
-def test_all_lists_make_one_graph_with_the_newest_of_each_package(lists: Path, tmp_path: Path) -> None:
-    facts = import_debian(tmp_path / "graph", "debian", lists)
+@pytest.mark.parametrize("given", ["folder", "files", "apt"])
+def test_all_lists_make_one_graph_with_the_newest_of_each_package(
+    lists: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setattr(debian_graph, "machine_lists", lambda: lists)
+    words = {"folder": [str(lists)], "files": [str(one) for one in sorted(lists.iterdir())], "apt": []}[given]
+    monkeypatch.setattr(sys, "argv", ["debian_graph.py", str(tmp_path / "graph"), *words])
+    main()
     folder = open_folder(tmp_path / "graph")
-    assert facts.counts["package"] == folder.num_nodes("package") == 3
+    assert folder.num_nodes("package") == 3
     assert folder.csc(("package", "linked", "package")).indices.tolist() == [2, 0]
 
 
-def test_without_a_folder_it_is_apts_own(
-    lists: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_typed_graph_and_a_snapshot_are_written(
+    lists: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(importing, "machine_lists", lambda: lists)
-    import_debian(tmp_path / "graph", "debian-typed")
+    for words in (["--typed", str(tmp_path / "graph")], [str(tmp_path / "one.npz")]):
+        monkeypatch.setattr(sys, "argv", ["debian_graph.py", *words, str(lists)])
+        main()
     assert "maintainer" in open_folder(tmp_path / "graph").schema.node_types
+    assert read_snapshot((tmp_path / "one.npz").read_bytes()).counts["package"] == 3
+    assert re.search(r"sha256 [0-9a-f]{64}, .*\npackage +3\n", capsys.readouterr().out)
 
 
-def test_progress_names_every_list_and_the_writing(lists: Path, tmp_path: Path) -> None:
+def test_progress_names_every_list(lists: Path) -> None:
     heard: list[str] = []
 
     def notice(what: str, done: int, total: int) -> None:
         assert 0 <= done <= total
         heard.append(what)
 
-    import_debian(tmp_path / "graph", "debian", lists, notice)
+    read_facts(sorted(lists.iterdir()), notice)
     assert heard[0] == "x_main_Packages: 0 packages"
-    assert "x_updates_Packages.gz" in heard
-    assert heard[-1].endswith("indices.npy")
+    assert heard[-1] == "x_updates_Packages.gz"
 
 
 def test_lists_without_a_package_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x_Packages").write_text("\n")
     with pytest.raises(ValueError, match=r"x_Packages: no package in it; run `apt-get update`"):
         read_facts([tmp_path / "x_Packages"])
-
-
-def test_a_folder_that_exists_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    (tmp_path / "graph").write_text("mine")
-    with pytest.raises(ValueError, match="graph: exists already"):
-        import_debian(tmp_path / "graph", "debian", tmp_path / "no lists")
-    assert (tmp_path / "graph").read_text() == "mine"
 
 
 # The counts of docs/debian.md: Debian 12.15, main, amd64.

@@ -8,10 +8,9 @@ import stat
 import sys
 from pathlib import Path
 
+import debian_graph as lists
 import pytest
-
-from khop.data.debian import packages as lists
-from khop.data.debian.packages import find_lists, list_lines, machine_lists
+from debian_graph import find_lists, list_lines, machine_lists
 
 TEXT = "Package: a\nDescription: naïve\n\nPackage: b\n"
 LINES = TEXT.splitlines(keepends=True)

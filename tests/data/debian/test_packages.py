@@ -16,19 +16,16 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from debian_graph import Package, collect, parse_packages, version_key
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.data.debian.packages import (
+from khop.data.debian.graph import (
     BUCKETS,
     EDGE_TYPES,
     SECTIONS,
     UNKNOWN,
     Facts,
-    Package,
-    collect,
-    parse_packages,
-    version_key,
     word_buckets,
     word_counts,
 )

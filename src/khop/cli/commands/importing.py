@@ -12,7 +12,7 @@ import typer
 from khop.cli.arguments import Words
 from khop.cli.options import ComponentCommand, values_of_components
 from khop.components import ANY_NAMED, Component, Permission
-from khop.data.importers import IMPORTERS, NAME, ImportContext
+from khop.data.importers import BUILTIN_NAMES, IMPORTERS, NAME, ImportContext
 from khop.run.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
 from khop.run.run_type import RunField
 
@@ -22,8 +22,8 @@ KIND = "kind"
 Source = Annotated[
     str,
     typer.Argument(
-        help="Data to import. debian: the packages of a Debian or Ubuntu release; ogb:NAME, pyg:, "
-        "igb:, dgl:, movielens:, relbench: and edges: standard sets and files of edges; "
+        help="Data to import. ogb:NAME, pyg:, igb:, dgl:, movielens:, relbench: and edges: standard sets "
+        "and files of edges; "
         "package.module:Class: an importer of your own; SPEC.toml: tables of nodes and edges, or an "
         "importer's kind and options.",
         show_default=False,
@@ -146,6 +146,11 @@ def _is_data(word: str) -> bool:
 
 def _spec(source: str) -> RawRun:
     """Return the kind and the options of an import: of a file, or a kind alone."""
+    if source in BUILTIN_NAMES:
+        raise ValueError(
+            f"khop import {source}: the graph is built in, train on it: khop train {source}; graphs of other "
+            "package lists are made by scripts/debian_graph.py of khop's sources"
+        )
     if source.endswith(".toml") and not Path(source).is_file():
         raise ValueError(
             f"{source}: no such file; give a file with kind = ..., or write a graph folder in Python with "

@@ -1,51 +1,129 @@
-"""Package graphs as graph folders: a plain one, easy to train on, and a complete, typed one.
+"""Debian's package graphs from a small file of arrays: a plain graph, easy to train on, and a typed one.
 
-A package graph as one small file: the format in which khop ships Debian's package graph.
-
-Import of this or another machine's package lists as a graph folder: all steps of `khop import debian`.
+scripts/debian_graph.py makes the file from package lists.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.data.debian.packages import (
-    EDGE_TYPES,
-    NODE_TYPES,
-    PACKAGE,
-    SECTIONS,
-    TAG,
-    UNKNOWN,
-    Facts,
-    Package,
-    Pairs,
-    collect,
-    find_lists,
-    list_lines,
-    machine_lists,
-    parse_packages,
-    word_buckets,
-    word_counts,
-)
-from khop.data.importers import DebianOptions, ImportContext
 from khop.draw import DrawKey, Purpose
-from khop.graph.atomic import Meter, ProgressCallback, refuse_existing
+from khop.graph.atomic import ProgressCallback
 from khop.graph.build import write_graph
 from khop.graph.inputs import Array
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.philox import permutation_slice
 from khop.schema import EdgeType, NodeType
+
+# Control field -> relation to other packages, real or virtual.
+PROVIDES = "provides"
+RELATIONS = {
+    "Pre-Depends": "pre_depends",
+    "Depends": "depends",
+    "Recommends": "recommends",
+    "Suggests": "suggests",
+    "Enhances": "enhances",
+    "Breaks": "breaks",
+    "Replaces": "replaces",
+    "Conflicts": "conflicts",
+    "Provides": PROVIDES,
+}
+BUILT_FROM, MAINTAINED_BY, TAGGED_WITH = "built_from", "maintained_by", "tagged_with"
+PACKAGE, VIRTUAL, SOURCE, MAINTAINER, TAG = "package", "virtual", "source", "maintainer", "tag"
+NODE_TYPES = (PACKAGE, VIRTUAL, SOURCE, MAINTAINER, TAG)
+EDGE_TYPES: tuple[EdgeType, ...] = (
+    *((PACKAGE, relation, PACKAGE) for relation in RELATIONS.values()),
+    *((PACKAGE, relation, VIRTUAL) for relation in RELATIONS.values()),
+    (PACKAGE, BUILT_FROM, SOURCE),
+    (PACKAGE, MAINTAINED_BY, MAINTAINER),
+    (PACKAGE, TAGGED_WITH, TAG),
+)
+# Debian's sections in alphabetical order. A label is a position in this list, in every graph, so that a
+# model trained on one release can be tested on another. Add new sections at the end only.
+SECTIONS = (
+    "admin", "cli-mono", "comm", "database", "debug", "devel", "doc", "editors", "education",
+    "electronics", "embedded", "fonts", "games", "gnome", "gnu-r", "gnustep", "golang", "graphics",
+    "hamradio", "haskell", "httpd", "interpreters", "introspection", "java", "javascript", "kde",
+    "kernel", "libdevel", "libs", "lisp", "localization", "mail", "math", "metapackages", "misc",
+    "net", "news", "ocaml", "oldlibs", "otherosfs", "perl", "php", "python", "ruby", "rust",
+    "science", "shells", "sound", "tasks", "tex", "text", "utils", "vcs", "video", "web", "x11",
+    "xfce", "zope",
+)  # fmt: skip
+UNKNOWN = -1  # the label of a package with a section that is not in SECTIONS
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """A relation: row i links `left[i]` to `right[i]`. Ordered by left, then right."""
+
+    left: npt.NDArray[np.int32]
+    right: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """A package graph. Packages are numbered by name, in byte order, other nodes by first occurrence.
+
+    With the lists at hand, package `i` can be identified again; nothing in this class names it.
+    """
+
+    counts: Mapping[NodeType, int]
+    sections: npt.NDArray[np.int8]  # (packages), a position in SECTIONS, or UNKNOWN
+    words: Pairs  # package, bucket of a word of its description; one row per occurrence of the word
+    tags: tuple[str, ...]  # the debtag of each tag node
+    edges: Mapping[EdgeType, Pairs]  # an entry per EDGE_TYPES, without duplicate edges
+
+
+BUCKETS = 512
+_TOKEN = re.compile(r"[\w.+-]+")  # package names are tokens: "libc6", "g++", "x11-utils"
+_WORD = re.compile(r"[^\W_]+")
+
+
+def word_buckets(text: str, own_name: str) -> list[int]:
+    """Return the bucket of each word of `text`, ascending, one entry per occurrence.
+
+    Words are runs of letters and digits, in lower case. A token equal to `own_name` is dropped first: a
+    package's name is not a feature.
+    """
+    tokens = (token.strip(".+-") for token in _TOKEN.findall(text.lower()))
+    stripped = own_name.lower().strip(".+-")
+    return sorted(_bucket(word) for token in tokens if token != stripped for word in _WORD.findall(token))
+
+
+def word_counts(
+    rows: npt.NDArray[np.int32], buckets: npt.NDArray[np.int32], num_rows: int
+) -> npt.NDArray[np.uint8]:
+    """Return (rows, BUCKETS) uint8 counts of each (row, bucket) in the two vectors, 255 at most.
+
+    The number of rows is `num_rows`.
+    """
+    cells, counts = np.unique(rows.astype(np.int64) * BUCKETS + buckets, return_counts=True)
+    table = np.zeros(num_rows * BUCKETS, np.uint8)
+    table[cells] = np.minimum(counts, np.iinfo(np.uint8).max)
+    return table.reshape(num_rows, BUCKETS)
+
+
+@lru_cache(maxsize=1 << 16)
+def _bucket(word: str) -> int:
+    """Return the first two bytes of the word's BLAKE2b digest (size 2), little endian, modulo BUCKETS."""
+    return int.from_bytes(blake2b(word.encode(), digest_size=2).digest(), "little") % BUCKETS
+
 
 Tables = tuple[dict[NodeType, NodeTable], dict[EdgeType, EdgeTable]]
 LINKED: EdgeType = (PACKAGE, "linked", PACKAGE)
@@ -114,25 +192,6 @@ def _splits(sections: npt.NDArray[np.int8]) -> dict[str, Tensor]:
     return {name: labeled[positions].sort().values for name, positions in splits.items() if len(positions)}
 
 
-Arrays = Mapping[str, npt.NDArray[Any]]
-
-
-def write_snapshot(path: str | os.PathLike[str], facts: Facts) -> None:
-    """Write a compressed .npz of plain arrays: the same bytes for the same facts (and the same zlib).
-
-    Pairs are stored as `NAME.counts`, the number of pairs per left id, and `NAME.right`.
-    """
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "counts": np.array([facts.counts[node_type] for node_type in NODE_TYPES], np.int64),
-        "sections": facts.sections,
-        "tags": np.array(facts.tags, np.str_),
-        **_stored("words", facts.words, facts.counts[PACKAGE]),
-    }
-    for edge_type in EDGE_TYPES:
-        arrays |= _stored("__".join(edge_type), facts.edges[edge_type], facts.counts[PACKAGE])
-    np.savez_compressed(path, allow_pickle=False, **arrays)
-
-
 def read_snapshot(data: bytes) -> Facts:
     """Read facts written by `write_snapshot`. Nothing is unpickled."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -145,68 +204,6 @@ def read_snapshot(data: bytes) -> Facts:
         )
 
 
-def _stored(name: str, pairs: Pairs, num_left: int) -> dict[str, npt.NDArray[Any]]:
-    counts = np.bincount(pairs.left, minlength=num_left)
-    narrow = np.min_scalar_type(int(counts.max(initial=0)))
-    return {f"{name}.counts": counts.astype(narrow), f"{name}.right": pairs.right}
-
-
-def _read(name: str, arrays: Arrays) -> Pairs:
+def _read(name: str, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Pairs:
     counts = arrays[f"{name}.counts"]
     return Pairs(np.repeat(np.arange(len(counts), dtype=np.int32), counts), arrays[f"{name}.right"])
-
-
-_PACKAGES_PER_NOTICE = 1000
-
-
-def import_debian(
-    out: Path, name: str, lists: Path | None = None, notice: ProgressCallback | None = None
-) -> Facts:
-    """Write the graph `name` ("debian" or "debian-typed") of all package lists in a folder to `out`.
-
-    Without `lists`, the folder is apt's own. `notice` is called while reading, then while writing. Returns
-    the graph's data, so that callers can print their size.
-    """
-    refuse_existing(out)
-    facts = read_facts(find_lists(machine_lists() if lists is None else lists), notice)
-    write_debian(out, name, facts, notice)
-    return facts
-
-
-@dataclass(frozen=True)
-class DebianImporter:
-    """An import of the package lists in a folder."""
-
-    name: str
-    lists: Path | None  # None: apt's own
-
-    def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return the number of packages in words."""
-        facts = import_debian(out, self.name, self.lists, notice)
-        return f"{facts.counts[PACKAGE]:,} packages"
-
-
-def debian_importer(options: DebianOptions, context: ImportContext) -> DebianImporter:
-    """Make the importer."""
-    name = "debian-typed" if options.typed else "debian"
-    return DebianImporter(name, None if options.lists is None else context.folder / options.lists)
-
-
-def read_facts(lists: Sequence[Path], notice: ProgressCallback | None = None) -> Facts:
-    """Read lists into one package graph; ValueError if they contain no package."""
-    facts = collect(_packages(lists, Meter(sum(path.stat().st_size for path in lists), notice)))
-    if facts.counts[PACKAGE] == 0:
-        raise ValueError(
-            f"{', '.join(map(str, lists))}: no package in it; run `apt-get update` and try again"
-        )
-    return facts
-
-
-def _packages(lists: Sequence[Path], meter: Meter) -> Iterator[Package]:
-    # The position in a compressed list is unknown while a pipe reads it: the bar moves list by list.
-    for path in lists:
-        for number, package in enumerate(parse_packages(list_lines(path), str(path))):
-            if number % _PACKAGES_PER_NOTICE == 0:
-                meter.at(f"{path.name}: {number:,} packages")
-            yield package
-        meter.at(path.name, path.stat().st_size)

@@ -1,45 +1,54 @@
-"""Package lists in apt's format, read one package at a time.
+#!/usr/bin/env python3
+"""Make a graph of packages from Debian's or Ubuntu's package lists.
 
-The package lists of a machine: their folder, and their lines from plain or compressed files.
+    scripts/debian_graph.py graphs/sid lists/               # of a folder of *_Packages files
+    scripts/debian_graph.py graphs/mine                     # of this machine's lists, after apt-get update
+    scripts/debian_graph.py --typed graphs/typed lists/     # all node and edge types
+    scripts/debian_graph.py debian.npz LIST                 # the file that khop ships, of one list
 
-The order of Debian versions (Debian Policy, section 5.6.12), as a sort key.
-
-The package graph as integers: the content of package lists without names, addresses and texts.
-
-Short texts as counts of hashed words: features of a description without its text.
+For a file, it prints the checksum that src/khop/data/importers.py has, and the counts for docs/debian.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
+import os
 import re
 import subprocess
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.schema import EdgeType, NodeType
+from khop.data.debian.graph import (
+    BUILT_FROM,
+    EDGE_TYPES,
+    MAINTAINED_BY,
+    MAINTAINER,
+    NODE_TYPES,
+    PACKAGE,
+    PROVIDES,
+    RELATIONS,
+    SECTIONS,
+    SOURCE,
+    TAG,
+    TAGGED_WITH,
+    UNKNOWN,
+    VIRTUAL,
+    Facts,
+    Pairs,
+    word_buckets,
+    write_debian,
+)
+from khop.graph.atomic import Meter, ProgressCallback
+from khop.schema import EdgeType
 
-# Control field -> relation to other packages, real or virtual.
-PROVIDES = "provides"
-RELATIONS = {
-    "Pre-Depends": "pre_depends",
-    "Depends": "depends",
-    "Recommends": "recommends",
-    "Suggests": "suggests",
-    "Enhances": "enhances",
-    "Breaks": "breaks",
-    "Replaces": "replaces",
-    "Conflicts": "conflicts",
-    "Provides": PROVIDES,
-}
-BUILT_FROM, MAINTAINED_BY, TAGGED_WITH = "built_from", "maintained_by", "tagged_with"
 # "python3:any (>= 3.11) [amd64] <!nocheck>": the name ends before the architecture, version and restrictions.
 _NAME = re.compile(r"[^\s:(\[<]+")
 _ADDRESS = re.compile(r"<([^<>]*)>")
@@ -131,7 +140,7 @@ _LIST = re.compile(r"(.*_)?Packages(\.(gz|xz|bz2|lzma|lz4|zst))?")
 _LISTS_OF_APT = ("apt-config", "shell", "LISTS", "Dir::State::lists/d")
 _APT_HELPER = "/usr/lib/apt/apt-helper"
 _TIMEOUT_S = 30
-_INSTEAD = "name a folder with the *_Packages files of a Debian or Ubuntu machine (--lists DIR)"
+_INSTEAD = "name a folder with the *_Packages files of a Debian or Ubuntu machine"
 
 
 def machine_lists() -> Path:
@@ -231,89 +240,6 @@ def _rank(character: str) -> int:
     return ord(character) if character.isalpha() else ord(character) + 0x110000
 
 
-BUCKETS = 512
-_TOKEN = re.compile(r"[\w.+-]+")  # package names are tokens: "libc6", "g++", "x11-utils"
-_WORD = re.compile(r"[^\W_]+")
-
-
-def word_buckets(text: str, own_name: str) -> list[int]:
-    """Return the bucket of each word of `text`, ascending, one entry per occurrence.
-
-    Words are runs of letters and digits, in lower case. A token equal to `own_name` is dropped first: a
-    package's name is not a feature.
-    """
-    tokens = (token.strip(".+-") for token in _TOKEN.findall(text.lower()))
-    stripped = own_name.lower().strip(".+-")
-    return sorted(_bucket(word) for token in tokens if token != stripped for word in _WORD.findall(token))
-
-
-def word_counts(
-    rows: npt.NDArray[np.int32], buckets: npt.NDArray[np.int32], num_rows: int
-) -> npt.NDArray[np.uint8]:
-    """Return (rows, BUCKETS) uint8 counts of each (row, bucket) in the two vectors, 255 at most.
-
-    The number of rows is `num_rows`.
-    """
-    cells, counts = np.unique(rows.astype(np.int64) * BUCKETS + buckets, return_counts=True)
-    table = np.zeros(num_rows * BUCKETS, np.uint8)
-    table[cells] = np.minimum(counts, np.iinfo(np.uint8).max)
-    return table.reshape(num_rows, BUCKETS)
-
-
-@lru_cache(maxsize=1 << 16)
-def _bucket(word: str) -> int:
-    """Return the first two bytes of the word's BLAKE2b digest (size 2), little endian, modulo BUCKETS."""
-    return int.from_bytes(blake2b(word.encode(), digest_size=2).digest(), "little") % BUCKETS
-
-
-PACKAGE, VIRTUAL, SOURCE, MAINTAINER, TAG = "package", "virtual", "source", "maintainer", "tag"
-NODE_TYPES = (PACKAGE, VIRTUAL, SOURCE, MAINTAINER, TAG)
-EDGE_TYPES: tuple[EdgeType, ...] = (
-    *((PACKAGE, relation, PACKAGE) for relation in RELATIONS.values()),
-    *((PACKAGE, relation, VIRTUAL) for relation in RELATIONS.values()),
-    (PACKAGE, BUILT_FROM, SOURCE),
-    (PACKAGE, MAINTAINED_BY, MAINTAINER),
-    (PACKAGE, TAGGED_WITH, TAG),
-)
-# Debian's sections in alphabetical order. A label is a position in this list, in every graph, so that a
-# model trained on one release can be tested on another. Add new sections at the end only.
-SECTIONS = (
-    "admin", "cli-mono", "comm", "database", "debug", "devel", "doc", "editors", "education",
-    "electronics", "embedded", "fonts", "games", "gnome", "gnu-r", "gnustep", "golang", "graphics",
-    "hamradio", "haskell", "httpd", "interpreters", "introspection", "java", "javascript", "kde",
-    "kernel", "libdevel", "libs", "lisp", "localization", "mail", "math", "metapackages", "misc",
-    "net", "news", "ocaml", "oldlibs", "otherosfs", "perl", "php", "python", "ruby", "rust",
-    "science", "shells", "sound", "tasks", "tex", "text", "utils", "vcs", "video", "web", "x11",
-    "xfce", "zope",
-)  # fmt: skip
-UNKNOWN = -1  # the label of a package with a section that is not in SECTIONS
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """A relation: row i links `left[i]` to `right[i]`. Ordered by left, then right."""
-
-    left: npt.NDArray[np.int32]
-    right: npt.NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.left)
-
-
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """A package graph. Packages are numbered by name, in byte order, other nodes by first occurrence.
-
-    With the lists at hand, package `i` can be identified again; nothing in this class names it.
-    """
-
-    counts: Mapping[NodeType, int]
-    sections: npt.NDArray[np.int8]  # (packages), a position in SECTIONS, or UNKNOWN
-    words: Pairs  # package, bucket of a word of its description; one row per occurrence of the word
-    tags: tuple[str, ...]  # the debtag of each tag node
-    edges: Mapping[EdgeType, Pairs]  # an entry per EDGE_TYPES, without duplicate edges
-
-
 def collect(packages: Iterable[Package]) -> Facts:
     """Make the graph. If a name occurs several times, the newest version counts, or the first of equals."""
     chosen = _newest(packages)
@@ -400,3 +326,73 @@ def _numbered(packages: Sequence[Package], relation: str) -> tuple[tuple[str, ..
 def _pairs(pairs: Iterable[tuple[int, int]]) -> Pairs:
     table = np.array(sorted(pairs), np.int32).reshape(-1, 2)
     return Pairs(table[:, 0].copy(), table[:, 1].copy())
+
+
+def write_snapshot(path: str | os.PathLike[str], facts: Facts) -> None:
+    """Write a compressed .npz of plain arrays: the same bytes for the same facts (and the same zlib).
+
+    Pairs are stored as `NAME.counts`, the number of pairs per left id, and `NAME.right`.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "counts": np.array([facts.counts[node_type] for node_type in NODE_TYPES], np.int64),
+        "sections": facts.sections,
+        "tags": np.array(facts.tags, np.str_),
+        **_stored("words", facts.words, facts.counts[PACKAGE]),
+    }
+    for edge_type in EDGE_TYPES:
+        arrays |= _stored("__".join(edge_type), facts.edges[edge_type], facts.counts[PACKAGE])
+    np.savez_compressed(path, allow_pickle=False, **arrays)
+
+
+def _stored(name: str, pairs: Pairs, num_left: int) -> dict[str, npt.NDArray[Any]]:
+    counts = np.bincount(pairs.left, minlength=num_left)
+    narrow = np.min_scalar_type(int(counts.max(initial=0)))
+    return {f"{name}.counts": counts.astype(narrow), f"{name}.right": pairs.right}
+
+
+_PACKAGES_PER_NOTICE = 1000
+
+
+def read_facts(lists: Sequence[Path], notice: ProgressCallback | None = None) -> Facts:
+    """Read lists into one package graph; ValueError if they contain no package."""
+    facts = collect(_packages(lists, Meter(sum(path.stat().st_size for path in lists), notice)))
+    if facts.counts[PACKAGE] == 0:
+        raise ValueError(
+            f"{', '.join(map(str, lists))}: no package in it; run `apt-get update` and try again"
+        )
+    return facts
+
+
+def _packages(lists: Sequence[Path], meter: Meter) -> Iterator[Package]:
+    # The position in a compressed list is unknown while a pipe reads it: the bar moves list by list.
+    for path in lists:
+        for number, package in enumerate(parse_packages(list_lines(path), str(path))):
+            if number % _PACKAGES_PER_NOTICE == 0:
+                meter.at(f"{path.name}: {number:,} packages")
+            yield package
+        meter.at(path.name, path.stat().st_size)
+
+
+def main() -> None:
+    """Write a graph folder, or the file of the built-in graphs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--typed", action="store_true", help="write all node and edge types")
+    parser.add_argument("out", type=Path, help="graph folder, or a file that ends in .npz")
+    parser.add_argument("lists", type=Path, nargs="*", help="lists, or folders of lists (default: apt's)")
+    arguments = parser.parse_args()
+    folders = arguments.lists or [machine_lists()]
+    lists = [path for one in folders for path in (find_lists(one) if one.is_dir() else [one])]
+    facts = read_facts(lists)
+    if arguments.out.suffix != ".npz":
+        write_debian(arguments.out, "debian-typed" if arguments.typed else "debian", facts)
+        return
+    write_snapshot(arguments.out, facts)
+    print(f"sha256 {sha256(arguments.out.read_bytes()).hexdigest()}, {arguments.out.stat().st_size:,} bytes")
+    for node_type, count in facts.counts.items():
+        print(f"{node_type:<12}{count:>10,}")
+    for edge_type, pairs in facts.edges.items():
+        print(f"{' '.join(edge_type):<36}{len(pairs):>10,}")
+
+
+if __name__ == "__main__":
+    main()
