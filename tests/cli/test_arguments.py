@@ -46,6 +46,22 @@ def test_without_a_run_the_error_says_how_to_name_one() -> None:
     assert all(name in str(raised.value) for name in preset_names())
 
 
+def test_a_name_with_a_typo_is_answered_with_the_near_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop.toml").write_text("")
+    for source, near in (("debain", "debian"), ("shop.tml", "shop.toml")):
+        with pytest.raises(ValueError, match=rf"^{source}: no such file; did you mean {near}\?$"):
+            written(source, {}, "khop train", ())
+    with pytest.raises(ValueError, match=r"^debain: no such folder; did you mean debian\?$"):
+        folder_of("debain")
+
+
+def test_a_graph_folder_is_a_run_on_it(learnable: Path) -> None:
+    assert written(str(learnable), {}, "khop train", ()).values == {"graph": str(learnable)}
+
+
 @pytest.mark.parametrize(
     ("words", "operands", "options"),
     [

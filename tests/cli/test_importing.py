@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -91,6 +93,57 @@ def test_tables_become_a_folder_with_the_name_of_the_spec(khop_command: Command,
         "Train on it: khop init graphs/shop > run.toml && khop train run.toml\n"
     )
     assert open_folder("graphs/shop").num_edges(("user", "buys", "item")) == 3
+
+
+def test_a_spec_of_edges_alone_and_seconds_of_times_are_read_and_notes_say_so(
+    khop_command: Command, shop: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    (shop / "buys.csv").write_text("user,item,at\nu1,a,1262304000\nu2,b,1262304060\n")
+    edges = (
+        '[edges."user buys item"]\nfiles = ["buys.csv"]\nsource = "user"\ndestination = "item"\ntime = "at"\n'
+    )
+    (shop / "edges.toml").write_text(edges)
+    ran = khop_command("import", "edges.toml", "out")
+    assert ran.code == 0, ran.stderr
+    notes = [str(one.message) for one in recwarn]
+    assert "nodes.user is not in the spec: its nodes are the ids of the edges" in notes
+    assert 'edges."user buys item".time: whole numbers are taken as s since 1970; write unit = "s"' in notes
+    graph = open_folder("out")
+    assert graph.columns()["user", "buys", "item"]["time"].tolist() == [1262304000, 1262304060]
+
+
+@pytest.mark.parametrize("times", [[5, 9], [1262304000, 1262304000000]], ids=["early", "of two units"])
+def test_numbers_that_may_be_of_any_unit_need_one(
+    khop_command: Command, shop: Path, times: list[int]
+) -> None:
+    pq.write_table(pa.table({"user": ["u1", "u2"], "item": ["a", "b"], "at": times}), shop / "buys.parquet")
+    spec = (shop / "shop.toml").read_text().replace("buys.csv", "buys.parquet") + 'time = "at"\n'
+    (shop / "shop.toml").write_text(spec)
+    ran = khop_command("import", "shop.toml", "out")
+    assert ran.code == 2
+    assert "times are numbers without a unit" in ran.stderr.replace("\n", " ")
+
+
+def test_a_list_of_edges_and_a_folder_of_dgl_need_no_name_of_their_importer(
+    khop_command: Command, shop: Path
+) -> None:
+    (shop / "links.txt").write_text("a b\nb c\n")
+    ran = khop_command("import", "links.txt", "out", "--undirected")
+    assert ran.code == 0, ran.stderr
+    assert "links.txt is read as edges:links.txt" in ran.stdout
+    assert len(open_folder("out").schema.edge_types) == 2
+    ran = khop_command("import", "buys.csv", "out-2")
+    assert ran.code == 2
+    assert "khop import --guess buys.csv > tables.toml" in ran.stderr.replace("\n", " ")
+    (shop / "cited").mkdir()
+    (shop / "cited" / "meta.yaml").write_text(
+        "dataset_name: cited\nedge_data:\n- file_name: e.csv\nnode_data:\n- file_name: n.csv\n"
+    )
+    (shop / "cited" / "e.csv").write_text("src_id,dst_id\n0,1\n")
+    (shop / "cited" / "n.csv").write_text("node_id\n0\n1\n")
+    ran = khop_command("import", "cited", "out-3")
+    assert ran.code == 0, ran.stderr
+    assert "cited is read as dgl:cited" in ran.stdout
 
 
 def test_a_bad_table_is_one_sentence(khop_command: Command, shop: Path) -> None:

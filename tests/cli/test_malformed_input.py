@@ -419,8 +419,8 @@ FILES = [
     Case("no match", {}, r"no file matches 'u\*.txt' in", (instead("users.csv", "u*.txt"),)),
     Case(
         "folder",
-        {"d.csv/x.csv": USERS},
-        r"d.csv is a folder; name its files",
+        {"d.csv/x.csv": USERS, "d.csv/y.parquet": b""},
+        r"d.csv is a folder with files of csv, parquet; name its files",
         (instead("users.csv", "d.csv"),),
     ),
     Case(
@@ -889,7 +889,7 @@ PAIR_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "list.parquet": (parquet(user=[["u1"]], item=[1]), r"pairs: user: ids are list.*; convert the column"),
     "text.arrow": (PAIRS, r"text.arrow: is not an Arrow file, or is damaged"),
-    "pairs.txt": (PAIRS, r"pairs.txt: unknown format; give files that end in"),
+    "pairs.dat": (PAIRS, r"pairs.dat: unknown format; give files that end in"),
 }
 GUESS = [
     ("short.csv", b"a,b\n1\n", r"--guess: short.csv, line 2, column 'b': the row has 1 fields"),

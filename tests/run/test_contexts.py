@@ -99,14 +99,6 @@ def test_a_rule_that_cannot_be_is_named(
         prepare(raw(graph, **sampler), tmp_path).loader()
 
 
-@pytest.mark.parametrize("sampler", [{"temporal_strategy": "latest"}, {"window": [3, 0]}], ids=str)
-def test_what_belongs_to_times_wants_times(sampler: dict[str, object]) -> None:
-    with pytest.raises(
-        ValueError, match=r"sampler\.temporal_strategy and sampler\.window need times: set sampler\.time"
-    ):
-        checked(raw(Path("g"), **sampler))
-
-
 def test_times_are_evaluated_with_the_fanouts_of_training() -> None:
     values = {**raw(Path("g"), time="time").values, "evaluation": {}}
     run = checked(RawRun(values, "run.toml"))

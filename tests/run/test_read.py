@@ -33,6 +33,7 @@ from khop.run.read import (
     to_toml,
     with_options,
 )
+from khop.run.run_type import value_at
 from khop.run.values import RunConfig
 from support.typed_runs import prepared, write_tagged_shop
 
@@ -113,6 +114,101 @@ def test_links_train_without_dropout_unless_a_run_says_otherwise() -> None:
     assert run_of(task=links, model={"dropout": 0.2}).model.model_dump()["dropout"] == 0.2
     assert run_of().model.model_dump()["dropout"] == 0.5
     assert "dropout" not in run_of(task=links, model={"kind": "lightgcn"}).model.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "path", "chosen", "note"),
+    [
+        ({}, {"model.kind": "GraphSAGE"}, "model.kind", "sage", "model.kind 'GraphSAGE' is sage"),
+        ({"optimizer": {"kind": "AdamW"}}, {}, "optimizer.kind", "adamw", "'AdamW' is adamw"),
+        ({}, {"task.kind": "link_prediction"}, "task.kind", "link-prediction", "is link-prediction"),
+        ({}, {"model.layers": 3}, "sampler.fanouts", (15, 10, 10), "[15, 10, 10]: one for each of 3 layers"),
+        (
+            {"sampler": {"fanouts": [7]}, "model": {"layers": 2}},
+            {},
+            "sampler.fanouts",
+            (7, 7),
+            "sampler.fanouts is [7, 7]",
+        ),
+        ({"sampler": {"fanouts": [7, 5]}}, {"model.layers": 3}, "sampler.fanouts", (7, 5, 5), "[7, 5, 5]"),
+        (
+            {"sampler": {"fanouts": [7, 5]}, "model": {"layers": 2}},
+            {"sampler.fanouts": [4, 4, 4]},
+            "model.layers",
+            3,
+            "model.layers is 3: one layer per fanout of --fanouts",
+        ),
+        ({"sampler": {"window": [3, 0]}}, {}, "sampler.time", "time", "sampler.window is set"),
+        (
+            {"sampler": {"window": [3, 0], "time": "day"}, "evaluation": {"fanouts": [2, 2]}},
+            {"sampler.time": ""},
+            "sampler.window",
+            None,
+            "sampler.window of run.toml is left out",
+        ),
+        ({"model": {"unknown": 0.1}}, {}, "model.embedding", 32, "model.embedding is 32"),
+        ({"model": {"embedding_update": "sparse"}}, {}, "model.embedding", 32, "embedding_update is set"),
+        ({"links": {"filtered": True}}, {}, "links.decoder", "distmult", "links.decoder is distmult"),
+        ({"links": {"shared_negatives": 3}}, {}, "links.negatives_group", 64, "links.negatives_group is 64"),
+        (
+            {"sampler": {"rule": {"kind": "relation-mean"}}, "model": {"kind": "rgcn", "relation": "r"}},
+            {},
+            "sampler.rule.column",
+            "r",
+            "sampler.rule.column is 'r'",
+        ),
+        (
+            {"precision": "tf32", "gpu": {"launches": "recorded"}},
+            {"device": "cpu"},
+            "precision",
+            "float32",
+            "gpu.launches of run.toml is left out: the device is the CPU",
+        ),
+        (
+            {"task": {"target": "user", "metric": "accuracy"}},
+            {"task.kind": "link-prediction"},
+            "task.target",
+            None,
+            "task.target of run.toml is left out: it is that of the task node-classification",
+        ),
+        (
+            {"model": {"kind": "rgcn", "bases": 3}},
+            {"model.kind": "sage"},
+            "model.bases",
+            0,
+            "model.bases of run.toml is left out",
+        ),
+    ],
+)
+def test_settings_that_follow_from_others_are_chosen_and_named(
+    values: dict[str, object], options: dict[str, object], path: str, chosen: object, note: str
+) -> None:
+    raw = with_options(RawRun({"graph": "g", **values}, "run.toml"), options)
+    assert value_at(checked(raw), path) == chosen
+    assert note in " ".join(notes_on(raw))
+
+
+def test_a_rule_that_a_run_names_draws_by_its_weights() -> None:
+    run = run_of(sampler={"rule": {"kind": "weighted"}, "weight": "w", "replacement": True})
+    assert run.sampler.rule is not None
+    assert run.sampler.rule.model_dump() == {"kind": "weighted", "column": "w", "replacement": True}
+    assert "draws in place of" in complaint(
+        {"graph": "g", "sampler": {"rule": {"kind": "labor"}, "weight": "w"}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"sampler": {"fanouts": [7, 5]}, "model": {"layers": 3}}, "give one fanout per layer"),
+        ({"model": {"unknown": 0.1, "embedding": 0}}, "has no embeddings"),
+        ({"links": {"filtered": True, "decoder": "dot"}}, "takes a decoder of relations"),
+        ({"links": {"shared_negatives": 3, "negatives_group": 1}}, "give the number of links"),
+        ({"model": {"kind": "sage", "bases": 3}}, "only rgcn has bases"),
+    ],
+)
+def test_settings_that_contradict_each_other_stay_an_error(values: dict[str, object], problem: str) -> None:
+    assert problem in complaint({"graph": "g", **values})
 
 
 def test_an_empty_option_leaves_a_setting_out() -> None:
@@ -226,8 +322,10 @@ def test_an_option_overrides_the_file_and_is_named_when_it_is_wrong() -> None:
     assert complaint({"graph": "g"}, {"training.epochs": "x"}) == (
         "training.epochs is 'x': must be a whole number of at least 1 (--epochs)"
     )
-    assert complaint({"graph": "g"}, {"model.layers": 3, "training.epochs": 1}) == (
-        "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer (run.toml, --layers)"
+    hops = {"model.layers": 3, "sampler.fanouts": [5, 5]}
+    assert complaint({"graph": "g"}, hops) == (
+        "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer (run.toml, --layers, "
+        "--fanouts)"
     )
     assert complaint({"graph": "g", "model": 3}, {"model.layers": 3}) == (
         "model is 3: must be a table of fields (run.toml)"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from khop.graph.build import write_graph
+from khop.graph.folder import open_folder
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.loading.device.streams import gpu_remedy
 from khop.process_tuning import sampler_threads, usable_cores
@@ -130,7 +131,7 @@ def test_the_only_possible_input_is_taken(
     config = checked(raw)
     run = resolve(config, graph_folder(config, raw, tmp_path), raw)
     assert run.model.model_dump(include=set(model)) == model
-    assert notes_of(run, raw)[0].startswith(note)
+    assert notes_of(run, open_folder(folder).schema, raw)[0].startswith(note)
     named = with_options(raw, {"model.column": "x"})
     with pytest.raises(ValueError, match=r"model\.column is 'x': no node type has it"):
         resolve(checked(named), graph_folder(config, raw, tmp_path), named)

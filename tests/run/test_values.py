@@ -26,13 +26,15 @@ def test_a_run_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("tables", "problem"),
     [
-        ({"model": {"embedding_update": "sparse"}}, "but the model has no embeddings"),
-        ({"sampler": {"window": [5, 0]}}, "need times: set sampler.time"),
+        ({"model": {"embedding_update": "sparse", "embedding": 0}}, "but the model has no embeddings"),
         (
             {"sampler": {"time": "day", "kind": "shadow"}},
             "evaluation over all neighbors would use later edges",
         ),
-        ({"model": {"layers": 3}}, "sampler.fanouts has 2 entries, model.layers is 3"),
+        (
+            {"model": {"layers": 3}, "sampler": {"fanouts": [15, 10]}},
+            "sampler.fanouts has 2 entries, model.layers is 3",
+        ),
         ({"evaluation": {"fanouts": [5]}}, "evaluation.fanouts has 1 entry, sampler.fanouts make 2 layers"),
     ],
 )

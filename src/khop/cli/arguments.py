@@ -5,6 +5,8 @@ The graph argument of commands: a folder, or the name of a built-in graph.
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +17,7 @@ import typer
 
 from khop.components import ANY_NAMED, Permission
 from khop.data.importers import BUILTIN_NAMES, builtin_path
+from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
 from khop.run.read import COMMAND_LINE, CONFIG, RawRun, preset, preset_names, read_toml, with_options
 from khop.run.tables import FAMILIES
 from khop.user_cache import cache_folder
@@ -39,11 +42,26 @@ def written(
         return RawRun({}, COMMAND_LINE)
     if source in preset_names():
         return preset(source)
+    if is_graph_folder(Path(source)):
+        return RawRun({"graph": source}, COMMAND_LINE)
     if not Path(source).is_file():
-        presets = ", ".join(preset_names())
-        raise ValueError(f"{source}: no such file; give a run.toml, or a preset: {presets}")
+        raise ValueError(f"{source}: no such file; {_near(source)}")
     is_of_folder = Path(source).name == CONFIG
     return replace(read_toml(Path(source)), permission=permission if is_of_folder else ANY_NAMED)
+
+
+def _near(source: str) -> str:
+    """Return a hint to a preset or a run file of a similar name."""
+    close = difflib.get_close_matches(source, [*preset_names(), *map(str, Path().glob("*.toml"))], n=1)
+    presets = ", ".join(preset_names())
+    return (
+        f"did you mean {close[0]}?" if close else f"give a run.toml, a graph folder, or a preset: {presets}"
+    )
+
+
+def is_graph_folder(path: Path) -> bool:
+    """Return whether a folder has the file that describes a graph, whole or in parts."""
+    return any((path / name).is_file() for name in (MANIFEST, BOOK, SNAPSHOT_RECORD))
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,9 @@ class Report:
 def folder_of(graph: str) -> Path:
     """Return the folder of a graph. A built-in graph is unpacked first."""
     if graph not in BUILTIN_NAMES:
+        close = difflib.get_close_matches(graph, BUILTIN_NAMES, n=1)
+        if close and os.sep not in graph and not Path(graph).exists():
+            raise ValueError(f"{graph}: no such folder; did you mean {close[0]}?")
         return Path(graph)
     unpacked = builtin_path(graph, cache_folder())
     if unpacked.exists():

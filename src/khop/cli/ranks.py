@@ -25,7 +25,7 @@ from khop.errors import Terminated, is_told
 from khop.graph.atomic import in_bytes
 from khop.kernels.memory import free_memory_bytes, keep_free_blocks, own_memory_bytes
 from khop.process_tuning import cores_of_rank, return_freed_memory, sampler_threads, tune_memory
-from khop.run.build import Run, fitted, graph_folder, prepare, resolve
+from khop.run.build import Run, fitted, prepare, resolved
 from khop.run.read import RawRun, with_options
 from khop.run.values import RunConfig
 from khop.training.linear_setup import fix_linear
@@ -123,4 +123,4 @@ def check_once(raw: RawRun, config: RunConfig, ranks: RankOptions) -> None:
             f"{in_bytes(free)} is free; give fewer processes"
         )
     with bytes_bar() as notice:
-        resolve(config, graph_folder(config, raw, cache_folder(), notice), raw)
+        resolved(raw, cache_folder(), notice)

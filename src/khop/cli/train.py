@@ -141,7 +141,10 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         say(console, f"{_title(run)}; results in {folder}")
         if run.graph.stores is not None:
             say(console, run.graph.placement)
-        for note in (*notes_of(run.config, request.raw), *([memory_line] if memory_line else ())):
+        for note in (
+            *notes_of(run.config, run.graph.schema, request.raw),
+            *([memory_line] if memory_line else ()),
+        ):
             say(console, note)
         biased = biased_draws(run.config, run.graph)
         for bias in (biased, unread_edge_columns(run.config, run.graph, run.model)):

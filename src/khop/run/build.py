@@ -38,10 +38,17 @@ from khop.run.contexts import Evaluation, PredictingTask, PreparingTask, RunTask
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
-from khop.run.read import CONFIG, RawRun, checked, facts_of, notes_on, with_options
+from khop.run.read import CONFIG, EMBEDDING, RawRun, checked, facts_of, notes_on, with_options
 from khop.run.run_type import built, component_of, options_of, with_values
 from khop.run.tables import TASKS, Fanout, TaskTable
-from khop.run.tasks.resolve_task import LABEL, SPLIT_FIELDS, ResolveContext, with_node_defaults
+from khop.run.tasks.resolve_task import (
+    LABEL,
+    SPLIT_FIELDS,
+    ResolveContext,
+    task_notes,
+    with_node_defaults,
+    with_task,
+)
 from khop.run.values import RunConfig, Training
 from khop.sampling.sampler import fanout_by_type
 from khop.schema import NodeType, Schema
@@ -105,9 +112,6 @@ def _recorded_graph(checkpoint: Path) -> str | None:
     return None
 
 
-EMBEDDING = 32  # numbers learned for each node without columns, unless a run says otherwise
-
-
 def graph_folder(
     config: RunConfig, raw: RawRun, cache: Path, notice: ProgressCallback | None = None
 ) -> Folder:
@@ -158,9 +162,9 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     return resolved
 
 
-def notes_of(config: RunConfig, raw: RawRun) -> list[str]:
+def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:
     """Return a sentence for each setting of a resolved run that follows from others or from the graph."""
-    notes, model = notes_on(raw), config.model
+    notes, model = [*notes_on(raw), *task_notes(config.task, schema, raw)], config.model
     given = raw.values.get("model", {})
     written = given if isinstance(given, Mapping) else {}
     if model.column != "x" and "column" not in written:
@@ -459,10 +463,15 @@ def prepare(
     return _built(with_options(raw, {"graph": str(snapshot)}), cache, notice)
 
 
+def resolved(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> tuple[RunConfig, Folder]:
+    """Check a run, open its graph, and fill in all settings; see `resolve`."""
+    folder = graph_folder(checked(raw), raw, cache, notice)
+    raw = with_task(raw, folder.schema)
+    return resolve(checked(raw), folder, raw), folder
+
+
 def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None) -> Run:
-    written = checked(raw)
-    folder = graph_folder(written, raw, cache, notice)
-    config = resolve(written, folder, raw)
+    config, folder = resolved(raw, cache, notice)
     if isinstance(folder, GraphOnServers):
         return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
     parts = config.parts

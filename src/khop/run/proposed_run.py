@@ -13,9 +13,9 @@ from khop.api.open_graph import open_graph
 from khop.api.split_links import link_counts
 from khop.graph.folder import Folder, import_record, recorded_cut_offs, standard_set
 from khop.graph.partitions.parts_folder import PartsFolder, known_folder
-from khop.run.build import EMBEDDING
 from khop.run.parts import words_of
-from khop.run.tasks.resolve_task import LABEL, link_split
+from khop.run.read import EMBEDDING
+from khop.run.tasks.resolve_task import LABEL, forward_types, link_split
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -119,7 +119,7 @@ def _events_as_nodes(schema: Schema, target: NodeType) -> list[str]:
     found: list[str] = []
     for edge_type in schema.edge_types:
         names = [name for name in schema.columns.get(edge_type, {}) if name not in (TIME, SPLIT)]
-        if names and target in (edge_type[0], edge_type[2]) and edge_type in _firsts(schema):
+        if names and target in (edge_type[0], edge_type[2]) and edge_type in forward_types(schema):
             found.append(f"{', '.join(names)} of {words_of(edge_type)}")
     if not found:
         return []
@@ -132,14 +132,9 @@ def _events_as_nodes(schema: Schema, target: NodeType) -> list[str]:
     ]
 
 
-def _firsts(schema: Schema) -> list[EdgeType]:
-    """Return the edge types without those that are the reverse of one before."""
-    return [t for n, t in enumerate(schema.edge_types) if schema.reverse(t) not in schema.edge_types[:n]]
-
-
 def _links(path: Path, folder: Folder) -> tuple[list[str], int]:
     schema, cut_offs = folder.schema, recorded_cut_offs(folder)
-    firsts = _firsts(schema)
+    firsts = forward_types(schema)
     columns = {t: schema.columns.get(t, {}) for t in firsts}
     kinds = {t: link_split("auto", columns[t], cut_offs) for t in firsts if folder.num_edges(t) >= 10}
     for edge_type in sorted(kinds, key=lambda t: (kinds[t] == "random", -folder.num_edges(t))):

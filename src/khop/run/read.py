@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 import khop
 from khop.components import ANY_NAMED, NOTHING_NAMED, Component, Permission
 from khop.run.run_type import RunField, composed, field_at, run_fields, run_type, sections, value_at
-from khop.run.tables import FAMILIES, LINK_PREDICTION, MODELS, Section
+from khop.run.tables import FAMILIES, LINK_PREDICTION, MODELS, SamplerTable, Section
 from khop.run.values import RunConfig
 
 COMMAND_LINE = "the command line"
@@ -39,6 +39,7 @@ class RawRun:
     values: Mapping[str, object]
     source: str  # the file or other source of the settings: "run.toml"
     options: Mapping[str, str] = field(default_factory=dict)  # dotted path -> the option that set it
+    replaced: Mapping[str, object] = field(default_factory=dict)  # dotted path -> value of the file before
     permission: Permission = NOTHING_NAMED  # to import components that `source` names
 
     def where(self, *paths: str) -> str:
@@ -74,7 +75,8 @@ def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
         changed = replace(changed, values=_with_value(changed.values, path.split("."), given))
     # Kinds first: an option of a component is known only to the run that names the component.
     named = {path: entry.option for path in options if (entry := field_at(path))}
-    changed = replace(changed, options={**raw.options, **named})
+    before = {path: _at(raw.values, path) for path in options}
+    changed = replace(changed, options={**raw.options, **named}, replaced={**before, **raw.replaced})
     rest = {path: _option_at(path, changed) for path in options.keys() - named.keys()}
     return replace(changed, options={**changed.options, **rest})
 
@@ -107,30 +109,50 @@ def _unsaid(note: str) -> None:
 def _implied(raw: RawRun, say: Callable[[str], None] = _unsaid) -> RawRun:
     """Return the run with the settings that its other settings imply. What is wrong stays as it is."""
     values = dict(raw.values)
-    if _at(values, "model.kind") == "gatv2" and _at(values, "model.attention") in (None, "gatv2"):
-        values = _with_value(values, ["model", "kind"], "gat")
-        values = _with_value(values, ["model", "attention"], "gatv2")
-        say('model gatv2 is gat with attention = "gatv2"')
-    values = _without_unknown(values, raw, say)
-    kind, rule = _at(values, "model.kind"), _rule_of_model(values, raw)
-    is_open = _at(values, "task.kind") == LINK_PREDICTION and _at(values, "model.dropout") is None
-    has_dropout = kind in (None, *MODELS.builtin) and "dropout" in _fields_of("model", str(kind or "sage"))
-    if is_open and has_dropout:  # best on 3 of 4 sets (benchmarks/link_defaults.py)
-        values = _with_value(values, ["model", "dropout"], 0.0)
-    if rule is not None and _at(values, "sampler.rule.kind") is None:
-        values = _with_rule(values, rule)
-        say(f"{kind} draws neighbors by the rule {rule}, which it needs; sampler.rule.kind is not set")
-    groups = _at(values, "sampler.kind") not in (None, "neighbor")
-    if _at(values, "sampler.time") is not None and not _at(values, "evaluation.fanouts") and not groups:
-        default = field_at("sampler.fanouts")
-        assert default is not None
-        fanouts = _at(values, "sampler.fanouts") or list(default.default)  # type: ignore[arg-type]
-        values = _with_value(values, ["evaluation", "fanouts"], fanouts)
-        say(f"evaluation.fanouts is {fanouts}, as in training: sampler.time is set, so neighbors are drawn")
+    for imply in (
+        _known_kinds, _of_other_task, _without_unknown, _for_cpu, _embeddings, _of_links, _rule, _hops,
+        _times,
+    ):  # fmt: skip
+        values = imply(values, raw, say)
     return replace(raw, values=values)
 
 
-def _without_unknown(values: dict[str, object], raw: RawRun, say: Callable[[str], None]) -> dict[str, object]:
+_Values = dict[str, object]
+_Say = Callable[[str], None]
+_OTHER_NAMES = {"model": {"graphsage": "sage", "r-gcn": "rgcn", "gatv2": "gat"}}
+
+
+def _known_kinds(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Name components as khop does: GraphSAGE is sage, Adam is adam, link_prediction is link-prediction."""
+    if _at(values, "model.kind") == "gatv2" and _at(values, "model.attention") in (None, "gatv2"):
+        values = _with_value(values, ["model", "attention"], "gatv2")
+        say('model gatv2 is gat with attention = "gatv2"')
+    for path, (family, _) in FAMILIES.items():
+        kind = _at(values, f"{path}.kind")
+        if not isinstance(kind, str) or kind in family.kinds():
+            continue
+        known = kind.lower().replace("_", "-")
+        known = _OTHER_NAMES.get(path, {}).get(known, known)
+        if known in family.builtin and not (kind == "gatv2" and _at(values, "model.attention") != "gatv2"):
+            values = _with_value(values, [*path.split("."), "kind"], known)
+            if kind != "gatv2":
+                say(f"{path}.kind {kind!r} is {known}")
+    return values
+
+
+def _of_other_task(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Leave out what a file says of its task if an option names another task."""
+    kind, before = _at(values, "task.kind"), raw.replaced.get("task.kind") or FAMILIES["task"][1]
+    if "task.kind" not in raw.options or kind == before:
+        return values
+    for name in ("target", "label", "metric"):
+        if _at(values, f"task.{name}") is not None and f"task.{name}" not in raw.options:
+            values = _with_value(values, ["task", name], None)
+            say(f"task.{name} of {raw.source} is left out: it is that of the task {before}")
+    return values
+
+
+def _without_unknown(values: _Values, raw: RawRun, say: _Say) -> _Values:
     """Leave out settings of a file for another component than the one that an option names."""
     for path, (family, _) in FAMILIES.items():
         kind, table = _at(values, f"{path}.kind"), _at(values, path)
@@ -138,10 +160,120 @@ def _without_unknown(values: dict[str, object], raw: RawRun, say: Callable[[str]
             continue
         known = {name: _fields_of(path, name) for name in family.builtin}
         others = frozenset().union(*known.values()) - known[str(kind)]
-        for name in [name for name in table if name in others and f"{path}.{name}" not in raw.options]:
-            values = _with_value(values, [*path.split("."), name], None)
-            say(f"{path}.{name} of {raw.source} is left out: {kind} has no such setting")
+        unread = {"bases"} if path == "model" and kind != "rgcn" else set()
+        for name in table:
+            if (name in others or name in unread) and f"{path}.{name}" not in raw.options:
+                values = _with_value(values, [*path.split("."), name], None)
+                say(f"{path}.{name} of {raw.source} is left out: {kind} has no such setting")
     return values
+
+
+def _for_cpu(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Leave out what a file says for a GPU if `--device cpu` is given."""
+    if "device" not in raw.options or _at(values, "device") != "cpu":
+        return values
+    of_gpu = [path for path in sorted(_GPU) if _at(values, path) is not None]
+    of_gpu += ["precision"] if _at(values, "precision") == "tf32" else []
+    for path in of_gpu:
+        if path not in raw.options:
+            values = _with_value(values, path.split("."), None)
+            say(f"{path} of {raw.source} is left out: the device is the CPU")
+    return values
+
+
+EMBEDDING = 32  # numbers learned for each node without columns, unless a run says otherwise
+
+
+def _embeddings(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Give embeddings a width if other settings are about them."""
+    table = _at(values, "model")
+    about = {"embedding_update": "dense", "embedded_types": "missing", "unknown": 0}
+    given = [n for n, default in about.items() if _at(values, f"model.{n}") not in (None, default)]
+    if not given or (isinstance(table, Mapping) and table.get("embedding") is not None):
+        return values
+    say(f"model.embedding is {EMBEDDING}, the width of embeddings: model.{given[0]} is set")
+    return _with_value(values, ["model", "embedding"], EMBEDDING)
+
+
+def _of_links(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Fill in settings of link prediction: dropout, the decoder, and how many links share negatives."""
+    kind = _at(values, "model.kind")
+    is_open = _at(values, "task.kind") == LINK_PREDICTION and _at(values, "model.dropout") is None
+    has_dropout = kind in (None, *MODELS.builtin) and "dropout" in _fields_of("model", str(kind or "sage"))
+    if is_open and has_dropout:  # best on 3 of 4 sets (benchmarks/link_defaults.py)
+        values = _with_value(values, ["model", "dropout"], 0.0)
+    if _at(values, "links.filtered") is True and _at(values, "links.decoder") is None:
+        values = _with_value(values, ["links", "decoder"], "distmult")
+        say("links.decoder is distmult: filtered ranking takes a decoder of relations")
+    if _at(values, "links.shared_negatives") and _at(values, "links.negatives_group") is None:
+        values = _with_value(values, ["links", "negatives_group"], _SHARING)
+        say(f"links.negatives_group is {_SHARING}: so many links share the negatives of shared_negatives")
+    return values
+
+
+_SHARING = 64  # links that share negatives, unless a run says otherwise
+
+
+def _hops(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Give each layer a fanout: of one fanout for all, and of the number of layers that an option names."""
+    layers, fanouts = _at(values, "model.layers"), _at(values, "sampler.fanouts")
+    is_given, groups = "sampler.fanouts" in raw.options, _at(values, "sampler.kind") not in (None, "neighbor")
+    if type(layers) is not int or not 0 < layers <= _MOST_HOPS or groups:
+        return values
+    written = _FANOUTS if fanouts is None else list(fanouts) if isinstance(fanouts, list | tuple) else []
+    if not written:
+        return values
+    if is_given and "model.layers" not in raw.options and len(written) != layers:
+        values = _with_value(values, ["model", "layers"], len(written))
+        say(f"model.layers is {len(written)}: one layer per fanout of {raw.where('sampler.fanouts')}")
+        layers = len(written)
+    is_free = fanouts is None or len(written) == 1 or ("model.layers" in raw.options and not is_given)
+    if is_free and len(written) != layers:
+        hops = [*written, *[written[-1]] * layers][:layers]
+        values = _with_value(values, ["sampler", "fanouts"], hops)
+        say(f"sampler.fanouts is {hops}: one for each of {layers} layers")
+    return values
+
+
+_MOST_HOPS, _FANOUTS = 64, list(SamplerTable.model_fields["fanouts"].default)
+
+
+def _times(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Draw by the column `time` if settings are about times, and evaluate as training draws."""
+    about = {"window": None, "temporal_strategy": "sample"}
+    given = [name for name, of in about.items() if _at(values, f"sampler.{name}") not in (None, of)]
+    if given and _at(values, "sampler.time") is None and "sampler.time" not in raw.options:
+        values = _with_value(values, ["sampler", "time"], "time")
+        say(f"sampler.time is 'time', the column that khop import writes: sampler.{given[0]} is set")
+    for name in given if _at(values, "sampler.time") is None else ():
+        if f"sampler.{name}" not in raw.options:
+            values = _with_value(values, ["sampler", name], None)
+            say(f"sampler.{name} of {raw.source} is left out: there is no sampler.time")
+    groups = _at(values, "sampler.kind") not in (None, "neighbor")
+    if _at(values, "sampler.time") is not None and not _at(values, "evaluation.fanouts") and not groups:
+        fanouts = _at(values, "sampler.fanouts") or _FANOUTS
+        values = _with_value(values, ["evaluation", "fanouts"], fanouts)
+        say(f"evaluation.fanouts is {fanouts}, as in training: sampler.time is set, so neighbors are drawn")
+    return values
+
+
+def _rule(values: _Values, raw: RawRun, say: _Say) -> _Values:
+    """Name the rule that the model needs; a rule that the run names reads the run's weights and relations."""
+    kind, rule = _at(values, "model.kind"), _rule_of_model(values, raw)
+    asked = _at(values, "sampler.rule.kind")
+    if asked is None and rule is not None:
+        values = _with_rule(values, rule)
+        say(f"{kind} draws neighbors by the rule {rule}, which it needs; sampler.rule.kind is not set")
+    elif asked in _WEIGHTED:
+        values = _with_rule(values, str(asked))
+    relation = _at(values, "model.relation")
+    if asked == "relation-mean" and relation is not None and _at(values, "sampler.rule.column") is None:
+        values = _with_value(values, ["sampler", "rule", "column"], relation)
+        say(f"sampler.rule.column is {relation!r}, the column of model.relation")
+    return values
+
+
+_WEIGHTED = ("uniform", "weighted", "sum", "symmetric-sum", "top-k")  # rules that draw by the run's weights
 
 
 @cache
@@ -164,8 +296,15 @@ def _rule_of_model(values: Mapping[str, object], raw: RawRun) -> str | None:
 
 def _with_rule(values: Mapping[str, object], rule: str) -> dict[str, object]:
     """Name the rule. It draws by the weights, and with replacement, if the run says so."""
+    known = _fields_of("sampler.rule", rule)
     inner = {"weight": "column", "replacement": "replacement"}
-    given = {name: value for name in inner if (value := _at(values, f"sampler.{name}"))}
+    given = {
+        name: value
+        for name, field in inner.items()
+        if field in known
+        and (value := _at(values, f"sampler.{name}"))
+        and _at(values, f"sampler.rule.{field}") is None
+    }
     full = _with_value(values, ["sampler", "rule", "kind"], rule)
     for name, value in given.items():
         full = _with_value(full, ["sampler", "rule", inner[name]], value)
@@ -209,8 +348,18 @@ def _validated(raw: RawRun, table: type[AnyTable]) -> AnyTable:
         raise ValueError(_sentence(error.errors(include_url=False)[0], raw, table)) from None
 
 
-def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: RawRun) -> str:
-    """Return the requested name, or the only existing one. Raises ValueError if there is no such name."""
+def chosen(
+    path: str,
+    asked: str | None,
+    there: Iterable[str],
+    what: str,
+    raw: RawRun,
+    preferred: Collection[str] = (),
+) -> str:
+    """Return the requested name, or the only existing one. Raises ValueError if there is no such name.
+
+    If several exist and none is requested, the only one of `preferred` is taken.
+    """
     names = list(there)
     if asked is None:
         if not names:
@@ -218,11 +367,12 @@ def chosen(path: str, asked: str | None, there: Iterable[str], what: str, raw: R
                 f"{path}: the graph has no {what}, which the task needs; give another task or graph "
                 f"({raw.where(path)})"
             )
-        if len(names) > 1:
+        first, *others = [name for name in names if name in preferred] or names
+        if others:
             raise ValueError(
                 f"{path} is not given, and the {what} are {', '.join(names)}: name one ({raw.where(path)})"
             )
-        return names[0]
+        return first
     if asked not in names:
         raise ValueError(
             f"{path} is {asked!r}: the {what} are {', '.join(names) or 'none'} ({raw.where(path)})"

@@ -31,8 +31,19 @@ def test_a_missing_file_is_named_with_near_names(tmp_path: Path) -> None:
         find_files(["user.parquet"], tmp_path, KEY)
     with pytest.raises(ValueError, match="no file matches"):
         find_files(["events/*.parquet"], tmp_path, KEY)
-    with pytest.raises(ValueError, match="is a folder; name its files"):
+
+
+def test_a_folder_is_the_files_in_it_if_they_have_one_format(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a folder with no file of a known format; name its files"):
         find_files(["."], tmp_path, KEY)
+    for name in ("t/year=1/b.parquet", "t/year=2/a.parquet", "t/_SUCCESS"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    names = [file.name for file in find_files(["t"], tmp_path, KEY)]
+    assert names == ["t/year=1/b.parquet", "t/year=2/a.parquet"]
+    (tmp_path / "t" / "c.csv").write_bytes(b"")
+    with pytest.raises(ValueError, match="is a folder with files of csv, parquet; name its files"):
+        find_files(["t"], tmp_path, KEY)
 
 
 def test_a_file_of_two_patterns_is_refused(tmp_path: Path) -> None:

@@ -288,11 +288,6 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("a missing feature", {"nodes.item.columns.prise": "number"}, "columns.prise: no column 'prise'.*mean price"),
     ("a null id", {"nodes.user.rows": pa.table({"user_id": ["u1", None], "age": [1.0, 2.0]})}, "row 2: nodes.user.id is null"),
     (
-        "ids of two types",
-        {"nodes.user.rows": pa.table({"user_id": [1, 2], "age": [1.0, 2.0]})},
-        'ids of \'user\' are integers in nodes.user.id and text in .*; convert one table, or give id_type = "string"',
-    ),
-    (
         "a duplicate id",
         {"nodes.user.rows": pa.table({"user_id": ["u1", "u2", "u1"], "age": [1.0, 2.0, 3.0]})},
         "row 3: nodes.user.id is 'u1', and so is .*row 1; ids are unique",

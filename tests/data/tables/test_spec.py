@@ -55,10 +55,7 @@ def test_the_split_of_a_type_is_its_own_or_that_of_all() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (
-            {"edges": {"user buys thing": BUYS}},
-            r"no node type 'thing'; there are user, item; add \[nodes.thing\]",
-        ),
+        ({"edges": {"user buys items": BUYS}}, r"no node type 'items'; did you mean item\?"),
         ({"edges": {"user buys": BUYS}}, "give source type, relation and destination type"),
         ({"edges": {"user buys user": {**BUYS, "reverse": "buys"}}}, "'user buys user' is given twice"),
         ({"splits": {"time": {"val": DAY, "test": DAY}}}, "must be before test"),
@@ -71,14 +68,13 @@ def test_the_split_of_a_type_is_its_own_or_that_of_all() -> None:
         ),
         ({"splits": {"ratio": [0.5, 0.1, 0.1]}}, "three shares of 0 or more with sum 1"),
         ({"nodes": {**NODES, "item": {"id": "i"}}}, "files are missing"),
-        ({"nodes": {**NODES, "item": {"files": ["i.csv"]}}}, "id is missing"),
         ({"nodes": {**NODES, "item": {"files": ["i"], "id": "i", "unit": "s"}}}, "describe time = ..."),
         (
             {"nodes": {**NODES, "item": {"files": ["i"], "database": "d", "id": "i"}}},
             "files and database are given",
         ),
         ({"nodes": {**NODES, "item": {"database": "d", "id": "i"}}}, "needs table = ... and order_by"),
-        ({"nodes": {}}, "nodes"),
+        ({"nodes": {}, "edges": {}}, "nodes"),
     ],
 )
 def test_contradictions_are_one_sentence(values: dict[str, Any], reason: str) -> None:
@@ -86,6 +82,19 @@ def test_contradictions_are_one_sentence(values: dict[str, Any], reason: str) ->
         spec(**values)
     assert str(caught.value).endswith("(spec)")
     assert "\n" not in str(caught.value)
+
+
+def test_ends_of_edges_that_are_not_in_the_spec_are_node_types_and_a_note_says_so() -> None:
+    with pytest.warns(
+        UserWarning, match=r"nodes.thing is not in the spec: its nodes are the ids of the edges"
+    ):
+        found = spec(edges={"user buys thing": BUYS})
+    assert list(found.nodes) == ["user", "item", "thing"]
+    assert not found.nodes["thing"].has_rows
+
+
+def test_ids_are_in_the_column_id_by_default() -> None:
+    assert spec(nodes={**NODES, "user": {"files": ["u.csv"]}}).nodes["user"].id == "id"
 
 
 def test_a_split_has_one_rule() -> None:

@@ -72,7 +72,10 @@ def prepared(shop: Path) -> Prepare:
             {"links__hard_negatives": 1 << 20},
             "links.hard_negatives is 1048576: there are ",
         ),
-        ({"links__shared_negatives": 2}, "links.shared_negatives is 2 and links.negatives_group 1: give the"),
+        (
+            {"links__shared_negatives": 2, "links__negatives_group": 1},
+            "links.shared_negatives is 2 and links.negatives_group 1: give the",
+        ),
         ({"task__label": "x"}, "task.label is 'x': links have no label column, leave it out (--label)"),
         ({"task__metric": "accuracy"}, "task.metric 'accuracy': must be one of mrr, roc-auc"),
         ({"links__val": 0.0001}, "links.val is 0.0001: of 1101 links of user buys item that holds out none"),

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from khop.graph.build import write_graph
+from khop.graph.folder import open_folder
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.inference.chunks import unwatched
-from khop.run.build import Run, graph_folder, prepare, resolve
+from khop.run.build import Run, graph_folder, notes_of, prepare, resolve, resolved
 from khop.run.read import RawRun, checked, with_options
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import with_node_defaults
@@ -47,6 +48,97 @@ def test_a_choice_that_the_graph_leaves_open_has_to_be_named(shop: Path) -> None
         ValueError, match=r"task\.label is not given, and the label columns of item are color, shape"
     ):
         resolve(config, graph_folder(config, raw, shop), raw)
+
+
+LABELED = {"x": torch.zeros(4, 2)}
+SPLITS = {"train": torch.tensor([0, 1]), "val": torch.tensor([2]), "test": torch.tensor([3])}
+PAIRS = EdgeTable(torch.arange(20) % 4, torch.arange(20) // 4 % 4)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "task", "chosen", "note"),
+    [
+        (
+            {"item": NodeTable(columns={**LABELED, "label": torch.rand(4)}, splits=SPLITS)},
+            {},
+            {},
+            {"kind": "node-regression", "target": "item", "label": "label"},
+            "task.kind is node-regression: 'label' of 'item' has such labels",
+        ),
+        (
+            {"item": NodeTable(columns={**LABELED, "price": torch.rand(4)}, splits=SPLITS)},
+            {},
+            {"label": "price"},
+            {"kind": "node-regression", "label": "price"},
+            "'price' of 'item' has such labels",
+        ),
+        (
+            {"item": NodeTable(columns=LABELED)},
+            {("item", "like", "item"): PAIRS},
+            {},
+            {"kind": "link-prediction", "target": "item like item"},
+            "task.kind is link-prediction: no node has a label",
+        ),
+        (
+            {
+                "item": NodeTable(
+                    columns={**LABELED, "kind": torch.zeros(4, dtype=torch.int64)},
+                    splits=SPLITS,
+                    num_classes={"kind": 2},
+                )
+            },
+            {("item", "like", "item"): PAIRS},
+            {"target": "item like item"},
+            {"kind": "link-prediction", "target": "item like item"},
+            "task.kind is link-prediction: the target is an edge type",
+        ),
+        (
+            {
+                "item": NodeTable(
+                    columns={n: torch.zeros(4, dtype=torch.int64) for n in ("kind", "y")} | LABELED,
+                    splits={"train": SPLITS["train"], "valid": SPLITS["val"], "test": SPLITS["test"]},
+                    num_classes={"kind": 2, "y": 2},
+                ),
+                "shop": NodeTable(
+                    columns={"kind": torch.zeros(4, dtype=torch.int64)}, num_classes={"kind": 2}
+                ),
+            },
+            {},
+            {},
+            {"target": "item", "label": "y", "val_split": "valid"},
+            "task.target is item: it has all splits, unlike shop; task.label is y, of kind, y; --label names "
+            "another one; task.val_split is valid: there is no split val",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_graph_leaves_one_choice_for_is_chosen_and_named(
+    tmp_path: Path,
+    nodes: dict[str, NodeTable],
+    edges: dict[tuple[str, str, str], EdgeTable],
+    task: dict[str, object],
+    chosen: dict[str, object],
+    note: str,
+) -> None:
+    graph = write_graph(tmp_path / "g", nodes, edges)
+    raw = RawRun({"graph": str(graph), "task": task}, "run.toml")
+    config, folder = resolved(raw, tmp_path)
+    assert config.task.model_dump(include=set(chosen)) == chosen
+    assert note in "; ".join(notes_of(config, folder.schema, raw))
+
+
+def test_links_and_their_reverse_are_one_target(tmp_path: Path) -> None:
+    liked = ("item", "liked", "user")
+    users, items = torch.arange(20), torch.arange(20) % 4
+    tables = {"user": NodeTable(count=20), "item": NodeTable(count=4)}
+    likes = ("user", "likes", "item")
+    edges = {likes: EdgeTable(users, items), liked: EdgeTable(items, users, reverse_of=likes)}
+    graph = write_graph(tmp_path / "g", tables, edges)
+    assert liked in open_folder(graph).schema.edge_types
+    raw = RawRun({"graph": str(graph)}, "run.toml")
+    config, folder = resolved(raw, tmp_path)
+    assert (config.task.kind, config.task.target) == ("link-prediction", "user likes item")
+    assert config.model.model_dump()["dropout"] == 0
+    assert "task.target is user likes item, not its reverse" in notes_of(config, folder.schema, raw)
 
 
 def test_a_graph_without_labels_cannot_be_classified(tmp_path: Path) -> None:

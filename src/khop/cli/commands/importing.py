@@ -66,7 +66,9 @@ class ImportCommand(ComponentCommand):
             edges = component_fields(_loaded(_spec("edges:-"), permission), words.known.keys(), "import")
             return [one for one in edges if one.path == "header"]
         named = any(word in IMPORTERS.kinds() or ":" in word for word in words.operands if not _is_data(word))
-        if not named and any(is_table_spec(word) or _is_data(word) for word in words.operands):
+        if not named and any(
+            is_table_spec(word) or (_is_data(word) and not _has_edges(word)) for word in words.operands
+        ):
             return ()
         sources = [word for word in words.operands if _names_importer(word)] or list(words.operands)
         raw = _spec(sources[0]) if sources else RawRun({KIND: next(iter(IMPORTERS.builtin))}, COMMAND_LINE)
@@ -123,6 +125,8 @@ def import_graph(
     target = Path("graphs", importer.name) if out is None else out
     with bytes_bar() as notice:
         size, *notes = importer.write(target, notice).split("\n")
+    if source == raw.values.get(NAME):
+        notes.append(f"{source} is read as {raw.values[KIND]}:{source}")
     typer.echo("\n".join([f"{target}: {size}. Show it: khop info {target}", *notes]))
 
 
@@ -137,7 +141,8 @@ def _context(folder: Path, memory: str, threads: int) -> ImportContext:
 def is_table_spec(source: str) -> bool:
     """Return True for a TOML file with tables of nodes."""
     path = Path(source)
-    return path.suffix == ".toml" and path.is_file() and "nodes" in read_toml(path).values
+    has_tables = path.suffix == ".toml" and path.is_file()
+    return has_tables and bool({"nodes", "edges", "edges_from"} & set(read_toml(path).values))
 
 
 def _is_data(word: str) -> bool:
@@ -156,12 +161,29 @@ def _spec(source: str) -> RawRun:
             f"{source}: no such file; give a file with kind = ..., or write a graph folder in Python with "
             "khop.write_graph (docs/graph-folder.md)"
         )
+    if _is_data(source) or (Path(source) / "meta.yaml").is_file():
+        kind = "dgl" if Path(source).is_dir() else "edges"
+        if kind == "edges" and not _has_edges(source):
+            raise ValueError(
+                f"{source}: is it a table, or a list of edges? For a table: khop import --guess {source} > "
+                f"tables.toml; for edges whose ends are the first two columns: khop import edges:{source}"
+            )
+        return RawRun({KIND: kind, NAME: source}, COMMAND_LINE)
     if Path(source).is_file():
         return read_toml(Path(source))
     kind, separator, name = source.partition(":")
     if separator and kind in IMPORTERS.kinds():
         return RawRun({KIND: kind, NAME: name}, COMMAND_LINE)
     return RawRun({KIND: source}, COMMAND_LINE)
+
+
+_EDGE_FILES = (
+    ".txt", ".edges", ".edgelist", ".el", ".graphml", ".gml", ".gexf", ".net", ".paj", ".pajek", ".mtx",
+)  # fmt: skip
+
+
+def _has_edges(word: str) -> bool:
+    return word.lower().removesuffix(".gz").endswith(_EDGE_FILES)
 
 
 def _names_importer(word: str) -> bool:

@@ -420,6 +420,7 @@ def _opened_arrow(name: str, path: Path, key: str) -> Any:
 FORMATS = {
     ".parquet": "parquet", ".pq": "parquet",
     ".csv": "csv", ".csv.gz": "csv", ".csv.zst": "csv", ".tsv": "csv", ".tsv.gz": "csv", ".tsv.zst": "csv",
+    ".txt": "csv", ".txt.gz": "csv", ".tab": "csv", ".tab.gz": "csv",
     ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
     ".jsonl": "json", ".ndjson": "json", ".json": "json", ".jsonl.gz": "json", ".ndjson.gz": "json",
     ".json.gz": "json",
@@ -473,12 +474,25 @@ def _matches(pattern: str, folder: Path, key: str) -> list[str]:
         return found
     path = folder / pattern
     if path.is_dir():
-        raise ValueError(f'{key}: {pattern} is a folder; name its files, as "{pattern}/*.parquet"')
+        return _of_folder(pattern, folder, key)
     if not path.exists():
         raise ValueError(f"{key}: {pattern}: no such file in {folder}; {_near(pattern, folder)}")
     if not path.is_file():
         raise ValueError(f"{key}: {pattern} is not a regular file, and is read twice; save it as one")
     return [pattern]
+
+
+def _of_folder(pattern: str, folder: Path, key: str) -> list[str]:
+    """Return the tables in a folder and in those below it; ValueError unless they are of one format."""
+    files = sorted(one for one in (folder / pattern).rglob("*") if one.is_file())
+    names = [one for one in files if one.name.lower().endswith(tuple(FORMATS))]
+    formats = {_format(one.name, key) for one in names}
+    if len(formats) != 1:
+        what = f"files of {', '.join(sorted(formats))}" if formats else "no file of a known format"
+        raise ValueError(
+            f'{key}: {pattern} is a folder with {what}; name its files, as "{pattern}/*.parquet"'
+        )
+    return [str(Path(pattern, one.relative_to(folder / pattern))) for one in names]
 
 
 def _near(pattern: str, folder: Path) -> str:

@@ -20,7 +20,7 @@ from khop.data.tables.files import FORMATS, CsvTable, Dialect, InputFile, codec,
 from khop.data.tables.labels import keys_of
 from khop.data.tables.packages import pa, pc
 from khop.data.tables.rows import Table, read_pieces
-from khop.data.tables.times import ZONE
+from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table
 
 MOST_CATEGORIES = 1000  # distinct values that are counted
@@ -174,7 +174,6 @@ _PERSONS = {
 _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
-_EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _RESERVED = {"x", "time", "label", "split"}
 _WORDS = 2.0  # per row: fewer are names, not text
 
@@ -290,7 +289,7 @@ def _epoch(facts: ColumnFacts) -> str | None:
     """Return the unit of numbers that are times since 1970, by their name and range (1973 to 2100)."""
     if not facts.is_number or not set(_tokens(facts.name)) & _TIMES:
         return None
-    return next((u for u, f in _EPOCHS.items() if 1e8 * f <= facts.low <= facts.high <= 4.1e9 * f), None)
+    return epoch_unit(facts.low, facts.high)
 
 
 def _suffix(name: str) -> str:

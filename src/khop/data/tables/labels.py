@@ -7,6 +7,7 @@ Columns of ids as keys: text or integers, never converted without being asked.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -199,10 +200,12 @@ def id_kind(columns: Iterable[tuple[str, Any, bool]], asked: str | None, node_ty
     if asked is not None:
         return "string" if asked == "string" else "int64"
     if len(kinds) > 1:
-        raise ValueError(
-            f"ids of {node_type!r} are integers in {kinds['int64']} and text in {kinds['string']}; convert "
-            f'one table, or give id_type = "string" in [nodes.{node_type}]'
+        warnings.warn(
+            f"ids of {node_type!r} are integers in {kinds['int64']} and text in {kinds['string']}: all are "
+            f'taken as text; write id_type = "string" in [nodes.{node_type}]',
+            stacklevel=1,
         )
+        return "string"
     return next(iter(kinds), "string")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -28,7 +29,7 @@ from khop.data.tables.packages import duckdb, first_failing, numpy_of, pa, pc, s
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Rows, Table, check_columns, read_pieces
 from khop.data.tables.spec import Also, Source, Split
-from khop.data.tables.times import TimeFormat
+from khop.data.tables.times import TimeFormat, found_unit
 from khop.graph.atomic import Meter, ProgressCallback
 from khop.kernels.id_table import IdTable, id_table
 
@@ -390,7 +391,24 @@ class OpenSource:
             opened = opened.with_columns(replace(joined, source=other))
         if isinstance(spec.missing, Mapping):
             opened.check({name: f"{key}.missing" for name in spec.missing})
-        return opened.filtered(spec.where, f"{key}.where")
+        return opened._with_unit().filtered(spec.where, f"{key}.where")
+
+    def _with_unit(self) -> OpenSource:
+        """Return it with the unit of times that are numbers, found in the first rows if the spec has none."""
+        name, spec = self.spec.time, self.spec
+        if name is None or spec.unit is not None or spec.time_format is not None:
+            return self
+        if name not in self.schema.names or pa.types.is_temporal(self.schema.field(name).type):
+            return self
+        first = next(self.pieces((name,)), None)
+        unit = None if first is None else found_unit(first().column(name))
+        if unit is None:
+            return self
+        warnings.warn(
+            f'{self.key}.time: whole numbers are taken as {unit} since 1970; write unit = "{unit}"',
+            stacklevel=1,
+        )
+        return replace(self, spec=spec.model_copy(update={"unit": unit}))
 
     @cached_property
     def schema(self) -> Any:

@@ -7,6 +7,7 @@ JSON Schema of an import spec, with which editors complete and check SPEC.toml.
 
 from __future__ import annotations
 
+import difflib
 import io
 import warnings
 from collections.abc import Iterator, Mapping
@@ -402,7 +403,7 @@ class NodeSpec(Source):
     """A node type. Without rows, its nodes are the ids that edges name, in order of first appearance."""
 
     id: Name | None = None
-    """Column with the unique id of each node."""
+    """Column with the unique id of each node; default: id, if there are files."""
     id_type: Literal["string", "integer"] | None = None
     """Type of the ids; default: that of the files, text for CSV."""
     ids: Literal["keep", "none"] = "keep"
@@ -426,10 +427,15 @@ class NodeSpec(Source):
         label = {self.label.column} if self.label is not None and self.label.kind == "number" else set[str]()
         return _numbers(self.columns) | label
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_id(cls, values: Any) -> Any:
+        """Take the column `id` if a table names none."""
+        has_rows = isinstance(values, Mapping) and {"files", "database", "rows"} & set(values)
+        return {"id": "id", **values} if has_rows else values
+
     @model_validator(mode="after")
     def _complete(self) -> NodeSpec:
-        if self.has_rows and self.id is None:
-            raise ValueError("id is missing: name the column with the id of each node")
         others = (self.id, self.columns, self.label, self.split, self.where, self.also)
         if not self.has_rows and any(others):
             raise ValueError("files are missing: give files = [...], or leave all other fields out")
@@ -548,6 +554,25 @@ class Spec(SpecTable):
 
     @model_validator(mode="before")
     @classmethod
+    def _with_ends(cls, values: Any) -> Any:
+        """Add node types that edge types name and the spec lacks: their nodes are the ids of the edges."""
+        nodes = values.get("nodes", {}) if isinstance(values, Mapping) else None
+        if not isinstance(nodes, Mapping) or set(values) - set(cls.model_fields):
+            return values
+        edges, several = values.get("edges"), values.get("edges_from")
+        names = list(edges) if isinstance(edges, Mapping) else []
+        for table in several if isinstance(several, list | tuple) else ():
+            typed = table.get("edges") if isinstance(table, Mapping) else None
+            names += [one.get("type") for one in typed or () if isinstance(one, Mapping)]
+        words = [name.split() for name in names if isinstance(name, str) and len(name.split()) == 3]
+        ends = dict.fromkeys(end for one in words for end in (one[0], one[2]) if end not in nodes)
+        added = [end for end in ends if not difflib.get_close_matches(end, list(nodes), 1, 0.75)]
+        for end in added:
+            warnings.warn(f"nodes.{end} is not in the spec: its nodes are the ids of the edges", stacklevel=1)
+        return {**values, "nodes": {**nodes, **{end: {} for end in added}}} if added else values
+
+    @model_validator(mode="before")
+    @classmethod
     def _split_edges_by_files(cls, values: Any) -> Any:
         """Give [splits] by files to the edge types of these files."""
         splits = values.get("splits") if isinstance(values, Mapping) else None
@@ -569,9 +594,10 @@ class Spec(SpecTable):
         for edge_type, rules in self.edge_types():
             for end in (edge_type[0], edge_type[2]):
                 if end not in self.nodes:
+                    (close,) = difflib.get_close_matches(end, list(self.nodes), 1, 0)
                     raise ValueError(
-                        f"edge type {' '.join(edge_type)!r}: no node type {end!r}; there are "
-                        f"{', '.join(self.nodes)}; add [nodes.{end}]"
+                        f"edge type {' '.join(edge_type)!r}: no node type {end!r}; did you mean {close}? "
+                        f"Otherwise add [nodes.{end}]"
                     )
             reverse = () if rules.reverse is None else ((edge_type[2], rules.reverse, edge_type[0]),)
             for one in (edge_type, *reverse):

@@ -54,6 +54,28 @@ def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
     raise ValueError(f"{key}: is {dtype}, which is no time; give a column of timestamps, integers or text")
 
 
+EPOCHS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
+
+def epoch_unit(low: float, high: float) -> Unit | None:
+    """Return the unit of numbers that are times since 1970, by their range: 1973 to 2100."""
+    return next((unit for unit in UNITS if 1e8 * EPOCHS[unit] <= low <= high <= 4.1e9 * EPOCHS[unit]), None)
+
+
+def found_unit(array: Any) -> Unit | None:
+    """Return the unit of the numbers of a column of times, also in text; None if their range tells none."""
+    if _is_text(array.type):
+        array = array.drop_null()
+        is_number = numpy_of(pc.match_substring_regex(array, r"^\d{9,19}(\.\d+)?$"))
+        if not len(array) or not is_number.all():
+            return None
+        array = array.cast(pa.float64())
+    elif not pa.types.is_integer(array.type) and not pa.types.is_floating(array.type):
+        return None
+    numbers = numpy_of(array.drop_null().cast(pa.float64()))
+    return epoch_unit(float(numbers.min()), float(numbers.max())) if len(numbers) else None
+
+
 def finest(units: list[Unit]) -> Unit:
     """Return the unit that holds times of all units without loss."""
     return max(units, key=UNITS.index, default="s")

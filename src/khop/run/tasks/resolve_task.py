@@ -8,7 +8,7 @@ Resolve the task of a run over labels of edges against its graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +20,8 @@ from khop.run.parts import GraphOnServers, cut_offs_of, words_of
 from khop.run.read import RawRun, chosen
 from khop.run.run_type import value_at
 from khop.run.tables import (
+    FAMILIES,
+    LINK_PREDICTION,
     BuiltinTask,
     ClassificationTable,
     EdgeClassificationTable,
@@ -82,29 +84,111 @@ def _resolved(task: AnyTask, context: ResolveContext, metrics: Iterable[str], la
     labeled = {node_type: columns for node_type, columns in found.items() if columns}
     if not labeled:
         _refuse_other_labels(context)
-    target = chosen("task.target", task.target, labeled, "node types with labels", raw)
-    label = chosen("task.label", task.label, labeled[target], f"label columns of {target}", raw)
+    split = [t for t in labeled if all(_split_name(task, field, graph, t) for field in SPLIT_FIELDS)]
+    target = chosen("task.target", task.target, labeled, "node types with labels", raw, split)
+    names = labeled[target]
+    label = chosen("task.label", task.label, names, f"label columns of {target}", raw, _usual(names))
+    splits = {field: _split_name(task, field, graph, target) for field in SPLIT_FIELDS}
+    task = task.model_copy(update={field: name for field, name in splits.items() if name is not None})
     for field in SPLIT_FIELDS:
         _check_split(field, getattr(task, field), context, (target, label), labels)
     return task.model_copy(update={"target": target, "label": label, "metric": metric})
 
 
+def _usual(names: Collection[str]) -> tuple[str, ...]:
+    """Return the name that khop import gives to labels, or else that of torch_geometric, if it exists."""
+    return next(((name,) for name in (LABEL, "y") if name in names), ())
+
+
+_SPLIT_NAMES = {"val_split": ("valid", "validation", "dev")}  # as other programs write them
+
+
+def _split_name(task: TaskTable, field: str, graph: Folder, node_type: NodeType) -> str | None:
+    """Return the name of a split of a node type: the one of the task, or for "val" another usual one."""
+    having = [name for name in graph.split_names if node_type in graph.split(name)]
+    asked = getattr(task, field)
+    is_default = asked == type(task).model_fields[field].default
+    others = [name for name in _SPLIT_NAMES.get(field, ()) if name in having and is_default]
+    return asked if asked in having else others[0] if len(others) == 1 else None
+
+
 def _refuse_other_labels(context: ResolveContext) -> None:
     """Raise ValueError that names the task for the labels that a graph has, if they are of another one."""
-    schema, own = context.graph.schema, context.config.task.kind
-    kinds: dict[str, Callable[[Schema, NodeType], Mapping[str, ColumnSpec]]] = {
-        "node-classification": _labels,
-        "node-regression": partial(_numbers, None),
-        "multi-label": partial(_label_sets, None),
-    }
-    for kind, columns in kinds.items():
-        for node_type in schema.node_types:
-            label = next((name for name in (LABEL, "y") if name in columns(schema, node_type)), None)
-            if label is not None and kind != own:
-                raise ValueError(
-                    f"task.kind is {own!r}, and the labels in the column {label!r} of {node_type!r} are of "
-                    f"another kind: give --task {kind} ({context.raw.where('task.kind')})"
-                )
+    own, found = context.config.task.kind, labels_of_graph(context.graph.schema)
+    if found is not None and found[0] != own:
+        kind, label, node_type = found
+        raise ValueError(
+            f"task.kind is {own!r}, and the labels in the column {label!r} of {node_type!r} are of "
+            f"another kind: give --task {kind} ({context.raw.where('task.kind')})"
+        )
+
+
+def labels_of_graph(
+    schema: Schema, target: str | None = None, label: str | None = None
+) -> tuple[str, str, NodeType] | None:
+    """Return the task of the labels of nodes, their column and their node type; None if there are none."""
+    for kind in _NODE_TASKS:
+        for node_type in schema.node_types if target is None else [target]:
+            there = _columns_of(kind, label, schema, node_type)
+            usual = _usual(there) or (tuple(there)[:1] if kind == "node-classification" else ())
+            for name in usual if label is None else [name for name in there if name == label]:
+                return kind, name, node_type
+    return None
+
+
+_NODE_TASKS = ("node-classification", "node-regression", "multi-label")
+
+
+def _columns_of(kind: str, label: str | None, schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
+    """Return the columns that a task of nodes can have as its label."""
+    if kind == "node-classification":
+        return _labels(schema, node_type)
+    return (_numbers if kind == "node-regression" else _label_sets)(label, schema, node_type)
+
+
+def with_task(raw: RawRun, schema: Schema) -> RawRun:
+    """Name the task of a run that names none: that of the graph's labels, or links if there are none."""
+    task = raw.values.get("task", {})
+    if not isinstance(task, Mapping) or task.get("kind") is not None:
+        return raw
+    target, label = (None if task.get(name) is None else str(task[name]) for name in ("target", "label"))
+    of_edges = target in map(words_of, schema.edge_types)
+    found = None if of_edges else labels_of_graph(schema, target, label)
+    if found is None and (label is not None or not schema.edge_types or not (of_edges or target is None)):
+        return raw
+    kind = LINK_PREDICTION if found is None else found[0]
+    return replace(raw, values={**raw.values, "task": {**task, "kind": kind}})
+
+
+def forward_types(schema: Schema) -> list[EdgeType]:
+    """Return the edge types without those that are the reverse of one before."""
+    return [t for n, t in enumerate(schema.edge_types) if schema.reverse(t) not in schema.edge_types[:n]]
+
+
+def task_notes(task: TaskTable, schema: Schema, raw: RawRun) -> list[str]:
+    """Return a sentence for each field of a resolved task that follows from the graph, if it has several."""
+    given, defaults = raw.values.get("task", {}), type(task).model_fields
+    left_out = {name for name in defaults if not isinstance(given, Mapping) or given.get(name) is None}
+    target, label, notes = task.target or "", task.label or "", list[str]()
+    is_of_nodes, is_edge_type = task.kind in _NODE_TASKS, target not in schema.node_types
+    if "kind" in left_out and task.kind != FAMILIES["task"][1]:
+        why = "the target is an edge type" if "target" not in left_out else "no node has a label"
+        why = f"{label!r} of {target!r} has such labels" if is_of_nodes else why
+        notes.append(f"task.kind is {task.kind}: {why}")
+    labeled = [t for t in schema.node_types if is_of_nodes and _columns_of(task.kind, None, schema, t)]
+    if "target" in left_out and len(labeled) > 1:
+        others = ", ".join(t for t in labeled if t != target)
+        notes.append(f"task.target is {target}: it has all splits, unlike {others}")
+    elif "target" in left_out and is_edge_type and len(forward_types(schema)) < len(schema.edge_types):
+        notes.append(f"task.target is {target}, not its reverse")
+    columns = _columns_of(task.kind, None, schema, target) if is_of_nodes else {}
+    if "label" in left_out and len(columns) > 1:
+        notes.append(f"task.label is {label}, of {', '.join(columns)}; --label names another one")
+    for field in SPLIT_FIELDS:
+        name, default = getattr(task, field), defaults[field].default
+        if field in left_out and name != default:
+            notes.append(f"task.{field} is {name}: there is no split {default}")
+    return notes
 
 
 def with_node_defaults(task: TaskTable, schema: Schema) -> TaskTable:
@@ -201,7 +285,8 @@ def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTas
         raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
     there = {words_of(edge_type): edge_type for edge_type in graph.schema.edge_types}
     asked = [None] if task.target is None else [name.strip() for name in task.target.split(",")]
-    targets = [chosen("task.target", name, there, "edge types", raw) for name in asked]
+    forward = [words_of(edge_type) for edge_type in forward_types(graph.schema)]
+    targets = [chosen("task.target", name, there, "edge types", raw, forward) for name in asked]
     target = ", ".join(targets)
     metric = task.metric or "mrr"
     try:
@@ -374,10 +459,10 @@ def _resolved_edge_task(
             f"task.kind is {task.kind!r}: no edge type has a column that fits; give the edges a column of "
             f"labels ({raw.where('task.kind')})"
         )
-    target = chosen("task.target", task.target, there, "edge types with labels", raw)
+    forward = [words_of(edge_type) for edge_type in forward_types(schema)]
+    target = chosen("task.target", task.target, there, "edge types with labels", raw, forward)
     names = labeled[there[target]]
-    names = [LABEL] if task.label is None and LABEL in names else names
-    label = chosen("task.label", task.label, names, f"label columns of {target}", raw)
+    label = chosen("task.label", task.label, names, f"label columns of {target}", raw, _usual(names))
     check_links(context, target, there[target])
     return task.model_copy(update={"target": target, "label": label, "metric": metric})
 
