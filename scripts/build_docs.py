@@ -10,6 +10,7 @@ usage: python scripts/build_docs.py [--out build/docs]
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import shutil
 import sys
@@ -25,6 +26,10 @@ STAGED = ROOT / "build" / "docs-source"
 TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]*)(#[^)\s]*)?\)")
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
+SIDES = re.compile(r'^<div class="side-by-side">\n(.*?)^</div>\n', re.MULTILINE | re.DOTALL)
+SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
+TYPED = re.compile(r"(?<=\n\n)    \$ .*\n(?:    .*\n)*")
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 
 
@@ -71,6 +76,7 @@ def stage() -> None:
             text += navigation(text, places)
         if page.place == Path("errors.md"):
             text += error_index.as_markdown()
+        text = SIDES.sub(_emphasized, _fenced(text))
         target = STAGED / page.place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(LINK.sub(partial(_within_site, page, places), text))
@@ -85,6 +91,49 @@ def navigation(index: str, places: dict[Path, Path]) -> str:
         names = [str(places[page].with_suffix("")) for page in dict.fromkeys(linked) if page in places]
         parts.append("\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *names, "```", ""]))
     return "\n".join(parts)
+
+
+def sides(text: str) -> list[str]:
+    """Return the scripts of a page that stand side by side: the original and its port."""
+    (block,) = SIDES.findall(text)
+    return [script for script in SCRIPT.findall(block)]
+
+
+def changed_lines(before: str, after: str) -> list[int]:
+    """Return the lines of `after` that `before` lacks, counted from 1. The first line is the file's name."""
+    old, new = before.splitlines()[1:], after.splitlines()[1:]
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return [
+        line + 2
+        for kind, _, _, first, end in matcher.get_opcodes()
+        if kind != "equal"
+        for line in range(first, end)
+    ]
+
+
+def _emphasized(match: re.Match[str]) -> str:
+    """Mark the lines in which two scripts differ."""
+    both = SCRIPT.findall(match[0])
+    others = iter(reversed(both))
+
+    def marked(script: re.Match[str]) -> str:
+        lines = ",".join(map(str, changed_lines(next(others), script[1])))
+        return f"```{{code-block}} python\n:emphasize-lines: {lines}\n{script[1]}```"
+
+    return SCRIPT.sub(marked, match[0])
+
+
+def _fenced(text: str) -> str:
+    """Give indented commands the language of a terminal."""
+    fences = [(found.start(), found.end()) for found in FENCED.finditer(text)]
+
+    def fenced(match: re.Match[str]) -> str:
+        if any(start <= match.start() < end for start, end in fences):
+            return match[0]
+        lines = [line.removeprefix("    ") for line in match[0].splitlines()]
+        return "\n".join(["```console", *lines, "```", ""])
+
+    return TYPED.sub(fenced, text)
 
 
 def _within_site(page: Page, places: dict[Path, Path], match: re.Match[str]) -> str:

@@ -122,6 +122,28 @@ def test_the_index_knows_every_page() -> None:
     assert set(PAGES) - {ROOT / "docs/index.md"} <= linked
 
 
+SEARCHED = re.findall(
+    r"\S+",
+    """
+NodeDataLoader EdgeDataLoader prepare_mp create_formats_ thread_wrapped_func use_ddp use_uva dgl.nn
+DistGraph node_split MultiLayerNeighborSampler sample_frontier DistNeighborLoader
+MpDistSamplingWorkerOptions worker_devices worker_concurrency share_memory_ partition_ogbn_dataset
+graph_mode whole_node_label_file init_worker_group init_server RpcOptions FrequencyPartitioner FSDP
+fully_shard HGTLoader ImbalancedSampler to_hetero trim_to_layer RandomLinkSplit ToUndirected
+ShaDowKHopSampler ClusterLoader GraphSAINTRandomWalkSampler PinSAGESampler BasicGNN.inference
+DistributedSampler num_workers pin_memory weight_attr time_attr temporal_strategy neg_sampling
+srcdata n_id e_id torch.manual_seed
+    """,
+)
+
+
+@pytest.mark.parametrize("name", [*SEARCHED, "Cannot re-initialize CUDA", "if rank == 0"])
+def test_a_name_of_another_library_has_an_answer(name: str) -> None:
+    """A row of a table whose second cell says something."""
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", (ROOT / "docs/where-is.md").read_text(), re.MULTILINE)
+    assert [answer for names, answer in rows if name in names and len(answer) > 5]
+
+
 def test_there_is_something_to_check() -> None:
     assert any(blocks(ROOT / "README.md", "python"))
     assert any(command.words[0] == "khop" for command in COMMANDS)

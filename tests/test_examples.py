@@ -22,7 +22,7 @@ from support.small_folders import ITEM, write_learnable_graph
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-ON_ONE_GRAPH = ["blocks", "layerwise", "own_sampler"]
+ON_ONE_GRAPH = ["blocks", "fsdp", "layerwise", "own_sampler"]
 AS_THEY_STAND = ["taobao"]  # small already
 BY_THEMSELVES = [
     "reddit",
@@ -61,7 +61,7 @@ def told(
     return [tuple(float(number) for number in re.findall(r"\d+\.\d+", line)) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["blocks", pytest.param("own_sampler", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["blocks", "fsdp", pytest.param("own_sampler", marks=pytest.mark.long)])
 def test_two_processes_learn_what_one_does(
     name: str, graph: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

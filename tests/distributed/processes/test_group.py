@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed import HashStore
+from torch.distributed.fsdp import fully_shard
 
 from khop.distributed.processes.group import (
     ALONE,
@@ -93,6 +94,16 @@ def test_a_wrapped_model_is_unwrapped() -> None:
     assert unwrapped(model) is model
     with pytest.raises(ValueError, match=r"model 3: must be a torch\.nn\.Module"):
         unwrapped(3)  # type: ignore[arg-type]
+
+
+def test_a_model_of_shards_is_refused_with_the_remedy() -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = fully_shard(torch.nn.Linear(2, 2))
+        with pytest.raises(ValueError, match=r"Linear: each rank has a shard .*full_state_dict=True"):
+            unwrapped(model)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 Way = st.floats(1e-5, 0.1)

@@ -275,9 +275,16 @@ def placed(values: Tensor) -> Tensor:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside DistributedDataParallel, or the model itself."""
+    """Return the model inside DistributedDataParallel, or the model itself; it must have whole weights."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     instance_of("model", inner, nn.Module, "must be a torch.nn.Module")
+    if any(hasattr(parameter, "device_mesh") for parameter in inner.parameters()):  # a DTensor
+        raise ValueError(
+            f"model {type(inner).__name__}: each rank has a shard of its weights, and evaluation calls the "
+            "layers one by one; load the weights that get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)) of "
+            "torch.distributed.checkpoint.state_dict returns into an ordinary model, and evaluate that"
+        )
     return inner
 
 
