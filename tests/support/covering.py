@@ -1,4 +1,7 @@
-"""Cases of stacked parametrization: each value once in `make test`, the whole product in `make test-all`."""
+"""Cases that `make test` leaves to `make test-all`.
+
+Of stacked parametrization it runs each value once, of a test with `@pytest.mark.core(n)` n of its cases.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,19 @@ WHOLE = "promise"  # argument of contract suites: each implementation keeps each
 
 
 def redundant(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the cases of products whose values other cases have; these are not marked `long`."""
+    """Yield the cases that `make test` does without."""
     functions: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("long") is None:
             functions[item.nodeid.partition("[")[0]].append(item)
     for cases in functions.values():
+        core = cases[0].get_closest_marker("core")
         axes = _axes(cases[0])
-        if len(cases) > 2 and len(axes) > 1 and (WHOLE,) not in axes:
+        if core is not None:
+            step = max(1, len(cases) // core.args[0])
+            kept = {*range(0, len(cases), step)[: core.args[0]]}
+            yield from (case for number, case in enumerate(cases) if number not in kept)
+        elif len(cases) > 2 and len(axes) > 1 and (WHOLE,) not in axes:
             kept = set(_covering(_places(cases, axes)))
             yield from (case for number, case in enumerate(cases) if number not in kept)
 

@@ -1,14 +1,14 @@
 """Processes of tests, forked from a server that has imported torch and khop.
 
 A start of the command, of torchrun or of a rank takes two seconds of a core, nearly all for imports. Within
-`forked_starts()`, `subprocess.Popen([sys.executable, "-m", "khop", ...])` and processes of multiprocessing's
-spawn are forked from a process without threads instead. They have the arguments, environment, working
-directory, streams, session, group and signals of a real start, and are children of the process that started
-them; `tests/test_suite.py` compares both.
+`forked_starts()`, `subprocess.Popen([sys.executable, "-m", "khop", ...])`, scripts and processes of
+multiprocessing's spawn are forked from a process without threads instead. They have the arguments,
+environment, working directory, streams, session, group and signals of a real start, and are children of the
+process that started them; `tests/test_suite.py` compares both.
 
 Two things differ: the modules are imported already, and variables that Python, OpenMP or the loader read when
 a process starts must be those of the server. Starts with other variables, with `preexec_fn`, of other modules
-and in `real_starts()` are real.
+or `-c`, and in `real_starts()` are real.
 """
 
 from __future__ import annotations
@@ -182,17 +182,20 @@ def _order(words: list[Any], env: Mapping[Any, Any] | None) -> dict[str, Any] | 
     if _real or words[0] != sys.executable or _at_start(environment) != _at_start(os.environ):
         return None
     options, unbuffered, place = [], False, 1
-    while place < len(words) and words[place] not in ("-c", "-m"):
+    while place < len(words) and words[place] not in ("-c", "-m") and words[place].startswith("-"):
         if words[place] == "-u":
             unbuffered = True
         elif words[place].startswith("-W"):
             place += words[place] == "-W"
             options.append(words[place].removeprefix("-W"))
-        else:
+        elif words[place] != "-B" or "PYTHONDONTWRITEBYTECODE" not in environment:
             return None
         place += 1
-    kind, target, *rest = [*words[place:], "", ""][: max(2, len(words) - place)]
-    if not ((kind == "-m" and target in MODULES) or (kind == "-c" and words[-1] == RANK)):
+    if place == len(words):
+        return None
+    kind, target, *rest = words[place:] if words[place].startswith("-") else ["", *words[place:]]
+    known = {"-m": target in MODULES, "-c": words[-1] == RANK, "": target.endswith(".py")}
+    if not known[kind]:
         return None
     return {
         "kind": kind, "target": target, "argv": rest, "words": words, "env": environment,
@@ -286,11 +289,12 @@ def _run(order: dict[str, Any], path: Sequence[str], defaults: list[Any]) -> Non
     import warnings
 
     _name(order["words"])
-    own = [order["cwd"]] if order["kind"] == "-m" else [""]
+    kind, target = order["kind"], order["target"]
+    own = {"-m": order["cwd"], "-c": "", "": os.path.dirname(os.path.realpath(target))}[kind]
     given = [path for path in order["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [*own, *given, *path]
+    sys.path[:] = [own, *given, *path]
     sys.orig_argv[:] = order["words"]
-    sys.argv[:] = [order["kind"], *order["argv"]]
+    sys.argv[:] = [kind or target, *order["argv"]]
     sys.warnoptions[:] = order["warnings"]
     imported = warnings.filters[: len(warnings.filters) - len(defaults)]
     warnings.filters[:] = defaults
@@ -300,10 +304,14 @@ def _run(order: dict[str, Any], path: Sequence[str], defaults: list[Any]) -> Non
     _open_streams(order["unbuffered"] or bool(order["env"].get("PYTHONUNBUFFERED")))
     main = ModuleType("__main__")
     sys.modules["__main__"] = main
-    if order["kind"] == "-m":
-        runpy._run_module_as_main(order["target"])  # type: ignore[attr-defined]
-    else:
-        exec(compile(order["target"], "<string>", "exec"), main.__dict__)
+    if kind == "-m":
+        runpy._run_module_as_main(target)  # type: ignore[attr-defined]
+        return
+    if kind == "":
+        main.__file__ = os.path.abspath(target)
+        main.__dict__["__cached__"] = None
+    code = target if kind == "-c" else Path(target).read_bytes()
+    exec(compile(code, "<string>" if kind == "-c" else os.path.abspath(target), "exec"), main.__dict__)
 
 
 def _open_streams(unbuffered: bool) -> None:
@@ -364,7 +372,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     order = serve(orders)
-    if order["kind"] == "-m":
+    if order["kind"] != "-c":
         own = _serve_own_ranks()
         if isinstance(own, _RankOrder):
             order = own.order
