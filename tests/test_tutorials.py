@@ -35,6 +35,7 @@ def likeness(one: Path, other: Path) -> float:
     return float(np.corrcoef(*blurred)[0, 1])
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
     TUTORIALS,
