@@ -1,6 +1,6 @@
-"""Write benchmarks/results/README.md, the table of docs/planning.md and the charts from the JSON files.
+"""Write the tables and the plot of docs/performance.md and docs/planning.md from benchmarks/results/*.json.
 
-usage: python benchmarks/table.py
+usage: python benchmarks/table.py            replaces what stands between the markers in both pages
 """
 
 from __future__ import annotations
@@ -9,45 +9,40 @@ import json
 from typing import Any
 
 from harness import RESULTS, ROOT
-from performance_plot import draw, draw_times
+from performance_plot import draw
 
-PAGE = RESULTS / "README.md"
+PAGE = ROOT / "docs" / "performance.md"
 PLAN_PAGE = ROOT / "docs" / "planning.md"
-PLOT, README_PLOT = ROOT / "docs" / "performance.png", ROOT / "docs" / "speed.png"
-TITLES = {
-    "sampling": "Sampling",
-    "loader": "Loader: sample, features, labels",
-    "train_step": "Training step",
-    "build": "Making and opening a graph folder",
-    "gather": "Gather",
-    "larger_than_memory": "Graphs larger than memory",
-    "memory": "Memory",
-    "scaling": "Cost of a sampled edge",
-    "typed": "Typed graphs",
-    "rules": "Weights and time",
-    "links": "Links",
-    "partition": "Partitioning",
-    "caches": "Caches of remote rows",
-    "evaluation": "Evaluation on several processes",
-    "pyg_loader": "khop.pyg",
-    "processes": "Many processes",
-    "worker": "Ranks of a partitioned graph",
-    "lanes": "Batches in flight",
-    "learned_rows": "Embeddings",
-}
-HEAD = """# Measurements
-
-All figures of the benchmarks that [performance](../../docs/performance.md) summarizes.
-`python benchmarks/table.py` writes this page from the JSON files of this folder."""
-
+PLOT = ROOT / "docs" / "performance.png"
+NAMES = (
+    "sampling",
+    "loader",
+    "train_step",
+    "build",
+    "gather",
+    "larger_than_memory",
+    "memory",
+    "scaling",
+    "typed",
+    "rules",
+    "links",
+    "partition",
+    "caches",
+    "evaluation",
+    "pyg_loader",
+    "processes",
+    "worker",
+    "learned_rows",
+    "lanes",
+)
 # ms per batch of [15,10,5] and [25,10], subgraph expansion, one thread, int64; DGL in the same recorded run.
 RECORDED = {"[15,10,5]": {"pyg-lib": 134.0, "dgl": 116.0}, "[25,10]": {"pyg-lib": 30.0, "dgl": 17.0}}
 Result = dict[str, Any]
 
 
 def results() -> dict[str, Result]:
-    """Every kept result of the page, by the name of its benchmark."""
-    files = {name: RESULTS / f"{name}.json" for name in TITLES}
+    """Every kept result that this page shows, by the name of its benchmark."""
+    files = {name: RESULTS / f"{name}.json" for name in NAMES}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
@@ -113,12 +108,13 @@ def filled(page: str, name: str, text: str) -> str:
 
 def main() -> None:
     found = results()
-    sections = [f"## {TITLES[name]}\n\n{table(name, result)}" for name, result in found.items()]
+    page = PAGE.read_text()
+    for name, result in found.items():
+        page = filled(page, name, table(name, result))
     if "sampling" in found:
-        sections.append(f"## pyg-lib\n\n{pyg_lib(found['sampling'])}")
-    PAGE.write_text("\n\n".join([HEAD, *sections]) + "\n")
+        page = filled(page, "pyg-lib", pyg_lib(found["sampling"]))
+    PAGE.write_text(page)
     draw(found, PLOT)
-    draw_times(found, README_PLOT)
     if (kept := RESULTS / "planning.json").exists():
         text = planning(json.loads(kept.read_text()))
         PLAN_PAGE.write_text(filled(PLAN_PAGE.read_text(), "planning", text))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from inspect import isclass, isfunction
 from itertools import count
 from pathlib import Path
@@ -14,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import tensor
+from torch_geometric.data import Data
 
 import khop
 from khop.loading.columns import ColumnChoice
@@ -177,6 +180,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "evaluate_links": [
         ('evaluate_links of a SAGE: it takes a khop.models.LinkPredictor,', lambda: khop.evaluate_links(MODEL, GRAPH, khop.Links(ENDS))),
+        ('links [[0, 1], [1, 2]]: give khop.Links(...), or the links of a split', lambda: khop.evaluate_links(PREDICTOR, GRAPH, [[0, 1], [1, 2]])),
     ],
     "FrontierSampler": [
         ("layers 'x': must be a whole number", lambda: khop.FrontierSampler(GRAPH, lambda *a: {}, 'x')),
@@ -195,7 +199,7 @@ REFUSED: dict[str, Cases] = {
         ("edge type ('n', 'of', 'n'): the graph has [('n', 'to', 'n')]", lambda: khop.recommend(PREDICTOR, GRAPH, "n of n")),
         ("k 1.5: must be a whole number, 1 or more", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, k=1.5)),
         ("candidates 'new': must be one of unseen, all", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, candidates='new')),
-        ("sources 5: give node ids or a boolean mask", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, 5)),
+        ("sources of 'n' 5: give node ids or a boolean mask", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, 5)),
         ("work_folder 5: must be a path", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, work_folder=5)),
     ],
     "triple_ranking": [
@@ -290,12 +294,12 @@ REFUSED: dict[str, Cases] = {
         ("loss 'x': must be one of bce, bpr", lambda: khop.LinkPrediction('x')),
     ],
     "Links": [
-        ('edges of links are a NoneType: give a mapping from edge types', lambda: khop.Links(None)),
+        ('edges of links None: give numbers, as a tensor, an array or a list', lambda: khop.Links(None)),
         ("links of ('*', '*', '*'): float32 of shape (2, 2); give int64", lambda: khop.Links(torch.ones(2, 2))),
         ("links of ('*', '*', '*'): int64 of shape (1,); give int64 (2,", lambda: khop.Links(tensor([1]))),
         ('edges of links is a tensor of layout sparse_coo: give a dense', lambda: khop.Links(SPARSE)),
         ('edges of links is a tensor on the meta device, which holds no', lambda: khop.Links(torch.empty(2, 2, dtype=torch.int64, device='meta'))),
-        ('labels of links are a int: give a mapping from edge types to', lambda: khop.Links(ENDS, 5)),
+        ('labels of links 5: give numbers, as a tensor, an array or a list', lambda: khop.Links(ENDS, 5)),
         ("times of ('*', '*', '*'): float32 of shape (2,) for 2 links;", lambda: khop.Links(ENDS, times=tensor([1.0, 2]))),
         ('edge type 5: give source type, relation and destination type,', lambda: khop.Links({5: ENDS})),
         ("labels of ('*', '*', '*'): float32 of shape (3,) for 2 links;", lambda: khop.Links(ENDS, torch.ones(3))),
@@ -354,10 +358,9 @@ REFUSED: dict[str, Cases] = {
         ('graph 5: must be a graph, as khop.open_graph gives it', lambda: loader(graph=5)),
         ('sampler None: must be a khop.NeighborSampler, a khop.LinkSampler, or', lambda: khop.Loader(None, [0], 1)),
         ('sampler 5: must be a khop.NeighborSampler, a khop.LinkSampler, or', lambda: list(khop.Loader(5, [0], 1, graph=GRAPH))),
-        ("seed_times of 'n' are a list: give a tensor, as by", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=[1, 2])),
-        ("seed_times of 'n' are a int: give a tensor, as by", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=5)),
-        ("seed_times of 'n' are a torch.sparse_coo tensor on cpu: give a", lambda: loader(seed_times=SPARSE)),
-        ("seed_times of 'n' are a torch.strided tensor on meta: give a", lambda: loader(seeds=[0, 1, 2], seed_times=META)),
+        ("seed_times of 'n' 5: give numbers, as a tensor, an array or", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=5)),
+        ("seed_times of 'n' is a tensor of layout sparse_coo: give a dense", lambda: loader(seed_times=SPARSE)),
+        ("seed_times of 'n' is a tensor on the meta device, which holds no", lambda: loader(seeds=[0, 1, 2], seed_times=META)),
         ('budget_bytes -1: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(-1)),
         ('budget_bytes 1.5: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1.5)),
         ('device_cache_bytes None: must be a whole number of bytes, 0 or more', lambda: loader().cache_features(1, device_cache_bytes=None)),
@@ -624,10 +627,10 @@ REFUSED: dict[str, Cases] = {
         ('bias 5: must be khop.Node2Vec(p, q)', lambda: khop.walk_neighbors(GRAPH, [EDGE], bias=5)),
     ],
     "NodeTuples": [
-        ("tuples of 'n': 5; give int64 (N, M)", lambda: loader(seeds=khop.NodeTuples(5))),
-        ("tuples of 'n': torch.int64 of shape (3,); give int64", lambda: loader(seeds=khop.NodeTuples(tensor([0, 1, 2])))),
+        ("tuples 5: give int64 (N, M)", lambda: loader(seeds=khop.NodeTuples(5))),
+        ("tuples: int64 of shape (3,); give int64", lambda: loader(seeds=khop.NodeTuples(tensor([0, 1, 2])))),
         ("tuples of 'n': there is no node 9", lambda: loader(seeds=khop.NodeTuples(tensor([[9]])))),
-        ("labels of 'n': 1 for 2 tuples", lambda: loader(seeds=khop.NodeTuples(tensor([[0], [1]]), tensor([1])))),
+        ("labels: 1 for 2 tuples", lambda: loader(seeds=khop.NodeTuples(tensor([[0], [1]]), tensor([1])))),
     ],
     "hard_negatives": [
         ('sources 5: must be', lambda: khop.hard_negatives(5, torch.rand(2, 2), 1)),
@@ -798,14 +801,84 @@ def given_to(fanouts: Any) -> object:
     return loader(sampler=khop.NeighborSampler(GRAPH, fanouts)).batch(0, 0)
 
 
-def seeded(seeds: Any) -> object:
-    return loader(seeds=seeds).batch(0, 0)
+def seeded(seeds: Any, **settings: Any) -> object:
+    return loader(seeds=seeds, **settings).batch(0, 0)
+
+
+def linked(*columns: Any, **settings: Any) -> object:
+    return khop.Loader(LINK_SAMPLER, khop.Links(*columns), 2, **settings).batch(0, 0)
+
+
+def walked(starts: Any, **settings: Any) -> object:
+    return khop.random_walks(GRAPH, starts, [EDGE], **settings)
+
+
+def rows_of(nodes: Any, **settings: Any) -> object:
+    return np.load(khop.infer(MODEL, GRAPH, TMP / f"{next(NUMBERS)}.npy", nodes=nodes, **settings)["n"])
+
+
+def sampled(nodes: Any, **settings: Any) -> object:
+    columns = ColumnChoice.of(GRAPH.schema, ["x"], (), ("n",))
+    return khop.sampled_inference(
+        MODEL, sampler(), GRAPH.features, "n", nodes=nodes, columns=columns, **settings
+    )
+
+
+def chunks_of(chunks: Any) -> object:
+    return [(chunk.sources, chunk.destinations) for chunk in chunks]
+
+
+def split_of(nodes: Any) -> object:
+    return khop.open_graph(written({"n": khop.NodeTable(3, splits={"train": nodes})})).split("train")
+
+
+PYG = Data(x=torch.randn(3, 2), edge_index=tensor([[0, 1, 2], [1, 2, 0]]))
+
+TYPED = PYG.to_heterogeneous(node_type_names=["n"], edge_type_names=[EDGE])
+
+
+def pyg_batch(nodes: Any, data: Any = PYG) -> object:
+    from khop.pyg import NeighborLoader
+
+    batches = NeighborLoader(data, [1], nodes, batch_size=2)
+    return [batch.n_id if data is PYG else batch["n"].n_id for batch in batches]
+
+
+def pyg_links(weights: Any) -> object:
+    from torch_geometric.sampler import NegativeSampling
+
+    from khop.pyg import LinkNeighborLoader
+
+    torch.manual_seed(3)
+    negatives = NegativeSampling("binary", 2, src_weight=weights, dst_weight=weights)
+    return [batch.n_id for batch in LinkNeighborLoader(PYG, [1], [[0, 1], [0, 1]], neg_sampling=negatives)]
+
+
+def worked(rank: int, device: torch.device) -> None:
+    """The function of a launch of one rank."""
+
+
+def appended(threads: Any) -> object:
+    folder = khop.import_tables(
+        {"nodes": {"n": {"rows": pd.DataFrame({"id": ["a", "b"]}), "id": "id"}}},
+        TMP / str(next(NUMBERS)),
+        threads=threads,
+    )
+    khop.append(
+        folder.path, {"nodes": {"n": {"rows": pd.DataFrame({"id": ["c"]}), "id": "id"}}}, threads=threads
+    )
+    return khop.open_graph(folder.path).num_nodes("n")
+
+
+def saved(settings: khop.TrainerSettings) -> object:
+    return json.dumps(asdict(replace(settings, optimizer=khop.OptimizerSettings())), default=repr)
 
 
 def recommended(sources: Any, k: Any = 2) -> object:
     return khop.recommend(PREDICTOR, GRAPH, EDGE, sources, k=k)
 
 
+TIMED = khop.NeighborSampler(GRAPH, [2], rule=khop.Temporal("t"))
 TWO, ONE, NONE = np.int64(2), np.int32(1), np.uint8(0)
 # What NumPy and pandas give, and the call with what Python gives.
 # fmt: off
@@ -834,14 +907,102 @@ TAKEN: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
     ("recommend, a Series", lambda: recommended(pd.Series([2, 0]), TWO), lambda: recommended(tensor([2, 0]))),
     ("recommend, an Index", lambda: recommended(pd.Index([2, 0])), lambda: recommended(tensor([2, 0]))),
     ("DrawKey", lambda: khop.DrawKey.of(TWO, khop.draw.Purpose.HOP, ONE, TWO), lambda: khop.DrawKey.of(2, khop.draw.Purpose.HOP, 1, 2)),
+    ("NodeTuples, an array", lambda: seeded(khop.NodeTuples(np.array([[0, 1], [2, 0]]), np.array([0.5, 1.5]))), lambda: seeded(khop.NodeTuples(tensor([[0, 1], [2, 0]]), tensor([0.5, 1.5]).double()))),
+    ("NodeTuples, lists", lambda: seeded(khop.NodeTuples([[0, 1], [2, 0]], [0.5, 1.5])), lambda: seeded(khop.NodeTuples(tensor([[0, 1], [2, 0]]), tensor([0.5, 1.5])))),
+    ("NodeTuples, a DataFrame", lambda: seeded(khop.NodeTuples(pd.DataFrame([[0, 1], [2, 0]]), pd.Series([3, 4]))), lambda: seeded(khop.NodeTuples({"n": tensor([[0, 1], [2, 0]])}, tensor([3, 4])))),
+    ("Links, arrays", lambda: linked(ENDS.numpy().astype(np.int32), np.array([0.5, 1.5])), lambda: linked(ENDS, tensor([0.5, 1.5]).double())),
+    ("Links, lists", lambda: vars(khop.Links([[0, 1], [1, 2]], [0.5, 1.5], [7, 8], [[0], [2]], [3, 4])), lambda: vars(khop.Links(ENDS, tensor([0.5, 1.5]), tensor([7, 8]), tensor([[0], [2]]), tensor([3, 4])))),
+    ("Links, Series", lambda: linked({EDGE: (pd.Series([0, 1]), pd.Series([1, 2]))}, {EDGE: pd.Series([3, 4])}), lambda: linked({EDGE: ENDS}, {EDGE: tensor([3, 4])})),
+    ("Links, rows of tensors", lambda: linked([ENDS[0], ENDS[1]]), lambda: linked(ENDS)),
+    ("links to evaluate", lambda: khop.evaluate_links(PREDICTOR, GRAPH, khop.Links(ENDS.numpy(), negatives=[[0, 1], [0, 1]])), lambda: khop.evaluate_links(PREDICTOR, GRAPH, khop.Links(ENDS, negatives=tensor([[0, 1], [0, 1]])))),
+    ("seed_times, a list", lambda: seeded([0, 1], sampler=TIMED, seed_times=[2, 3]), lambda: seeded([0, 1], sampler=TIMED, seed_times=tensor([2, 3]))),
+    ("seed_times, a Series", lambda: seeded([0, 1], sampler=TIMED, seed_times={"n": pd.Series([2, 3])}), lambda: seeded([0, 1], sampler=TIMED, seed_times=tensor([2, 3]))),
+    ("times of sampled_inference", lambda: khop.sampled_inference(MODEL, TIMED, GRAPH.features, "n", nodes=[0, 1], times=np.array([2, 3]), columns=ColumnChoice.of(GRAPH.schema, ["x"], (), ("n",))), lambda: khop.sampled_inference(MODEL, TIMED, GRAPH.features, "n", nodes=[0, 1], times=tensor([2, 3]), columns=ColumnChoice.of(GRAPH.schema, ["x"], (), ("n",)))),
+    ("sampled_inference", lambda: sampled([0, 1], seed=np.uint64(3), chunk_size=ONE), lambda: sampled([0, 1], seed=3, chunk_size=1)),
+    ("infer", lambda: rows_of([0, 1], chunk_size=TWO, chunk_edges=np.int64(9)), lambda: rows_of([0, 1], chunk_size=2, chunk_edges=9)),
+    ("random_walks", lambda: walked([0, 1], seed=np.uint8(3), epoch=TWO, first=ONE), lambda: walked([0, 1], seed=3, epoch=2, first=1)),
+    ("walk_neighbors", lambda: chunks_of(khop.walk_neighbors(GRAPH, [EDGE], khop.WalkCounts(TWO, ONE, keep=TWO), seed=TWO).chunks), lambda: chunks_of(khop.walk_neighbors(GRAPH, [EDGE], khop.WalkCounts(2, 1, keep=2), seed=2).chunks)),
+    ("append", lambda: appended(TWO), lambda: appended(2)),
+    ("launch", lambda: khop.launch(worked, procs=np.int64(1), device="cpu", deadline=np.float32(9)), lambda: None),
+    ("TrainerSettings", lambda: saved(khop.TrainerSettings(TWO, np.float32(0.5), evaluate_every=ONE, patience=TWO, seed=np.uint64(5), checkpoints=khop.CheckpointPolicy(TWO, np.float32(1.5), TWO, ONE))), lambda: saved(khop.TrainerSettings(2, 0.5, evaluate_every=1, patience=2, seed=5, checkpoints=khop.CheckpointPolicy(2, 1.5, 2, 1)))),
+    ("Labor", lambda: khop.Labor(kappa=TWO), lambda: khop.Labor(kappa=2)),
+    ("SpotTarget", lambda: khop.SpotTarget(TWO), lambda: khop.SpotTarget(2)),
+    ("SaintNodes", lambda: khop.SaintNodes(TWO), lambda: khop.SaintNodes(2)),
+    ("UniformNegatives, shown", lambda: khop.UniformNegatives(TWO), lambda: khop.UniformNegatives(2)),
+    ("hard_negatives", lambda: khop.hard_negatives(torch.eye(3), torch.eye(3), TWO, grid=TWO), lambda: khop.hard_negatives(torch.eye(3), torch.eye(3), 2, grid=2)),
+    ("DrawKey.plus", lambda: khop.DrawKey(np.uint64(2**64 - 1)).plus(1), lambda: khop.DrawKey(2**64 - 1).plus(1)),
+    ("weights of khop.pyg, an array", lambda: pyg_links(np.array([1.0, 0, 2], np.float32)), lambda: pyg_links(tensor([1.0, 0, 2]))),
+    ("weights of khop.pyg, a list", lambda: pyg_links([1.0, 0, 2]), lambda: pyg_links(tensor([1.0, 0, 2]))),
+    ("weights of khop.pyg, a Series", lambda: pyg_links(pd.Series([1, 0, 2])), lambda: pyg_links(tensor([1, 0, 2]))),
+    ("batch_size of khop.pyg", lambda: pyg_batch(np.array([0, 2])), lambda: pyg_batch([0, 2])),
     ("hidden and layers", lambda: str(khop.models.SAGE.for_graph(GRAPH, np.int64(4), np.int64(1))), lambda: str(khop.models.SAGE.for_graph(GRAPH, 4, 1))),
 ]
 # fmt: on
+
+
+def sample_of(made: object) -> object:
+    """Return the sample of a batch, which differs from another in its times; other values as they are."""
+    return getattr(made, "sample", made)
 
 
 @pytest.mark.parametrize(("given", "plain"), [pytest.param(*calls, id=name) for name, *calls in TAKEN])
 def test_what_numpy_and_pandas_give_is_taken_as_what_python_gives(
     given: Callable[[], object], plain: Callable[[], object]
 ) -> None:
-    ours, expected = (getattr(made, "sample", made) for made in (given(), plain()))  # batches differ in times
-    assert repr(ours) == repr(expected)
+    assert repr(sample_of(given())) == repr(sample_of(plain()))
+
+
+# Every function that takes seed nodes, by its name.
+NODE_ENTRANCES: dict[str, Callable[[Any], object]] = {
+    "Loader": seeded,
+    "Loader, by type": lambda nodes: seeded({"n": nodes}),
+    "Loader, groups": lambda nodes: seeded(nodes, sampler=khop.ShadowSampler(GRAPH, [1], layers=1)),
+    "infer": rows_of,
+    "sampled_inference": sampled,
+    "layerwise_inference": lambda nodes: khop.layerwise_inference(
+        MODEL, GRAPH, GRAPH.features, "n", nodes=nodes
+    ),
+    "random_walks": walked,
+    "recommend": recommended,
+    "NodeTable": split_of,
+    "khop.pyg": pyg_batch,
+    "khop.pyg, a pair": lambda nodes: pyg_batch(("n", nodes), TYPED),
+    "khop.pyg, by type": lambda nodes: pyg_batch({"n": nodes}, TYPED),
+}
+MARKED = [True, False, True]
+NODES_OF_KINDS = {
+    "an array": np.array([0, 2]),
+    "an array of int32": np.array([0, 2], np.int32),
+    "an array of uint16": np.array([0, 2], np.uint16),
+    "an array, reversed twice": np.array([2, 0])[::-1],
+    "a list": [0, 2],
+    "a tuple": (0, 2),
+    "integers of NumPy": [np.int64(0), np.int32(2)],
+    "a Series": pd.Series([0, 2]),
+    "a nullable Series": pd.Series([0, 2], dtype="Int64"),
+    "an Index": pd.Index([0, 2]),
+    "a mask": tensor(MARKED),
+    "a mask of NumPy": np.array(MARKED),
+    "a mask as a list": MARKED,
+    "a mask as a tuple": tuple(MARKED),
+    "a mask as a Series": pd.Series(MARKED),
+    "a nullable mask": pd.Series(MARKED, dtype="boolean"),
+}
+
+
+@pytest.mark.parametrize("entrance", NODE_ENTRANCES)
+def test_every_entrance_takes_nodes_of_every_kind(entrance: str) -> None:
+    taken = NODE_ENTRANCES[entrance]
+    expected = repr(sample_of(taken(tensor([0, 2]))))
+    assert {kind: repr(sample_of(taken(given))) for kind, given in NODES_OF_KINDS.items()} == dict.fromkeys(
+        NODES_OF_KINDS, expected
+    )
+
+
+@pytest.mark.parametrize("entrance", NODE_ENTRANCES)
+@pytest.mark.parametrize(
+    "mask", [tensor(MARKED).byte(), np.array(MARKED, np.int8), np.array([1, 0], np.uint8)], ids=str
+)
+def test_no_entrance_takes_bytes_as_a_mask(entrance: str, mask: Any) -> None:
+    with pytest.raises(ValueError, match="with only 0 and 1 is neither ids nor a mask; give a mask by"):
+        NODE_ENTRANCES[entrance](mask)

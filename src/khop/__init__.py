@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from khop.sampling.frontier import Edges as Edges
     from khop.sampling.frontier import FrontierSampler as FrontierSampler
     from khop.sampling.frontier import FrontierView as FrontierView
-    from khop.sampling.given_seeds import NodeTuples as NodeTuples
     from khop.sampling.group_samplers import ClusterSampler as ClusterSampler
     from khop.sampling.group_samplers import SaintEdges as SaintEdges
     from khop.sampling.group_samplers import SaintNodes as SaintNodes
@@ -117,6 +116,7 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import NeighborSampler as NeighborSampler
     from khop.sampling.sampler import Sampler as Sampler
     from khop.sampling.sampler import SamplerBase as SamplerBase
+    from khop.sampling.seeds import NodeTuples as NodeTuples
     from khop.sampling.seeds import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
     from khop.schema import Schema as Schema
@@ -188,7 +188,7 @@ _PUBLIC = {
     "NeighborSampler": "khop.sampling.sampler",
     "NodeClassification": "khop.training.tasks",
     "NodeRegression": "khop.training.tasks",
-    "NodeTuples": "khop.sampling.given_seeds",
+    "NodeTuples": "khop.sampling.seeds",
     "NodeTable": "khop.graph.tables",
     "MlflowLog": "khop.training.run_loggers",
     "Observer": "khop.training.step_clock",

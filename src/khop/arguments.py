@@ -6,8 +6,6 @@ Internal: its names may change in any version. The public ones are in `khop.__al
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import index
@@ -16,6 +14,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 Choice = TypeVar("Choice", bound=Enum)
 Given = TypeVar("Given")
+Number = TypeVar("Number", int, float)
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_SEED = (1 << 64) - 1
 LARGEST_WIDTH = 1 << 24  # of a layer: beyond it a weight matrix takes petabytes
@@ -50,6 +49,18 @@ def real_number(name: str, value: object) -> float:
     if not _is_number(value) or not hasattr(value, "__float__"):
         raise ValueError(f"{name} {shown(value)}: must be a number")
     return float(value)
+
+
+def checked_field(owner: object, name: str, check: Callable[..., Number], *limits: int) -> Number:
+    """Check a field of a frozen dataclass, store it as a Python number, and return it.
+
+    Python's own numbers stay as they are: errors show them as they were given.
+    """
+    value = getattr(owner, name)
+    number = check(name, value, *limits)
+    if type(value) not in (int, float):
+        object.__setattr__(owner, name, number)
+    return number
 
 
 def truth(name: str, value: object) -> bool:
@@ -141,29 +152,3 @@ def _limits(least: int, most: int) -> str:
     if least == -LARGEST_INT64:
         return "" if most == LARGEST_INT64 else f" of at most {words.get(most, most)}"
     return f", {least} or more" if most == LARGEST_INT64 else f" from {least} to {words.get(most, most)}"
-
-
-def toml_values(path: Path) -> dict[str, Any]:
-    """Return the values of a TOML file.
-
-    Args:
-        path: A file that exists.
-    Raises:
-        ValueError: For text that is not TOML, with the line.
-    """
-    content = path.read_bytes()
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path}: not TOML: line {line} is not UTF-8; save the file as UTF-8") from None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        lines, place = text.splitlines() or [""], re.search(r"at line (\d+)", str(error))
-        line = int(place[1]) if place else len(lines)
-        twice = re.search("verwrite|declare|mutate|redefine", str(error))
-        reason = "gives a key or a table a second time" if twice else "cannot be read"
-        remedy = "remove it" if twice else "text needs quotes and lists need brackets, correct the line"
-        written = shown(lines[min(line, len(lines)) - 1].strip())
-    raise ValueError(f"{path}: not TOML: line {line}, {written}, {reason}; {remedy}")

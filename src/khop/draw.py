@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from khop.arguments import check_word, column_name, list_of, truth, whole_number
+from khop.arguments import check_word, checked_field, column_name, list_of, truth, whole_number
 from khop.schema import EdgeType, NodeType, by_edge_type
 
 RANDOMNESS = 1  # the version of docs/randomness.md
@@ -60,7 +60,7 @@ class DrawKey:
     step: int = field(default=0, compare=False, repr=False)  # 0 without an epoch
 
     def __post_init__(self) -> None:
-        whole_number("key", self.value, 0, MASK64)
+        object.__setattr__(self, "value", whole_number("key", self.value, 0, MASK64))
 
     @classmethod
     def of(cls, run_seed: int, purpose: Purpose, epoch: int = 0, step: int = 0) -> DrawKey:
@@ -312,9 +312,9 @@ def _check_negatives(negatives: DrawnNegatives) -> None:
     truth("exact", negatives.exact)
     check_word("corrupt", negatives.corrupt, Corrupt)
     most = MOST_PER_POSITIVE
-    if whole_number("per_positive", negatives.per_positive, 1) > most:
+    if checked_field(negatives, "per_positive", whole_number, 1) > most:
         raise ValueError(f"per_positive {negatives.per_positive}: must be at most {most:,} for each link")
-    if whole_number("group", negatives.group, 1) > 1 and negatives.exact:
+    if checked_field(negatives, "group", whole_number, 1) > 1 and negatives.exact:
         raise ValueError(
             f"group {negatives.group} with exact: exact negatives differ by source and cannot be shared; "
             "give one of them"

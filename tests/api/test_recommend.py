@@ -104,7 +104,7 @@ def test_some_sources_get_the_same_as_among_all(graph: khop.Graph) -> None:
     [
         ("there is no node 20; ids go from 0 to 19", torch.tensor([20]), 3),
         ("some are given twice", torch.tensor([1, 1]), 3),
-        ("give nodes of 'user', int64", torch.tensor([0.5]), 3),
+        ("sources of 'user'", torch.tensor([0.5]), 3),
         ("k 0: must be a whole number, 1 or more", None, 0),
     ],
 )

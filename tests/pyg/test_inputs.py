@@ -26,7 +26,7 @@ MASK = plain().train_mask
         (("node", tensor([1])), "the nodes of a Data have no types"),
         (MASK.byte(), r"uint8 of shape \(25,\) with only 0 and 1 is neither ids nor a mask; .* by .bool\(\)"),
         (MASK.float(), "float32"),
-        ([3.5, 1.0], "input_nodes: float64"),
+        ([3.5, 1.0], "input_nodes: float32"),
         (torch.ones(5, dtype=torch.bool), r"input_nodes: a mask of shape \(5,\), but there are 25 nodes"),
         (torch.ones(25, 2, dtype=torch.bool), r"a mask of shape \(25, 2\)"),
         (tensor([[1, 2]]), r"int64 of shape \(1, 2\)"),
@@ -93,7 +93,7 @@ def test_typed_nodes_that_are_none_are_named(nodes: Any, message: str) -> None:
         (PAIRS.t(), {}, r"edge_label_index is int64 of shape \(5, 2\): give int64 \(2, links\)"),
         (PAIRS[0], {}, r"int64 of shape \(5,\)"),
         (PAIRS.float(), {}, "edge_label_index is float32"),
-        ([[0], [1, 2]], {}, "edge_label_index is a list that cannot be read as a tensor"),
+        ([[0], [1, 2]], {}, "edge_label_index cannot be read as numbers"),
         (PAIRS, {"edge_label": torch.ones(4)}, r"edge_label is float32 of shape \(4,\) for 5 links"),
         (PAIRS, {"edge_label": [1, 0, 1, 1]}, r"edge_label is int64 of shape \(4,\) for 5 links"),
         (PAIRS, {"edge_label_time": torch.arange(5)}, "conflicting 'edge_label_time' and 'time_attr'"),
@@ -319,11 +319,11 @@ def test_typed_edges_of_every_kind_are_sampled_in_every_direction(kind: Any) -> 
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ([[0, 1], [1]], "edge_index is a list that cannot be read as a tensor"),
-        ([["a"], ["b"]], "edge_index is a list that cannot be read as a tensor"),
+        ([[0, 1], [1]], "edge_index cannot be read as numbers"),
+        ([["a"], ["b"]], "edge_index cannot be read as numbers"),
         (np.ones((2, 3)), "edge_index of .* is float64"),
         (np.ones(3, int), r"edge_index of .* is int64 of shape \(3,\): give int64 \(2, edges\)"),
-        ("abc", "edge_index is 'abc' that cannot be read as a tensor"),
+        ("abc", "edge_index 'abc': give numbers"),
     ],
 )
 def test_edges_that_cannot_be_read_are_named(edges: Any, message: str) -> None:

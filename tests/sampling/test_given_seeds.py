@@ -12,14 +12,19 @@ import torch
 from torch import Tensor
 
 from khop import Links, Loader, NeighborSampler
-from khop.sampling.given_seeds import ListedNodes, Reference, fetched_seeds, ids_here, listed_seeds, seed_ids
-from khop.sampling.seeds import SeedOrder
+from khop.sampling.seeds import ListedNodes, NodeSeeds, Reference, SeedList, SeedOrder, ids_here
 from support.small_graphs import one_type
 from support.typed_shop import shop
 
 SHOP = shop()  # 30 items and 40 users
 MASK = torch.arange(30) % 7 == 3
 IDS = [3, 10, 17, 24]
+
+
+def ids_of(given: object) -> dict[str, Tensor]:
+    found = SeedList.of(SHOP, given)  # type: ignore[arg-type]
+    assert isinstance(found, NodeSeeds)
+    return dict(found.nodes)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ IDS = [3, 10, 17, 24]
     ids=lambda given: f"{type(given).__name__} {getattr(given, 'dtype', '')}",
 )
 def test_ids_and_masks_of_every_kind_are_the_same_seeds(given: object) -> None:
-    (found,) = seed_ids(SHOP, {"item": given}).values()  # type: ignore[dict-item]
+    (found,) = ids_of({"item": given}).values()
     assert found.dtype == torch.int64
     assert found.tolist() == IDS
 
@@ -56,16 +61,16 @@ def test_ids_and_masks_of_every_kind_are_the_same_seeds(given: object) -> None:
 def test_a_read_only_array_is_read() -> None:
     given = np.array(IDS)
     given.flags.writeable = False
-    assert seed_ids(SHOP, {"item": given})["item"].tolist() == IDS
+    assert ids_of({"item": given})["item"].tolist() == IDS
 
 
 def test_all_nodes_are_those_of_a_type_or_of_every_type() -> None:
-    assert {t: ids.tolist() for t, ids in seed_ids(SHOP, {"user": "all"}).items()} == {"user": [*range(40)]}
-    assert {t: ids.numel() for t, ids in seed_ids(SHOP, "all").items()} == {"item": 30, "user": 40}
+    assert {t: ids.tolist() for t, ids in ids_of({"user": "all"}).items()} == {"user": [*range(40)]}
+    assert {t: ids.numel() for t, ids in ids_of("all").items()} == {"item": 30, "user": 40}
 
 
 def test_duplicates_and_order_are_kept_and_types_are_in_the_order_of_the_schema() -> None:
-    found = seed_ids(SHOP, {"user": [5, 5, 1], "item": [2]})
+    found = ids_of({"user": [5, 5, 1], "item": [2]})
     assert list(found) == [t for t in SHOP.schema.node_types if t in ("user", "item")]
     assert found["user"].tolist() == [5, 5, 1]
 
@@ -81,21 +86,25 @@ def test_a_homogeneous_graph_takes_seeds_without_a_type() -> None:
     ("given", "message"),
     [
         ({"item": MASK[:29]}, r"seeds of 'item': a mask of shape \(29,\), but there are 30 nodes"),
-        ({"item": [0.0, 1.0]}, r"seeds of 'item': float64 of shape \(2,\); give a vector of whole numbers"),
+        ({"item": [0.0, 1.0]}, r"seeds of 'item': float32 of shape \(2,\); give a vector of whole numbers"),
         ({"item": torch.tensor(3)}, r"seeds of 'item': int64 of shape \(\); give a vector"),
         ({"item": [[0, 1]]}, r"seeds of 'item': int64 of shape \(1, 2\)"),
-        ({"item": [[0, 1], [2]]}, "seeds of 'item': not ids of nodes"),
+        (
+            {"item": [[0, 1], [2]]},
+            "seeds of 'item' cannot be read as numbers",
+        ),
         ({"item": [30]}, "seeds of 'item': there is no node 30; ids go from 0 to 29"),
         ({"item": np.array([2**64 - 1], np.uint64)}, "seeds of 'item': there is no node"),
-        ({"item": [2**70]}, "seeds of 'item': not ids of nodes"),
-        ({"item": ["a"]}, "seeds of 'item': not ids of nodes"),
+        ({"item": [2**70]}, "seeds of 'item' cannot be read as numbers"),
+        ({"item": ["a"]}, "seeds of 'item' cannot be read as numbers"),
         ({"item": MASK.byte()}, r"seeds of 'item': uint8 of shape \(30,\) with only 0 and 1 is neither ids"),
         ({"item": MASK.byte().numpy()}, r"give a mask by .bool\(\) or .astype\(bool\), or ids as int64"),
+        ({"item": torch.tensor([0, 1], dtype=torch.uint8)}, r"uint8 of shape \(2,\) with only 0 and 1"),
         ({"item": [True, 3]}, "seeds of 'item': truth values and numbers in one list"),
         ({"item": pandas.Series([1, None])}, "seeds of 'item': float64 of shape"),
         ({"item": pandas.Series([1, None], dtype="Int64")}, "seeds of 'item': "),
-        ({"item": pandas.Series(["a"])}, "seeds of 'item': not ids of nodes"),
-        ({"item": None}, "seeds of 'item' of type NoneType: give node ids or a boolean mask"),
+        ({"item": pandas.Series(["a"])}, "seeds of 'item' cannot be read as numbers"),
+        ({"item": None}, "seeds of 'item' None: give node ids or a boolean mask"),
         ({"item": "every"}, "seeds of 'item' 'every': give node ids or a boolean mask"),
         ({"item": np.ma.array([1, 2], mask=[0, 1])}, "seeds of 'item' is a masked array, whose mask"),
         ({"item": torch.eye(3).to_sparse()}, "seeds of 'item' is a tensor of layout sparse_coo"),
@@ -111,7 +120,7 @@ def test_a_homogeneous_graph_takes_seeds_without_a_type() -> None:
 )
 def test_other_seeds_are_named(given: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        seed_ids(SHOP, given)  # type: ignore[arg-type]
+        ids_of(given)
 
 
 def test_links_of_the_only_edge_type_are_one_tensor() -> None:
@@ -123,57 +132,51 @@ def test_links_of_the_only_edge_type_are_one_tensor() -> None:
     assert given.labels == {edge_type: labels}
     with pytest.raises(ValueError, match="links given as one tensor: edge types: the graph has"):
         Links(torch.tensor([[0], [0]])).of_schema(SHOP.schema)
-    with pytest.raises(ValueError, match="edges of links are a list: give a mapping from edge types to"):
-        Links([[0], [1]])  # type: ignore[arg-type]
 
 
 def listed(split: str, node_type: str, count: int) -> ListedNodes:
-    def fetched() -> Tensor:
-        return torch.arange(count) * 2
-
     def digested(reference: Reference) -> str:
         return f"digest of {reference}"
 
-    return ListedNodes(split, node_type, count, fetched, digested)
+    return ListedNodes(split, {node_type: count}, lambda _: torch.arange(count) * 2, digested)
 
 
 def test_types_of_one_split_are_one_list_in_the_order_of_the_schema() -> None:
-    nodes = {"item": listed("train", "item", 4), "user": listed("train", "user", 7)}
-    found = listed_seeds(nodes, ("user", "item"), "age")
-    assert found is not None
-    assert found.counts == {"user": 7, "item": 4}
-    assert found.reference == {"split": "train", "types": ["user", "item"], "times": "age"}
+    nodes = {"user": listed("train", "user", 7), "item": listed("train", "item", 4)}
+    found = SeedList.of(SHOP, nodes, "age")
+    assert list(found.counts.items()) == [(t, len(nodes[t])) for t in SHOP.schema.node_types if t in nodes]
+    assert found.reference == {"split": "train", "types": [*found.counts], "times": "age"}
     assert found.digest() == f"digest of {found.reference}"
 
 
 def test_the_nodes_of_one_type_are_a_list() -> None:
-    found = listed_seeds(listed("val", "item", 4), ("user", "item"), None)
-    assert found is not None
-    assert found.counts == {"item": 4}
+    for given in (listed("val", "item", 4), {"item": listed("val", "item", 4)}):
+        found = SeedList.of(SHOP, given)
+        assert found.reference == {"split": "val", "types": ["item"], "times": None}
+        assert found.counts == {"item": 4}
 
 
-def test_other_seeds_are_no_list() -> None:
+def test_ids_of_other_lists_are_fetched() -> None:
     one, other = listed("train", "item", 4), listed("val", "user", 4)
-    for given in (
-        {"item": one, "user": other},
-        {"item": one, "user": torch.arange(3)},
-        torch.arange(3),
-        "all",
+    times = {"item": [1, 2, 3, 4]}
+    for given, of_times in (
+        ({"item": one, "user": other}, None),
+        ({"item": one, "user": torch.tensor([0, 2, 4, 6])}, None),
+        ({"item": one}, times),
+        (one, times),
     ):
-        assert listed_seeds(given, ("user", "item"), None) is None
-    assert listed_seeds({"item": one}, ("user", "item"), {"item": torch.arange(4)}) is None
-    assert listed_seeds({"item": one, "nope": one}, ("user", "item"), None) is None
-
-
-def test_ids_are_fetched_where_they_are_needed() -> None:
-    assert ids_here(listed("val", "item", 3)).tolist() == [0, 2, 4]
-    assert torch.equal(fetched_seeds({"item": listed("val", "item", 3)})["item"], torch.tensor([0, 2, 4]))
-    assert fetched_seeds("all") == "all"
+        found = SeedList.of(SHOP, given, of_times)
+        assert isinstance(found, NodeSeeds)
+        assert found.nodes.keys() == (given if isinstance(given, dict) else times).keys()
+        assert all(ids.tolist() == [0, 2, 4, 6] for ids in found.nodes.values())
+        assert found.reference is None
+    assert ids_here(one).tolist() == ids_here(torch.tensor([0, 2, 4, 6])).tolist()
+    with pytest.raises(ValueError, match="seeds of 'nope': not a node type"):
+        SeedList.of(SHOP, {"item": one, "nope": one})
 
 
 def test_a_share_names_the_numbers_that_a_list_here_would_take() -> None:
-    seeds = listed_seeds(listed("train", "item", 23), ("item",), None)
-    assert seeds is not None
+    seeds = SeedList.of(SHOP, listed("train", "item", 23))
     found: list[int] = []
     for step in range(3):
         for rank in range(2):

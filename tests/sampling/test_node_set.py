@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Sample, Seeds, Uniform
-from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.node_set import NodeSet, NodeSetPool
+from khop.sampling.seeds import check_ids
 from khop.testing.reference import tree_key
 from reference import hops
 from reference.hops import PlainBlock, PlainSample, as_plain

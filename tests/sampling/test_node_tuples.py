@@ -103,15 +103,15 @@ def test_the_state_knows_tuples_and_labels() -> None:
 
 
 def test_bad_tuples_are_named() -> None:
-    for tuples, words in (
-        (khop.NodeTuples(torch.arange(4)), r"of shape \(4,\); give int64 \(N, M\)"),
-        (khop.NodeTuples(torch.full((1, 2), 99)), "there is no node 99"),
-        (khop.NodeTuples(TUPLES, LABELS[:3]), "3 for 10 tuples"),
-        (khop.NodeTuples({"zz": TUPLES}), "'zz': not a node type"),
-        (khop.NodeTuples(TUPLES[:, :0]), "of 0 nodes each"),
+    for arguments, words in (
+        ((torch.arange(4),), r"of shape \(4,\); give int64 \(N, M\)"),
+        ((torch.full((1, 2), 99),), "there is no node 99"),
+        ((TUPLES, LABELS[:3]), "3 for 10 tuples"),
+        (({"zz": TUPLES},), "'zz': not a node type"),
+        ((TUPLES[:, :0],), "of 0 nodes each"),
     ):
         with pytest.raises(ValueError, match=words):
-            khop.Loader(khop.NeighborSampler(GRAPH, [1]), tuples, 4)
+            khop.Loader(khop.NeighborSampler(GRAPH, [1]), khop.NodeTuples(*arguments), 4)
 
 
 @covered

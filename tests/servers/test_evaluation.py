@@ -13,7 +13,7 @@ import torch
 import khop
 from khop.api.serve import ServedGraph, graph_on
 from khop.models import SAGE, EdgePredictor, LinkPredictor
-from khop.sampling.given_seeds import ids_here
+from khop.sampling.seeds import ids_here
 from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.errors import TooLarge
 from khop.servers.service import Service

@@ -21,7 +21,7 @@ from khop.api.serve import ServedGraph
 from khop.graph.features.store import Rows
 from khop.graph.node_ids import Names
 from khop.kernels.id_table import Keys, StringKeys
-from khop.sampling.given_seeds import ListedNodes, ids_here
+from khop.sampling.seeds import ListedNodes, ids_here
 from khop.servers.access import CallContext
 from khop.servers.errors import InvalidAnswer, InvalidRequest
 from khop.servers.graph import RemoteView

@@ -16,9 +16,8 @@ from khop.api.serve import ServedGraph, graph_on
 from khop.api.split_links import split_links_by_column, split_links_by_time, time_cut_offs
 from khop.kernels.memory import pooled
 from khop.loading.local_source import LocalSource
-from khop.sampling.given_seeds import ListedNodes
 from khop.sampling.sampler import SamplerBase
-from khop.sampling.seeds import SeedOrder
+from khop.sampling.seeds import ListedNodes, SeedOrder
 from khop.servers.errors import InvalidRequest
 from khop.servers.graph import (
     RemoteFeatures,

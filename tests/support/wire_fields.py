@@ -19,7 +19,7 @@ from khop.api.serve import ServedGraph, graph_on, part_service
 from khop.graph.partitions.book import read_book
 from khop.graph.partitions.parts_folder import open_parts
 from khop.loading.ordered_map import InFlight
-from khop.sampling.given_seeds import ids_here
+from khop.sampling.seeds import ids_here
 from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.parts.exchange import Owners
 from khop.servers.service import Service

@@ -16,20 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from khop.api.open_graph import Graph
-from khop.api.split_links import AnyLinks
 from khop.arguments import graph_of
 from khop.distributed.exchange.peers import Message
 from khop.distributed.partitioned_graph import PartitionedGraph, of_all_nodes, rows_of_all_nodes
 from khop.graph.negatives import number_column
 from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
+from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import EdgeRange
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
 _AT_ONCE = 1 << 18  # links fetched from a server
 
 
-def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[AnyLinks]) -> Tensor:
+def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[LinkList]) -> Tensor:
     """Return the number of in-edges of each destination in `graph`, int64 (nodes of all partitions).
 
     A graph on servers shows no edges: there they are counted in `links`, which are the edges of `graph` as
@@ -44,7 +44,7 @@ def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[AnyLinks]) -> 
     return of_all_nodes(edges.lanes.peers, edges.holders, bounds, own)
 
 
-def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[AnyLinks]) -> Tensor:
+def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[LinkList]) -> Tensor:
     """Count the destinations of links, fetched some at a time; of an undirected edge type both ends."""
     counts = torch.zeros(graph.num_nodes(edge_type[2]), dtype=torch.int64)
     is_undirected = graph.schema.reverse(edge_type) == edge_type

@@ -81,12 +81,11 @@ from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import EdgePredictor, LinkPredictor
 from khop.models.node_embedding import gathered
 from khop.models.stack import Layered, Stack
-from khop.sampling.given_seeds import SeedIds, ids_here, node_ids
-from khop.sampling.links.link_seeds import LinkList, Links, check_links
+from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.links import LinkSampler
-from khop.sampling.node_set import check_ids
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.sampler import Fanout
+from khop.sampling.seeds import SeedIds, ids_here, node_ids
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of, sole_type
 from khop.training.edge_tasks import EdgeObjective, LinkMetric
 from khop.training.steps import mover
@@ -436,10 +435,11 @@ def evaluate_links(
             f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
             "an encoder with a decoder per edge type"
         )
+    _check_list(links)
     if metrics is None:
         metrics = ("roc-auc", "average-precision") if is_labeled(links) else ("mrr", "roc-auc")
     check_metrics(metrics)
-    links = links.of_schema(graph.schema) if isinstance(links, Links) else links
+    links = links.of_graph(graph)
     check_negatives(graph, links)
     if isinstance(links, Links) and is_labeled(links):
         check_pair_labels(links, metrics)
@@ -494,9 +494,8 @@ def evaluate_edges(
             "an encoder with a head per edge type"
         )
     instance_of("task", task, EdgeObjective, "must be a khop.EdgeClassification or EdgeRegression")
-    if isinstance(links, Links):
-        links = links.of_schema(graph.schema)
-        check_links(graph, links)
+    _check_list(links)
+    links = links.of_graph(graph)
     check_labeled(links, task.edge_type)
     encoder = predictor.encoder
     if fanouts is None:
@@ -516,6 +515,10 @@ def evaluate_edges(
             found = sampled_edge_outputs(predictor, sampler, graph.features, links, chosen, work)
         outputs = labeled_outputs(links, task.edge_type, found[task.edge_type])
         return task.score(outputs.outputs, outputs.labels, outputs.edges)
+
+
+def _check_list(links: object) -> None:
+    instance_of("links", links, LinkList, "give khop.Links(...), or the links of a split")
 
 
 def _rule_of(loader: Loader | None) -> Rule:
@@ -640,17 +643,12 @@ class Recommender:
         source, count = self.edge_type[0], self.graph.num_nodes(self.edge_type[0])
         if given is None:
             return torch.arange(count)
-        if not isinstance(given, Tensor):
-            given = node_ids("sources", given, count)
-        if given.dim() != 1 or given.numel() == 0 or given.dtype not in (torch.int64, torch.int32):
-            raise ValueError(
-                f"sources {given.dtype} {tuple(given.shape)}: give nodes of {source!r}, int64 (n), n > 0"
-            )
-        given = given.long()
-        check_ids(f"sources of {source!r}", given, count)
-        if given.unique().numel() < given.numel():
+        nodes = node_ids(f"sources of {source!r}", given, count)
+        if nodes.numel() == 0:
+            raise ValueError(f"sources of {source!r}: there are none; give one or more, or None for all")
+        if nodes.unique().numel() < nodes.numel():
             raise ValueError(f"sources of {source!r}: some are given twice; give each once")
-        return given
+        return nodes
 
     @contextmanager
     def rows(self, draws: ExactDraws, work_folder: Path | None, progress: Progress) -> Iterator[Ranker]:

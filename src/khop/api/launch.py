@@ -92,7 +92,7 @@ def launch(
         run_rank(rank_info, function, arguments, kind, deadline, listening)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
-    check_procs(count, kind, allow)
+    count = check_procs(count, kind, allow)
     if count == 1:
         function(0, torch.device(kind), *arguments)
         return
@@ -159,9 +159,9 @@ class _Pickled:
         return iter(ForkingPickler.loads(self.content))
 
 
-def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> None:
-    """Check that this machine can run `procs` ranks; ValueError names the limit."""
-    whole_number("procs", procs, 1)
+def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> int:
+    """Return `procs` as an int; ValueError, with the limit, if this machine cannot run so many ranks."""
+    procs = whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:
         raise ValueError(f"procs {procs}: each needs a separate GPU, this machine has {gpus}; use device cpu")
@@ -172,6 +172,7 @@ def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> No
             f"machine; use {RANKS_PER_CORE * cores} at most, or allow more: --oversubscribe, "
             'allow=["oversubscribe"] in khop.launch'
         )
+    return procs
 
 
 def launched_by_others() -> RankInfo | None:

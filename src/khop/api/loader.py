@@ -21,14 +21,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from khop.api.open_graph import Graph
 from khop.arguments import check_word, instance_of, one_of, seed_number, whole_number
 from khop.batch import Batch, Sample, Span, num_bytes
 from khop.distributed.device_lane_source import DeviceLaneSource
-from khop.distributed.link_split import PartitionedLinks
 from khop.distributed.placement import CacheBudgets, CacheBy, LaneSource, affinity_of, with_caches
 from khop.distributed.processes.group import Group, RankValues, this_group
 from khop.distributed.rank_rows import split_by_rows
@@ -45,7 +44,6 @@ from khop.loading.device.device_caching import (
     visits_of,
 )
 from khop.loading.device.device_placement import byte_size
-from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.device.static_choice import static_batches_of
 from khop.loading.device.streams import Streams, streams_of
 from khop.loading.device.transfer import Transfer, device_of
@@ -56,30 +54,16 @@ from khop.loading.source import (
     Drawn,
     LoopProgress,
     Position,
-    SeedTimes,
     State,
     StepRequests,
     finished,
     request_of,
 )
-from khop.loading.source import seed_times as times_of_seeds
 from khop.process_tuning import check_fork, cores_of_rank, sampler_threads, tune_for_training
-from khop.sampling.given_seeds import (
-    ListedLinks,
-    ListedNodes,
-    ListedSeeds,
-    NodeTuples,
-    SeedIds,
-    SeedTuples,
-    fetched_seeds,
-    listed_seeds,
-    seed_ids,
-)
 from khop.sampling.groups import grouped
-from khop.sampling.links.link_seeds import Links, check_links
-from khop.sampling.sampler import Sampler, checked_sampler
-from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, digest_of
-from khop.schema import ColumnSpec, NodeType
+from khop.sampling.sampler import Sampler, check_seed_kind, sampler_of
+from khop.sampling.seeds import GivenSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, SeedTimes, digest_of
+from khop.schema import ColumnSpec
 from khop.servers.graph import source_of
 from khop.training.steps import mover, seeded
 
@@ -122,6 +106,11 @@ def device_source(
     stores = graph.stores
     if stores is None or stores.edges is None or streams is None:
         return None
+    if not order.seeds.is_for_kernels:
+        raise ValueError(
+            f"{type(order.seeds).__name__}: these seeds are sampled on the CPU; leave the topology to it, "
+            'topology="host"'
+        )
     # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
     module = import_module("khop.loading.device.device_source")
     source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
@@ -134,9 +123,7 @@ def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: S
     If ranks have rows on their GPUs, these exchange them.
     """
     if graph.lanes is None:
-        seeds = order.seeds
-        listed = seeds.reference if isinstance(seeds, ListedSeeds | ListedLinks) else None
-        return source_of(local, listed)
+        return source_of(local, order.seeds.reference)
     lane_source = LaneSource(local, graph.lanes, tuple(order.seeds.counts))
     rows = graph.rank_rows
     choice = ColumnChoice() if rows is None else split_by_rows(local.columns, rows)
@@ -161,16 +148,6 @@ def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
     return graph.features
 
 
-GivenSeeds = (
-    SeedIds
-    | ListedNodes
-    | Mapping[NodeType, SeedIds]
-    | Mapping[NodeType, Tensor | ListedNodes]
-    | NodeTuples
-    | Links
-    | PartitionedLinks
-    | ListedLinks
-)
 SeedAssignment = Literal["owner", "position"]  # of the seeds of a step to ranks
 Ranks = Literal["all", "this"]  # that divide the seeds of a loader
 Batches = Generator[Batch, None, None]
@@ -247,54 +224,44 @@ class Loader:
         ranks: Ranks = "all",
     ) -> None:
         check_fork()
-        are_links = isinstance(seeds, Links | PartitionedLinks | ListedLinks)
-        sampler = checked_sampler(sampler, "links" if are_links else "nodes")
-        self._graph = Graph.of(sampler.graph if graph is None else graph)
-        check_word("seed_assignment", seed_assignment, SeedAssignment)
-        seed_list, seed_types = _seed_list(self._graph, seeds, seed_times)
-        self._group = this_group()
-        check_word("ranks", ranks, Ranks)
-        if ranks == "this":
-            _check_not_collective(self._graph, seeds)
-        divides = ranks == "all"
-        affinity = _affinity(self._graph, seed_assignment, self._group.rank) if divides else None
-        place = (self._group.rank, self._group.world_size) if divides else (0, 1)
-        groups = grouped(sampler, seed_list)
-        if groups is not None:
-            seed_list, affinity = groups, None
-            batch_size = whole_number("batch_size", batch_size, 1) * groups.size
-        per_item = 1 if groups is None else groups.size
-        self._order = SeedOrder(
-            seed_list, batch_size, shuffle, seed, *place, affinity, drop_last, per_item, micro_batches
-        )
-        choice = ColumnChoice.of(
-            self._graph.schema, columns, seed_columns, seed_types, one_of("narrow", narrow, Narrow)
-        )
+        sampler = sampler_of(sampler)
+        self._graph = graph = Graph.of(sampler.graph if graph is None else graph)
+        self._group, self._device = this_group(), _device(device, graph)
+        self._streams = streams_of(self._device)
+
+        given = SeedList.of(graph, seeds, seed_times, graph.features)
         # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
-        self.graph_sampler, self.columns = sampler, choice  # choice of all batches
-        placed = _device(device, self._graph)
-        self._streams = streams_of(placed)
-        ahead, self._deferred = split_deferred(
-            choice, one_of("gather", gather, Gather), self._graph.features, _whole(self._graph), placed
+        self.graph_sampler = sampler
+        check_seed_kind(sampler, given.seed_kind)
+        division = _Division.of(graph, given, self._group, ranks, seed_assignment)
+        self._order = division.order(sampler, given, batch_size, shuffle, seed, drop_last, micro_batches)
+        self.columns, ahead, self._deferred = _columns(
+            graph, given, columns, seed_columns, narrow, gather, self._device
         )
-        self._local = local_source(self._graph, sampler, ahead, self._order, placed, self._streams)
-        self._on_device = device_source(self._graph, self._local, self._order, self._streams)
+        source = self._source_of(
+            local_source(graph, sampler, ahead, self._order, self._device, self._streams)
+        )
         if threads is None:
             threads = sampler_threads(cores_of_rank(self._group.local_world_size))
-        in_flight = InFlight(threads, prefetch, byte_size(prefetch_bytes, "prefetch_bytes", least=1))
-        source = self._on_device or source_by_cpu(self._graph, self._local, self._order, self._streams)
-        source.prepare()
         self._progress = LoopProgress(self._order)
         self._batches = _OrderedBatches(
             source,
             self._order,
-            placed,
-            in_flight,
+            self._device,
+            InFlight(threads, prefetch, byte_size(prefetch_bytes, "prefetch_bytes", least=1)),
             self._progress,
             self._group,
             self._deferred,
-            _EqualLoaders.of(self._group, _caller()) if divides else None,
+            _EqualLoaders.of(self._group, _caller()) if division.is_shared else None,
         )
+
+    def _source_of(self, local: LocalSource) -> BatchSource:
+        """Use the source of batches over these stores, prepared."""
+        on_device = device_source(self._graph, local, self._order, self._streams)
+        source = on_device or source_by_cpu(self._graph, local, self._order, self._streams)
+        source.prepare()
+        self._local, self._on_device = local, on_device
+        return source
 
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
@@ -326,13 +293,8 @@ class Loader:
                 "let several processes share a partitioned graph",
                 stacklevel=2,
             )
-        if cached is self._local:
-            return
-        self._on_device = device_source(self._graph, cached, self._order, self._streams)
-        source = self._on_device or source_by_cpu(self._graph, cached, self._order, self._streams)
-        source.prepare()
-        self._local = cached
-        self._batches = replace(self._batches, source=source)
+        if cached is not self._local:
+            self._batches = replace(self._batches, source=self._source_of(cached))
 
     def __len__(self) -> int:
         """Return the number of steps per epoch, the same on every rank."""
@@ -419,8 +381,8 @@ class _OrderedBatches:
 
     def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:
         """Make one batch now. The progress does not change."""
-        whole_number("epoch", epoch, 0)
-        whole_number("step", step)  # the order checks the upper limit
+        epoch = whole_number("epoch", epoch, 0)
+        step = whole_number("step", step)  # the order checks the upper limit
         drawn = self.source.make(request_of(order, epoch, step))
         return self._finished(drawn, order, Position(epoch, step))
 
@@ -539,18 +501,71 @@ def _caller() -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def _check_not_collective(graph: Graph, seeds: GivenSeeds) -> None:
-    """Raise ValueError if batches need the other ranks."""
-    if graph.is_collective or graph.features.is_collective or isinstance(seeds, PartitionedLinks):
-        raise ValueError(
-            'ranks="this": the graph is partitioned across ranks, so every rank takes part in every batch; '
-            'leave ranks out, or open the graph with placement="whole"'
-        )
+@dataclass(frozen=True)
+class _Division:
+    """The share of the seeds of each step that this rank uses."""
+
+    rank: int
+    world_size: int
+    affinity: SeedAffinity | None
+    is_shared: bool  # the ranks divide the seeds
+
+    @classmethod
+    def of(
+        cls, graph: Graph, seeds: SeedList, group: Group, ranks: Ranks, seed_assignment: SeedAssignment
+    ) -> _Division:
+        """Divide seeds among all ranks, or give this rank all of them; ValueError if it needs the others."""
+        check_word("seed_assignment", seed_assignment, SeedAssignment)
+        check_word("ranks", ranks, Ranks)
+        if ranks == "all":
+            affinity = _affinity(graph, seed_assignment, group.rank)
+            return cls(group.rank, group.world_size, affinity, is_shared=True)
+        if graph.is_collective or graph.features.is_collective or seeds.is_collective:
+            raise ValueError(
+                'ranks="this": the graph is partitioned across ranks, so every rank takes part in every '
+                'batch; leave ranks out, or open the graph with placement="whole"'
+            )
+        return cls(0, 1, None, is_shared=False)
+
+    def order(
+        self,
+        sampler: Sampler,
+        seeds: SeedList,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        micro_batches: int,
+    ) -> SeedOrder:
+        """Return the seeds of every step of this rank; for a sampler of groups, the groups that it makes."""
+        groups, affinity, size = grouped(sampler, seeds), self.affinity, 1
+        if groups is not None:
+            seeds, affinity, size = groups, None, groups.size
+            batch_size = whole_number("batch_size", batch_size, 1) * size
+        place = (self.rank, self.world_size, affinity)
+        return SeedOrder(seeds, batch_size, shuffle, seed, *place, drop_last, size, micro_batches)
 
 
-def _whole(graph: Graph) -> PlacedStores | None:
-    """Return the stores on a device, unless ranks have parts of them."""
-    return graph.stores if graph.rank_rows is None else None
+def _columns(
+    graph: Graph,
+    seeds: SeedList,
+    columns: Sequence[str] | NamesByType,
+    seed_columns: Sequence[str] | NamesByType,
+    narrow: Narrow | str,
+    gather: Gather | str,
+    device: torch.device,
+) -> tuple[ColumnChoice, ColumnChoice, DeferredColumns]:
+    """Return the columns of all batches: all, those gathered ahead, and those read from the table."""
+    choice = ColumnChoice.of(
+        graph.schema,
+        columns,
+        seed_columns,
+        seeds.output_types(graph.schema),
+        one_of("narrow", narrow, Narrow),
+    )
+    placed = graph.stores if graph.rank_rows is None else None  # none if ranks have parts of them
+    gather = one_of("gather", gather, Gather)
+    return choice, *split_deferred(choice, gather, graph.features, placed, device)
 
 
 def _device(given: torch.device | str | int | None, graph: Graph) -> torch.device:
@@ -566,34 +581,6 @@ def _device(given: torch.device | str | int | None, graph: Graph) -> torch.devic
     return device
 
 
-def _seed_list(
-    graph: Graph,
-    seeds: GivenSeeds,
-    seed_times: SeedTimes | None,
-) -> tuple[SeedList, tuple[NodeType, ...]]:
-    """Return the checked seeds, and the node types that the model outputs rows for."""
-    if isinstance(seeds, Links | PartitionedLinks | ListedLinks):
-        if seed_times is not None:
-            raise ValueError(
-                "seed_times with links: times of links belong to the links, give khop.Links(..., times=...)"
-            )
-        if isinstance(seeds, Links):
-            seeds = seeds.of_schema(graph.schema)
-            check_links(graph, seeds)
-        ends = {end for source, _, destination in seeds.counts for end in (source, destination)}
-        return seeds, tuple(t for t in graph.schema.node_types if t in ends)
-    if isinstance(seeds, NodeTuples):
-        return _tuples(graph, seeds, seed_times)
-    listed = listed_seeds(seeds, graph.schema.node_types, seed_times)
-    if listed is not None:
-        return listed, tuple(listed.counts)
-    nodes = seed_ids(graph, fetched_seeds(seeds))
-    if seed_times is None:
-        return NodeSeeds(nodes), tuple(nodes)
-    features = None if graph.features is NO_COLUMNS else graph.features
-    return NodeSeeds(nodes, times_of_seeds(seed_times, nodes, graph.schema, features)), tuple(nodes)
-
-
 def _affinity(graph: Graph, seed_assignment: SeedAssignment, rank: int) -> SeedAffinity | None:
     """Return the ranks that store each node, if seeds go to them."""
     if seed_assignment == "owner":
@@ -602,22 +589,9 @@ def _affinity(graph: Graph, seed_assignment: SeedAssignment, rank: int) -> SeedA
         warnings.warn(
             "seed_assignment 'position': no effect, the graph is not partitioned. Leave it out, or partition "
             "the graph by `khop partition`",
-            stacklevel=3,
+            stacklevel=4,
         )
     return None
-
-
-def _tuples(
-    graph: Graph, seeds: NodeTuples, seed_times: SeedTimes | None
-) -> tuple[SeedTuples, tuple[NodeType, ...]]:
-    on_gpu = graph.stores is not None and graph.stores.edges is not None
-    if seed_times is not None or on_gpu:
-        raise ValueError(
-            "khop.NodeTuples: have no times, and are sampled on the CPU; leave out seed_times, or leave the "
-            'topology to the CPU, topology="host"'
-        )
-    found = seeds.of_graph(graph)
-    return found, tuple(found.counts)
 
 
 _TRIED = 10  # largest number of batches run to reach every node and edge type
@@ -632,7 +606,7 @@ def initialize(model: nn.Module, loader: Loader, seed: int = 0) -> None:
 
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")
     instance_of("loader", loader, Loader, "must be a khop.Loader")
-    seed_number(seed)
+    seed = seed_number(seed)
 
     def run() -> nn.Module:
         for step in range(min(len(loader), _TRIED)):

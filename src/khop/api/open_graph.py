@@ -77,7 +77,7 @@ from khop.loading.device.device_placement import AUTO, DevicePlacement, StorePla
 from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
 from khop.process_tuning import check_fork
-from khop.sampling.given_seeds import ListedNodes, ids_here
+from khop.sampling.seeds import ListedNodes, ids_here
 from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 from khop.servers.graph import remote_names
 

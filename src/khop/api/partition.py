@@ -25,8 +25,8 @@ from khop.graph.features.store import Rows
 from khop.graph.folder import refuse_damage
 from khop.graph.partitions.book import PartitionBook
 from khop.process_tuning import usable_cores
-from khop.sampling.given_seeds import ids_here
 from khop.sampling.random_walks import Node2Vec, WalkCounts, walk_neighbors
+from khop.sampling.seeds import ids_here
 from khop.schema import EdgeType, NodeType, edge_type_of
 
 
@@ -96,7 +96,7 @@ def cluster_graph(
     """
     graph, out = path_of("graph", graph), path_of("out", out)
     threads = whole_number("threads", threads, 0)
-    whole_number("clusters", clusters, 1)
+    clusters = whole_number("clusters", clusters, 1)
     balance = ("nodes",)
     settings = PartitionSettings(clusters, method, balance, slack, seed, method_options=method_options)
     return write_clusters(graph, out, settings, column, threads=threads or usable_cores(), notice=notice)

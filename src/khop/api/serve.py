@@ -38,8 +38,8 @@ from khop.graph.partitions.parts_folder import PartsFolder, open_parts
 from khop.graph.partitions.placements import Placement
 from khop.graph.rule_arrays import check_edge_type
 from khop.kernels.id_table import Keys
-from khop.sampling.given_seeds import ids_here
 from khop.sampling.links.link_split import Shares
+from khop.sampling.seeds import ids_here
 from khop.schema import NodeType
 from khop.servers.access import Access, Encryption, Exchange, Limits
 from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, read_description, remote_graph

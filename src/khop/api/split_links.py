@@ -19,8 +19,6 @@ from torch import Tensor
 from khop.api.open_graph import Graph, open_graph, save_sound
 from khop.arguments import graph_of, list_of, path_of, seed_number
 from khop.distributed.link_split import (
-    PartitionedLinks,
-    in_this_process,
     rank_edges,
     rank_links,
     split_over_ranks,
@@ -37,8 +35,7 @@ from khop.graph.folder import GraphFolder, TimeCutOffs, open_folder, recorded_cu
 from khop.graph.manifest import read_manifest
 from khop.graph.store import CscGraph, GraphStore, drawing_from
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.sampling.given_seeds import ListedLinks
-from khop.sampling.links.link_seeds import Links
+from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.link_split import (
     Chosen,
     ColumnEdges,
@@ -162,9 +159,6 @@ def _share_files(graph: Path, written: dict[str, Path]) -> None:
         linked.replace(graph / file)
 
 
-AnyLinks = Links | PartitionedLinks | ListedLinks
-
-
 @dataclass(frozen=True, eq=False)
 class LinkSplit:
     """The parts of `split_links`: graphs of the edges that carry messages, and the links to predict."""
@@ -172,9 +166,9 @@ class LinkSplit:
     train: Graph
     val: Graph
     test: Graph
-    train_links: AnyLinks
-    val_links: AnyLinks
-    test_links: AnyLinks
+    train_links: LinkList
+    val_links: LinkList
+    test_links: LinkList
 
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write a folder of graph folders, one per field of this class, and return its path.
@@ -184,7 +178,7 @@ class LinkSplit:
         """
         graphs = {"train": self.train, "val": self.val, "test": self.test}
         links = {"train": self.train_links, "val": self.val_links, "test": self.test_links}
-        here = {part: in_this_process(of_part, "save") for part, of_part in links.items()}
+        here = {part: of_part.in_this_process("save") for part, of_part in links.items()}
         return save_parts(Path(path), graphs, here, notice)
 
     @classmethod
@@ -230,7 +224,7 @@ def split_links(
     shares, key = Shares(val, test, disjoint_share), DrawKey.of(seed_number(seed), Purpose.SPLIT)
     if graph.servers is not None:
         return split_on_servers(graph, SplitArguments(edge_types, shares, facts, seed_number(seed)))
-    parts: list[tuple[Graph, AnyLinks]]
+    parts: list[tuple[Graph, LinkList]]
     if graph.rank_edges is not None:
         of_ranks = split_over_ranks(graph.rank_edges, edge_types, shares, key, facts)
         parts = [(beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
@@ -257,11 +251,11 @@ def _split_whole(
     shares: Shares,
     key: DrawKey,
     facts: LinkColumns,
-) -> list[tuple[Graph, AnyLinks]]:
+) -> list[tuple[Graph, LinkList]]:
     """Return the graph and the links of each part, for edges in this process."""
     split = split_edges(WholeEdges(topology), edge_types, shares, key)
     graphs: dict[int, Graph] = {}  # training and validation often share one
-    parts: list[tuple[Graph, AnyLinks]] = []
+    parts: list[tuple[Graph, LinkList]] = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         if id(part.kept) not in graphs:
             graphs[id(part.kept)] = with_edges_of(graph, topology, part.kept)
@@ -463,7 +457,7 @@ def _split(graph: Graph, edges: ColumnEdges, split: EdgeSplit, columns: LinkColu
 
 def _links(
     graph: Graph, part: Part, exist: Mapping[NodeType, Tensor], columns: LinkColumns, key: DrawKey
-) -> AnyLinks:
+) -> LinkList:
     """Return the links of a part, with negatives among the nodes that `exist`."""
     if graph.rank_edges is not None:
         return rank_links(graph.rank_edges.drawing_from(exist), part.links, columns, key)

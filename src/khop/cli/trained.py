@@ -49,7 +49,7 @@ from khop.run.predict import draws_for, predict_later, recommender_of
 from khop.run.read import CHECKPOINTS, RawRun
 from khop.run.tasks.baselines import has_label_propagation, label_propagation, own_features
 from khop.run.values import RunConfig
-from khop.sampling.given_seeds import ids_here
+from khop.sampling.seeds import ids_here
 from khop.schema import EdgeType, NodeType
 from khop.training.replace_folder import pushed_folders
 from khop.training.run_output import BEST, LAST

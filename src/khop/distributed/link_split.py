@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,8 +25,7 @@ from khop.draw import DrawKey, Positives
 from khop.graph.features.store import FeatureStore, Rows
 from khop.graph.features.table import ColumnPieces
 from khop.graph.partitions.local_partitions import LocalPartitions
-from khop.sampling.given_seeds import ListedLinks
-from khop.sampling.links.link_seeds import Links, links_digest, told_apart
+from khop.sampling.links.link_seeds import LinkList, Links, links_digest, told_apart
 from khop.sampling.links.link_split import Chosen, Counted, EdgeRange, LinkColumns, Shares, split_edges
 from khop.sampling.seeds import SeedLinks, Seeds, StepShare, digest_of, numbers_by_type
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Type
@@ -88,15 +88,26 @@ ENDS = "ends"  # column of link ends; `facts` are the other columns
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionedLinks:
+class PartitionedLinks(LinkList):
     """Links partitioned across ranks. Reads are collective: the links of a step are fetched with the step.
 
     A batch has the same bits as a batch of `Links` in this order.
     """
 
-    counts: Mapping[EdgeType, int]  # number of links on all ranks, by type
+    is_collective: ClassVar[bool] = True
+    where: ClassVar[str] = (
+        "ranks that hold edges in parts hold links in parts, too; ask for some by "
+        'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
+    )
+
+    num_links: Mapping[EdgeType, int]  # on all ranks
     table: FeatureStore  # ends and facts, by type and link number
     digests: Mapping[EdgeType, int]  # see `links_digest`
+
+    @property
+    def counts(self) -> Mapping[EdgeType, int]:
+        """Number of links by edge type."""
+        return self.num_links
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -106,7 +117,7 @@ class PartitionedLinks:
     @property
     def edges(self) -> Mapping[EdgeType, Tensor]:
         """Not available, raises ValueError: no rank has one tensor of all links."""
-        return in_this_process(self, "the ends of all links").edges
+        return self.in_this_process("the ends of all links").edges
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
         """Return the links of a type with these numbers, as one batch. Collective."""
@@ -175,24 +186,6 @@ def partitioned_links(
     totals = summed(lanes.peers, words, SUMMING).tolist()
     digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(held, totals, strict=True)}
     return PartitionedLinks(counts, table, digests)
-
-
-def in_this_process(links: Links | PartitionedLinks | ListedLinks, what: str) -> Links:
-    """Return the links if this process has all of them.
-
-    ValueError otherwise; `what` names the operation that needs them.
-    """
-    if isinstance(links, PartitionedLinks):
-        raise ValueError(
-            f"{what}: ranks that hold edges in parts hold links in parts, too; ask for some by "
-            'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
-        )
-    if isinstance(links, ListedLinks):
-        raise ValueError(
-            f"{what}: the links are on servers; ask for some by links.rows(edge_type, numbers), or open the "
-            "graph's folder with khop.open_graph"
-        )
-    return links
 
 
 def rank_bounds_of(count: int, ranks: int) -> list[int]:

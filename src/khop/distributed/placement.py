@@ -17,7 +17,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from khop.arguments import whole_number
+from khop.arguments import checked_field, whole_number
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
 from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
@@ -53,7 +53,7 @@ class PartitionOptions:
     wire: Wire = Wire.STORED  # format in which rows are sent
 
     def __post_init__(self) -> None:
-        whole_number("lanes", self.lanes, 1)
+        checked_field(self, "lanes", whole_number, 1)
 
 
 @dataclass(frozen=True)

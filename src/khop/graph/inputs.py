@@ -1,4 +1,4 @@
-"""User arrays, torch or NumPy, as NumPy arrays; their checks name the faulty value.
+"""User arrays, lists and Series, as tensors or NumPy arrays; their checks name the faulty value.
 
 Checks that span several arrays: the splits of a node type, and edge types and their reverses.
 
@@ -10,7 +10,7 @@ Float columns as int8 with scales: a gather reads a quarter of the bytes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.arguments import instance_of, whole_number
+from khop.arguments import checked_field, instance_of, shown, whole_number
 from khop.graph.npy import STORED, row_chunks
 from khop.kernels.lazy_rows import packed
 from khop.schema import EdgeType, NodeType, check_width
@@ -155,6 +155,89 @@ def refuse_unreadable(array: Array, name: str) -> None:
         raise ValueError(
             f"{name} is a tensor on the meta device, which holds no values: give one with values"
         )
+
+
+def tensor_of(
+    name: str, given: object, remedy: str = "give numbers, as a tensor, an array or a list"
+) -> Tensor:
+    """Return numbers or truth values as a dense tensor on the CPU.
+
+    A writable array and a tensor on the CPU keep their memory. Floating numbers in lists become torch's
+    default dtype, as by `torch.tensor`.
+
+    Args:
+        name: Name of the argument, for errors.
+        given: A tensor, an array, a Series or an Index of pandas, or a list or tuple, also of tensors.
+        remedy: End of the error for other values.
+    Raises:
+        ValueError: The value is of another kind, sparse, masked or without values, or mixes truth values and
+            numbers.
+    """
+    if isinstance(given, Tensor | np.ndarray):
+        refuse_unreadable(given, name)
+    if isinstance(given, Tensor):
+        return given.detach().cpu() if given.requires_grad or given.device.type != "cpu" else given
+    if not is_array_like(given):
+        raise ValueError(f"{name} {shown(given)}: {remedy}")
+    listed = given if isinstance(given, Sequence) else ()
+    try:
+        if listed and all(isinstance(part, Tensor) for part in listed):
+            return torch.stack([*listed]).detach().cpu()
+        found = _readable(given)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} cannot be read as numbers ({error}): {remedy}") from error
+    if found.dtype != torch.bool and any(map(_is_truth, listed)):
+        raise ValueError(f"{name}: truth values and numbers in one list; give one kind")
+    return found
+
+
+def refuse_byte_mask(name: str, values: Array) -> None:
+    """Raise ValueError for bytes that are all 0 or 1: neither ids of nodes nor a mask."""
+    dtype = str(values.dtype).removeprefix("torch.")
+    if dtype in ("uint8", "int8") and len(values) and bool(((values == 0) | (values == 1)).all()):
+        raise ValueError(
+            f"{name}: {dtype} of shape {tuple(values.shape)} with only 0 and 1 is neither ids nor a mask; "
+            "give a mask by .bool() or .astype(bool), or ids as int64"
+        )
+
+
+def whole_ids(name: str, values: Tensor, wanted: str) -> Tensor:
+    """Return ids as int64; ValueError, with `wanted`, for other numbers, and for masks of bytes."""
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{name}: {described(values)}; {wanted}")
+    refuse_byte_mask(name, values)
+    if values.dtype == torch.uint64:  # ids above the largest int64 are no nodes
+        signed = values.view(torch.int64)
+        return signed.where(signed >= 0, torch.iinfo(torch.int64).max)
+    return values.long()
+
+
+def described(tensor: Tensor) -> str:
+    """Return dtype and shape, for errors."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def is_array_like(given: object) -> bool:
+    """Return True for tensors, arrays, Series, lists and tuples: what `tensor_of` reads."""
+    is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    return is_list or hasattr(given, "__array__")
+
+
+def _is_truth(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _readable(given: object) -> Tensor:
+    """Return what NumPy reads as a tensor: in native byte order, writable, without gaps."""
+    values, is_list = np.asarray(given), isinstance(given, Sequence)
+    if values.dtype == object:  # nullable columns of pandas
+        values = np.asarray(values.tolist())
+    if values.size == 0 and is_list:
+        values = values.astype(np.int64)
+    if not (values.flags.c_contiguous and values.flags.writeable and values.dtype.isnative):
+        values = np.array(values, values.dtype.newbyteorder("="), order="C")
+    found = torch.from_numpy(values)
+    return found.to(torch.get_default_dtype()) if is_list and found.is_floating_point() else found
 
 
 class _Writable:
@@ -315,7 +398,7 @@ class SparseColumn:
 
     def __post_init__(self) -> None:
         instance_of("values", self.values, Tensor, "must be a tensor of int32, as SparseColumn.of gives it")
-        whole_number("width", self.width, 1, _MOST_WIDTH)
+        checked_field(self, "width", whole_number, 1, _MOST_WIDTH)
         if self.values.dtype != torch.int32 or self.values.dim() != 3 or self.values.shape[1] != 2:
             raise ValueError(
                 f"values are {self.values.dtype} {tuple(self.values.shape)}: must be int32 (rows, 2, entries)"

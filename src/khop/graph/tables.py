@@ -8,6 +8,7 @@ from itertools import chain
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +23,9 @@ from khop.graph.inputs import (
     SparseMatrix,
     check_splits,
     is_sparse,
+    refuse_byte_mask,
     sparse_column,
+    tensor_of,
 )
 from khop.graph.manifest import EdgeEntry, NodeEntry
 from khop.graph.node_ids import GivenIds, check_distinct, given_ids, index_bytes, kind_of
@@ -31,6 +34,7 @@ from khop.kernels.id_table import Keys
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
 _INT64_BYTES = 8
+Numbers = Tensor | npt.ArrayLike  # arrays, lists and Series too
 NodeColumn = Array | Quantized | SparseColumn | SparseMatrix
 
 
@@ -39,13 +43,14 @@ class NodeTable:
     """The nodes of one type, ids 0 to count - 1.
 
     `count` is optional if the table has a column. A split is a vector of ids, kept in its order, or a boolean
-    mask. Splits of the same group must not overlap. The group is the part of the name after the first dot:
-    "train.0" and "val.0" must not overlap, "train.0" and "val.1" may.
+    mask, as a tensor, an array, a list or a Series. Splits of the same group must not overlap. The group is
+    the part of the name after the first dot: "train.0" and "val.0" must not overlap, "train.0" and "val.1"
+    may.
     """
 
     count: int | None = None
     columns: Mapping[str, NodeColumn] = field(default_factory=dict)  # (count, ...) each
-    splits: Mapping[str, Array] = field(default_factory=dict)
+    splits: Mapping[str, Numbers] = field(default_factory=dict)
     # Of label columns; -1 in them is "unknown". In a column of floating numbers NaN is: int64 is stored.
     num_classes: Mapping[str, int] = field(default_factory=dict)
     ids: GivenIds | None = None  # the users' ids of the nodes: distinct, text or integers, one per node
@@ -274,9 +279,14 @@ def _check_unknown(where: str, unknown: Collection[str], columns: Mapping[str, G
             raise ValueError(f"{where}: unknown names {name!r}: no such column; there are {list(columns)}")
 
 
-def _split_ids(array: Array, count: int, name: str) -> Given:
+def _split_ids(array: Numbers, count: int, name: str) -> Given:
+    if not isinstance(array, Tensor | np.ndarray):
+        array = tensor_of(name, array)
+    if str(array.dtype).removeprefix("torch.") in ("uint16", "uint32", "uint64"):  # not stored as columns
+        array = tensor_of(name, array).long()
     given = Given.of(array, name)
     if given.dtype != "bool":
+        refuse_byte_mask(name, given.values)
         return given
     if given.values.shape != (count,):
         raise ValueError(

@@ -57,8 +57,8 @@ def full_ranking(
     Collective: the ranks share the queries, and every rank gets the result, which does not depend on their
     number. All ranks call `scores_of` equally often, so `scores_of` may exchange rows.
     """
-    whole_number("num_candidates", num_candidates, 1)
-    whole_number("chunk_bytes", chunk_bytes, 1)
+    num_candidates = whole_number("num_candidates", num_candidates, 1)
+    chunk_bytes = whole_number("chunk_bytes", chunk_bytes, 1)
     if not callable(scores_of):
         raise ValueError(f"scores_of {shown(scores_of)}: must be a function from queries to their scores")
     if not list_of("at", at, "[10, 20]"):

@@ -47,10 +47,9 @@ from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import EdgePredictor, LinkPredictor, scored
 from khop.models.node_embedding import gathered
 from khop.sampling.links.link_seeds import PADDING, LinkList, Links, check_links
-from khop.sampling.node_set import check_ids
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.sampler import Fanout, Sampler
-from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds, check_ids
 from khop.schema import EdgeType, NodeType
 from khop.training.edge_tasks import PAIR_METRICS, EdgeObjective, LinkMetric, check_link_metric, link_metric
 from khop.training.steps import mover
@@ -143,7 +142,6 @@ def check_negatives(graph: GraphStore, links: LinkList) -> None:
     if not is_labeled(links):
         check_has_negatives(links)
     if isinstance(links, Links):  # others were made from a graph, and are valid
-        check_links(graph, links)
         for edge_type, negatives in (links.negatives or {}).items():
             is_given = negatives != PADDING
             check_ids(f"negatives of {edge_type}", negatives[is_given], graph.num_nodes(edge_type[2]))

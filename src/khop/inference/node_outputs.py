@@ -43,9 +43,9 @@ from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.node_embedding import gathered
 from khop.models.stack import Layered, destination_types, followed_edge_types
-from khop.sampling.given_seeds import SeedIds, node_ids
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.sampler import Fanout, NeighborSampler, Sampler, check_timeless, fanouts_by_type
+from khop.sampling.seeds import SeedIds, SeedTimes, node_ids, seed_times
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs, Type
 from khop.training.steps import mover
 
@@ -255,7 +255,7 @@ def sampled_inference(
     node_type: NodeType,
     *,
     nodes: SeedIds,
-    times: Tensor | None = None,
+    times: SeedTimes | None = None,
     columns: ColumnChoice,
     seed: int = 0,
     chunk_size: int = 1024,
@@ -271,22 +271,24 @@ def sampled_inference(
     graph's.
 
     One key draws for all chunks. With the layered expansion a node's output is therefore independent of its
-    chunk, and two evaluations with the same seed differ only by the model. `times`, one per node, is required
-    by temporal samplers.
+    chunk, and two evaluations with the same seed differ only by the model. `times`, one per node or the
+    name of their column, is required by temporal samplers.
     """
-    seed_number(seed)
-    whole_number("chunk_size", chunk_size, 1)
+    seed, chunk_size = seed_number(seed), whole_number("chunk_size", chunk_size, 1)
     graph = sampler.graph
     bounds = graph.partition_bounds(node_type)
     ids = _node_ids(graph, node_type, nodes)
     order = PartOrder.of(ids, bounds)
-    ids, times = order.there(ids), None if times is None else order.there(times)
+    until = None
+    if times is not None:
+        until = order.there(seed_times(times, {node_type: ids}, graph.schema, features)[node_type])
+    ids = order.there(ids)
     key = DrawKey.of(seed, Purpose.EVALUATION)
     chunks = Chunks(sampler, features, columns, key, mover(model))
     with evaluating(model), gathered(model):
-        like = model(chunks.batch(node_type, ids[:1], None if times is None else times[:1])).cpu()[:0]
+        like = model(chunks.batch(node_type, ids[:1], None if until is None else until[:1])).cpu()[:0]
         pieces = pieces_of(ids, bounds)
-        stage = Stage(0, node_type, ids.numel(), chunk_size, like, ids, times, pieces)
+        stage = Stage(0, node_type, ids.numel(), chunk_size, like, ids, until, pieces)
         sharing = sharing_of(graph, features, lanes, group, in_flight)
         rows = Meter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
         return order.back(rows)

@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from khop.arguments import whole_number
+from khop.arguments import checked_field, whole_number
 from khop.distributed.processes.group import Group
 from khop.errors import Unsupported
 from khop.graph.features.store import FeatureStore
@@ -48,7 +48,7 @@ class Stage:
     bounded: tuple[int, ...] | None = None  # first row of every chunk of bounded edges, and the end
 
     def __post_init__(self) -> None:
-        whole_number("chunk_size", self.chunk_size, 1)
+        checked_field(self, "chunk_size", whole_number, 1)
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
@@ -196,8 +196,8 @@ class ChunkLimits:
     edges: int = CHUNK_EDGES
 
     def __post_init__(self) -> None:
-        whole_number("chunk_size", self.nodes, 1)
-        whole_number("chunk_edges", self.edges, 1)
+        object.__setattr__(self, "nodes", whole_number("chunk_size", self.nodes, 1))
+        object.__setattr__(self, "edges", whole_number("chunk_edges", self.edges, 1))
 
 
 def chunk_starts(pieces: Sequence[int], limits: ChunkLimits, edges_of: EdgesOf) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class RelationDecoder(nn.Module):
         super().__init__()
         name = type(self).__name__
         self.width = whole_number(f"decoder {name}: width", width, 1, LARGEST_WIDTH)
-        whole_number(f"decoder {name}: relations", relations, 1)
+        relations = whole_number(f"decoder {name}: relations", relations, 1)
         self.relation = nn.Parameter(torch.empty(relations, width if numbers is None else numbers))
         self.relations = relations
         self.reset()

@@ -26,15 +26,16 @@ from khop.graph.inputs import (
     refuse_unreadable,
     sparse_column,
     splits_of_masks,
+    tensor_of,
 )
 from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.lazy_rows import SparseRows
-from khop.pyg.inputs import tensor_of, with_tensors
+from khop.pyg.inputs import with_tensors
 from khop.pyg.outputs import DATA_KINDS, EDGE, storages
 from khop.pyg.source import Attributes, Source
-from khop.sampling.given_seeds import ids_here
 from khop.sampling.links.link_seeds import Links
+from khop.sampling.seeds import ids_here
 from khop.schema import ColumnSpec, EdgeType, NodeType
 
 LABEL = "edge_label"

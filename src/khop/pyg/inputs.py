@@ -9,45 +9,20 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from khop.graph.inputs import tensor_of
 from khop.pyg.outputs import DATA_KINDS, EDGE, NODE, TypedData, owner_of, storages
-from khop.sampling.given_seeds import seed_values
+from khop.sampling.seeds import seed_values
 from khop.schema import EdgeType, NodeType
 
 
-def tensor_of(what: str, given: Any) -> Tensor:
-    """Return numbers given as a tensor, an array or a list as a tensor; `what` names them in errors.
-
-    A list or tuple of tensors is stacked. Tensors are returned as they are.
-    """
-    if isinstance(given, Tensor):
-        return given
-    try:
-        if isinstance(given, list | tuple) and given and all(isinstance(part, Tensor) for part in given):
-            return torch.stack([*given])
-        values = np.asarray(given)
-        if values.dtype == object:  # nullable columns of pandas
-            values = np.asarray(values.tolist())
-        if values.size == 0 and isinstance(given, list | tuple):
-            values = values.astype(np.int64)
-        if not values.flags.c_contiguous or not values.flags.writeable or not values.dtype.isnative:
-            values = np.array(values, values.dtype.newbyteorder("="), order="C")
-        return torch.from_numpy(values)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(
-            f"{what} is {_described(given)} that cannot be read as a tensor ({error}): give numbers, as a "
-            "tensor, an array or a list"
-        ) from error
-
-
 def tensors_of(what: str, given: Any) -> Any:
-    """Return values, or values by type, as tensors; None stays None."""
+    """Return values, or values by type, as tensors; None stays None, and tensors stay as they are."""
     if isinstance(given, Mapping):
         return {type_: tensors_of(f"{what} of {type_!r}", values) for type_, values in given.items()}
-    return None if given is None else tensor_of(what, given)
+    return given if given is None or isinstance(given, Tensor) else tensor_of(what, given)
 
 
 def with_tensors(data: Any, *attributes: str | None) -> Any:
@@ -108,7 +83,7 @@ def links_with_tensors(given: Any) -> Any:
         return given
     if isinstance(given, tuple | list) and len(given) == 2 and _holds_names(given[0]):
         return given[0], tensors_of("edge_label_index", given[1])
-    return tensor_of("edge_label_index", given)
+    return tensors_of("edge_label_index", given)
 
 
 def check_links(data: Any, given: Any, labels: Any, times: Tensor | None) -> None:

@@ -24,6 +24,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.arguments import as_mapping
 from khop.draw import DrawKey, DrawnNegatives, Positives, Purpose, UniformNegatives, WeightedNegatives
+from khop.graph.inputs import tensor_of
 from khop.graph.rule import Rule
 from khop.graph.store import CscGraph, GraphStore, csc_graph_from_edges
 from khop.pyg.outputs import EDGE, NODE, Output, single
@@ -118,6 +119,7 @@ def among(pairs: Tensor, others: Tensor) -> Tensor:
 
 
 _TIME, _WEIGHT = "time", "weight"
+_WEIGHTS = "The 'weight' attribute in 'NegativeSampling'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,21 +173,17 @@ class DrawnEnd:
 
 def _checked(weights: Tensor, count: int) -> Tensor:
     if weights.numel() != count:
-        raise ValueError(
-            "The 'weight' attribute in 'NegativeSampling' needs to match the number of nodes "
-            f"{count} (got {weights.numel()})"
-        )
+        raise ValueError(f"{_WEIGHTS} needs to match the number of nodes {count} (got {weights.numel()})")
     weights = weights.detach().cpu().view(-1)
     bad = (~((weights >= 0) & weights.isfinite())).nonzero()
     if bad.numel():
         node = int(bad[0])
         raise ValueError(
-            f"The 'weight' attribute in 'NegativeSampling' is {weights[node].item()} for node {node}: "
-            "weights are finite numbers, 0 or more"
+            f"{_WEIGHTS} is {weights[node].item()} for node {node}: weights are finite numbers, 0 or more"
         )
     if not bool((weights > 0).any()):
         raise ValueError(
-            f"The 'weight' attribute in 'NegativeSampling' is 0 for all {count} nodes, so that none can be "
+            f"{_WEIGHTS} is 0 for all {count} nodes, so that none can be "
             "drawn: give some node a weight above 0, or leave the weights out"
         )
     return weights
@@ -202,15 +200,19 @@ class DrawnEnds:
         self._source = source
         self._made: dict[EdgeType, DrawnEnd] = {}
 
-    def __call__(self, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
-        """Return the end of an edge type, for these weights of its nodes."""
+    def __call__(self, edge_type: EdgeType, weights: Any) -> DrawnEnd:
+        """Return the end of an edge type, for these weights of its nodes, also as an array or a list."""
         end = self._made.get(edge_type)
+        if not (weights is None or isinstance(weights, Tensor)):
+            read, known = tensor_of(_WEIGHTS, weights), None if end is None else end.weights
+            # Compared by value: arrays and lists do not count their changes, as tensors do.
+            weights = known if known is not None and torch.equal(known, read) else read.clone()
         if end is None or not end.is_of(weights):
             end = self._made[edge_type] = DrawnEnd.of(self._source, edge_type, weights)
         return end
 
 
-EndOf = Callable[[EdgeType, Tensor | None], DrawnEnd]  # edge type that leads to the ends, weights -> ends
+EndOf = Callable[[EdgeType, Any], DrawnEnd]  # edge type that leads to the ends, weights -> ends
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.api.split_links import AnyLinks
 from khop.distributed.processes.group import this_group
 from khop.draw import Negatives
 from khop.graph.rule import Rule
@@ -22,7 +21,6 @@ from khop.inference.chunks import Progress
 from khop.inference.node_outputs import ExactDraws, all_neighbors, layerwise_inference, sampled_inference
 from khop.inference.predictions import Predictions
 from khop.loading.columns import ColumnChoice, NamesByType
-from khop.loading.source import seed_times
 from khop.models.encoder import ModelSizes
 from khop.models.stack import Layered
 from khop.run.memory import LaterPlacement
@@ -30,12 +28,13 @@ from khop.run.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds
 from khop.run.run_type import built
 from khop.run.tables import SAMPLERS, SamplerTable
 from khop.run.values import RunConfig
-from khop.sampling.given_seeds import NodeTuples
 from khop.sampling.links.exclusion import Exclude, SpotTarget
+from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.rules.weighted import Weighted
 from khop.sampling.sampler import Expansion, Fanout, Sampler, followed_types
+from khop.sampling.seeds import NodeTuples
 from khop.schema import NodeType
 from khop.training.steps import seeded
 from khop.training.tasks import Task
@@ -190,7 +189,7 @@ class TaskContext:
         columns = columns_of(self.config, self.graph, model)
         return seeds_loader(self.config, sampler, nodes, columns, seed_columns, self.config.sampler.time)
 
-    def links_loader(self, sampler: Sampler, links: AnyLinks, model: nn.Module) -> Loader:
+    def links_loader(self, sampler: Sampler, links: LinkList, model: nn.Module) -> Loader:
         """Make the loader of training batches of links, which may have times of their own."""
         return seeds_loader(self.config, sampler, links, columns_of(self.config, self.graph, model), {})
 
@@ -223,15 +222,13 @@ class TaskContext:
                 lanes=self.graph.lanes,
             )
         sampler = self.neighbor_sampler(fanouts or self.all_neighbors(model, config.sampler.fanouts))
-        schema, features, column = self.graph.schema, self.graph.features, config.sampler.time
-        times = None if column is None else seed_times(column, {node_type: nodes}, schema, features)
         return sampled_inference(
             model,
             sampler,
             self.graph.features,
             node_type,
             nodes=nodes,
-            times=None if times is None else times[node_type],
+            times=config.sampler.time,
             columns=self.columns(model),
             seed=config.training.seed,
             chunk_size=config.evaluation.batch_size,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.serve import connect
-from khop.api.split_links import AnyLinks, time_cut_offs
+from khop.api.split_links import time_cut_offs
 from khop.arguments import as_mapping
 from khop.errors import Unsupported
 from khop.graph.folder import Folder, TimeCutOffs, recorded_cut_offs
@@ -27,9 +27,10 @@ from khop.loading.ordered_map import InFlight
 from khop.run.read import RawRun
 from khop.run.tables import GroupsTable
 from khop.run.values import RunConfig
-from khop.sampling.given_seeds import ListedNodes, NodeTuples, ids_here
 from khop.sampling.links.exclusion import Exclude, SpotTarget
+from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.sampler import Sampler
+from khop.sampling.seeds import ListedNodes, NodeTuples, ids_here
 from khop.schema import EdgeType, NodeType, Schema
 
 SplitNodes = dict[NodeType, torch.Tensor | ListedNodes]
@@ -38,7 +39,7 @@ SplitNodes = dict[NodeType, torch.Tensor | ListedNodes]
 def seeds_loader(
     config: RunConfig,
     sampler: Sampler,
-    seeds: SplitNodes | AnyLinks | NodeTuples,
+    seeds: SplitNodes | LinkList | NodeTuples,
     columns: Sequence[str] | NamesByType,
     seed_columns: NamesByType,
     seed_times: str | None = None,

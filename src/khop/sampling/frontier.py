@@ -14,10 +14,10 @@ from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByT
 from khop.graph.rule import Hop, Rule, check_rule
 from khop.graph.store import GraphStore
 from khop.kernels.philox import WORD, philox
-from khop.sampling.node_set import NodeSet, NodeSetPool, check_ids
+from khop.sampling.node_set import NodeSet, NodeSetPool
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.sampler import Expansion, Fanout, SamplerBase, check_seeds, expand, fanout_by_type
-from khop.sampling.seeds import Seeds
+from khop.sampling.seeds import Seeds, check_ids
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only, sole_type
 
 

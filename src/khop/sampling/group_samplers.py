@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from khop.arguments import as_mapping, graph_of, instance_of, seed_number, shown, whole_number
+from khop.arguments import as_mapping, checked_field, graph_of, instance_of, seed_number, shown, whole_number
 from khop.batch import Sample
 from khop.draw import (
     DegreeNegatives,
@@ -270,7 +270,7 @@ class SaintNodes:
     size: int  # draws per subgraph
 
     def __post_init__(self) -> None:
-        whole_number("size", self.size, 1, MOST)
+        checked_field(self, "size", whole_number, 1, MOST)
 
     @property
     def first(self) -> DrawnNegatives:
@@ -299,7 +299,7 @@ class SaintEdges:
     size: int  # draws per subgraph
 
     def __post_init__(self) -> None:
-        whole_number("size", self.size, 1, MOST // 2)
+        checked_field(self, "size", whole_number, 1, MOST // 2)
 
     @property
     def first(self) -> DrawnNegatives:
@@ -328,8 +328,8 @@ class SaintWalks:
     length: int  # steps of a walk
 
     def __post_init__(self) -> None:
-        whole_number("roots", self.roots, 1, MOST)
-        whole_number("length", self.length, 1, 1 << 20)
+        checked_field(self, "roots", whole_number, 1, MOST)
+        checked_field(self, "length", whole_number, 1, 1 << 20)
         whole_number("roots * (length + 1)", self.most_nodes, 1, MOST)
 
     @property

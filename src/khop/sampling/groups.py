@@ -20,14 +20,7 @@ from khop.sampling.node_set import NodeSetPool, TreeSet
 from khop.sampling.outputs import counted_degrees, degree_hop, normalized
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.sampler import Sampler
-from khop.sampling.seeds import (
-    GROUPS,
-    GroupSeeds,
-    GroupShare,
-    NodeSeeds,
-    SeedList,
-    Seeds,
-)
+from khop.sampling.seeds import GROUPS, GroupSeeds, GroupShare, NodeSeeds, SeedList, Seeds
 from khop.schema import EdgeType, NodeType
 
 KEY = DrawKey(0)  # all in-edges are taken: nothing is drawn

@@ -140,22 +140,6 @@ class NodeSetPool(Generic[Set]):
             self._idle.append(node_set)
 
 
-def check_ids(what: str, ids: Tensor, num_nodes: int) -> None:
-    """Raise ValueError unless `ids` is a list of node ids, each from 0 to `num_nodes` - 1."""
-    if not isinstance(ids, Tensor):
-        raise ValueError(f"{what}: a {type(ids).__name__}; give a 1-D int64 tensor of node ids")
-    if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
-        raise ValueError(
-            f"{what}: {ids.dtype} of shape {tuple(ids.shape)}; give a 1-D int64 tensor of node ids"
-        )
-    if ids.numel() == 0:
-        return
-    low, high = (int(bound) for bound in ids.aminmax())
-    if low < 0 or high >= num_nodes:
-        stranger = low if low < 0 else high
-        raise ValueError(f"{what}: there is no node {stranger}; ids go from 0 to {num_nodes - 1}")
-
-
 class TreeSet:
     """(tree, node) pairs by node type, numbered in first-seen order. Not thread-safe: see `NodeSetPool`.
 

@@ -14,14 +14,22 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from khop.arguments import graph_of, instance_of, list_of, real_number, seed_number, whole_number
+from khop.arguments import (
+    checked_field,
+    graph_of,
+    instance_of,
+    list_of,
+    real_number,
+    seed_number,
+    whole_number,
+)
 from khop.draw import DrawKey, Frontier, Neighbors, Purpose, stream
 from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
 from khop.graph.tables import EdgeChunks, EdgeTable
 from khop.kernels.philox import WORD, mix64_reference, philox, philox_reference, reduce_wide, signed
-from khop.sampling.node_set import check_ids
 from khop.sampling.rules.uniform import Uniform
+from khop.sampling.seeds import SeedIds, node_ids
 from khop.schema import EdgeType, EdgeTypeName, edge_type_of
 
 ONE = 1 << 20  # the largest weight of an edge
@@ -131,7 +139,7 @@ ENDED = -1  # in place of a node, after the end of a walk
 
 def random_walks(
     graph: GraphStore,
-    starts: Tensor,
+    starts: SeedIds,
     path: Sequence[EdgeTypeName],
     *,
     bias: Node2Vec | None = None,
@@ -146,18 +154,18 @@ def random_walks(
     the starts, and each further one at the sources of the one before. A walk at a node without in-edges of
     the type ends; -1 stands for the rest. Every in-edge is equally likely, unless `bias` is given.
 
-    Walk i is a function of (graph, start, path, seed, epoch, `first` + i). `first` is the number of the first
-    walk, if walks are made in several calls or on several ranks. Collective where the graph is: each rank may
+    `starts` are nodes: ids or a boolean mask, as a tensor, an array, a list or a Series, or "all". Walk i is
+    a function of (graph, start, path, seed, epoch, `first` + i). `first` is the number of the first walk, if
+    walks are made in several calls or on several ranks. Collective where the graph is: each rank may
     have other starts, also none.
     """
     graph_of("graph", graph)
     steps = checked_path(graph, path)
-    check_ids("starts", starts, graph.num_nodes(steps[0][2]))
+    at = node_ids("starts", starts, graph.num_nodes(steps[0][2]))
     key = DrawKey.of(seed_number(seed), Purpose.WALK, whole_number("epoch", epoch, 0))
-    numbers = torch.arange(starts.numel()) + whole_number("first", first, 0, (1 << 62))
+    numbers = torch.arange(at.numel()) + whole_number("first", first, 0, (1 << 62))
     check_bias(bias, path, steps)
     before: Tensor | None = None
-    at = starts.long()
     visited = [at]
     for number, edge_type in enumerate(steps, start=1):
         after = next_step(graph, edge_type, (before, at), numbers, number, key, bias)
@@ -239,8 +247,8 @@ class WalkCounts:
 
     def __post_init__(self) -> None:
         for name in ("walks", "rounds", "keep"):
-            whole_number(name, getattr(self, name), 1, (1 << 31) - 1)
-        if not 0 <= real_number("stop", self.stop) <= 1:
+            checked_field(self, name, whole_number, 1, (1 << 31) - 1)
+        if not 0 <= checked_field(self, "stop", real_number) <= 1:
             raise ValueError(f"stop {self.stop}: must be a probability, from 0 to 1")
 
     @property

@@ -28,7 +28,7 @@ from khop.graph.needs import Need
 from khop.graph.rule import FrontierField, Hop, Rule, check_rule, reads_times
 from khop.graph.store import DrawsHops, GraphStore
 from khop.kernels.memory import pooled_on
-from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, TreeSet, check_ids
+from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, TreeSet
 from khop.sampling.outputs import (
     ROWS_AT_ONCE,
     Output,
@@ -40,7 +40,7 @@ from khop.sampling.outputs import (
     normalized,
 )
 from khop.sampling.rules.uniform import Uniform
-from khop.sampling.seeds import GROUPS, NODES, SeedKind, Seeds
+from khop.sampling.seeds import GROUPS, NODES, SeedKind, Seeds, check_ids
 from khop.schema import EdgeType, NodeType, Schema
 
 if TYPE_CHECKING:
@@ -295,18 +295,15 @@ def sampler_of(value: object) -> Sampler:
     return value
 
 
-def checked_sampler(given: object, kind: SeedKind) -> Sampler:
-    """Return the sampler; ValueError if it is none, or if it does not take seeds of this kind."""
-    sampler = sampler_of(given)
-    if kind == "nodes" and sampler.seed_kinds == GROUPS:
-        return sampler  # the loader makes groups of the nodes
-    if kind not in sampler.seed_kinds:
+def check_seed_kind(sampler: Sampler, kind: SeedKind) -> None:
+    """Raise ValueError if the sampler does not take seeds of this kind."""
+    makes_groups = kind == "nodes" and sampler.seed_kinds == GROUPS  # the loader makes groups of the nodes
+    if kind not in sampler.seed_kinds and not makes_groups:
         remedy = "give khop.LinkSampler(graph, fanouts)" if kind == "links" else "give seeds of these kinds"
         raise ValueError(
             f"sampler {type(sampler).__name__} takes seeds that are {sorted(sampler.seed_kinds)}, and these "
             f"seeds are {kind}: {remedy}"
         )
-    return sampler
 
 
 # Neighborhoods of the seeds of a batch: nodes that several seeds reach are one row; each seed has a tree.

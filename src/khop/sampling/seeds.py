@@ -1,4 +1,8 @@
-"""The order in which an epoch uses its seeds, and a rank's share of every step."""
+"""Seeds: the list of an epoch, the order in which the epoch uses it, and the seeds of a batch.
+
+`SeedList.of` takes every kind of seeds. Each kind is one class: `NodeSeeds`, `NodeTuples`, `GroupSeeds` and
+`ListedNodes` here, lists of links in `links.link_seeds` and `distributed.link_split`.
+"""
 
 from __future__ import annotations
 
@@ -7,75 +11,27 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.arguments import seed_number, truth, whole_number
+from khop.arguments import as_mapping, checked_field, seed_number, shown, truth, whole_number
 from khop.draw import DrawKey, Purpose
+from khop.graph.features.store import FeatureStore, Rows
+from khop.graph.features.table import NO_COLUMNS
+from khop.graph.inputs import described, is_array_like, tensor_of, whole_ids
+from khop.graph.store import GraphStore
 from khop.kernels.philox import permutation_slice
-from khop.schema import EdgeType, NodeType
+from khop.schema import EdgeType, NodeType, Schema, sole_type
 
-
-@dataclass(frozen=True, eq=False)
-class GroupSeeds:
-    """The elements of an epoch, such as clusters or seed nodes. `size` of them in its order are a group."""
-
-    kind: str  # of the elements, in messages
-    count: int  # of elements
-    size: int  # elements per group; the last group of an epoch may have fewer
-    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of the nodes with a loss, by type
-    settings: str = ""  # of the sampler, if groups depend on them: part of the fingerprint
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of elements."""
-        return {self.kind: self.count}
-
-    @property
-    def num_groups(self) -> int:
-        """Number of groups of an epoch."""
-        return -(-self.count // self.size)
-
-    def at_hand(self, step: StepShare) -> tuple[GroupSeeds, StepShare]:
-        """Return this list and `step` unchanged: every process has all elements."""
-        return self, step
-
-    def taken(self, share: StepShare) -> Seeds:
-        """Return the groups of a rank's share, in global order."""
-        groups = share.positions // self.size
-        _, sizes = groups.unique_consecutive(return_counts=True)
-        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        first = int(groups[0]) if groups.numel() else 0
-        total = -(-share.order.numel() // self.size)
-        elements = share.order[share.mine]
-        own = GroupShare(elements, offsets, first, total, self.num_groups, self.targets)
-        return Seeds({}, {}, groups=own)
-
-    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """Yield nothing: groups are dealt by position."""
-        return iter(())
-
-    def digest(self) -> str:
-        """Return the hash of the settings and the seed nodes."""
-
-        def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
-            update(f"{self.kind}:{self.count}:{self.size}:{self.settings}".encode())
-            for node_type, nodes in self.targets.items():
-                update(f"{node_type}:{nodes.numel()}:".encode())
-                update(array_bytes(nodes))
-
-        return digest_of(hash_into)
-
-
+ALL_NODES: Literal["all"] = "all"
 SeedKind = Literal["nodes", "links", "groups"]  # groups: the sampler makes them of all seed nodes
-
-
 NODES: frozenset[SeedKind] = frozenset({"nodes"})
-
-
 GROUPS: frozenset[SeedKind] = frozenset({"groups"})
+Reference = Mapping[str, object]  # plain values that name a list on every server
+Type = TypeVar("Type", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -154,10 +110,6 @@ class Seeds:
         return num_links + sum(nodes.numel() for nodes in self.nodes.values())
 
 
-Fingerprint = Mapping[str, str | int | bool]
-Type = TypeVar("Type", bound=Hashable)
-
-
 @dataclass(frozen=True)
 class StepShare:
     """A rank's share of a step in the epoch's global order."""
@@ -183,36 +135,97 @@ class StepShare:
         return replace(self, mine=torch.arange(self.order.numel()))
 
 
-class SeedList(Protocol):
-    """The seeds of an epoch: seeds of several types, numbered type after type."""
+class SeedList:
+    """Base of lists of seeds: the seeds of an epoch, of one or several types, numbered type after type.
+
+    An implementation has `counts`, `taken` and `digest`. The other members have defaults, for a list that
+    every process has whole.
+    """
+
+    seed_kind: ClassVar[SeedKind] = "nodes"
+    is_collective: ClassVar[bool] = False  # reads ask other ranks
+    is_for_kernels: ClassVar[bool] = True  # kernels of a GPU may draw the batches
+
+    @staticmethod
+    def of(
+        graph: GraphStore,
+        seeds: GivenSeeds,
+        times: SeedTimes | None = None,
+        features: FeatureStore | None = None,
+    ) -> SeedList:
+        """Return the checked list of seeds of any kind.
+
+        Args:
+            graph: Graph with the nodes and edge types of the seeds.
+            seeds: A list of seeds, such as `khop.Links` or `khop.NodeTuples`, or nodes of the only type, or
+                a mapping from node types to nodes. Nodes are ids or a boolean mask, as a tensor, an array, a
+                list or a Series, or "all".
+            times: A time limit for each seed node, also by type, or the name of their column.
+            features: Columns of the graph, which `times` may name.
+        Raises:
+            ValueError: The seeds or times do not fit the graph or each other.
+        """
+        if isinstance(seeds, SeedList):
+            return seeds.of_graph(graph, times, features)
+        types = graph.schema.node_types
+        by_type = as_mapping(seeds, lambda nodes: _spread(types, nodes))
+        for node_type in by_type:
+            if node_type not in types:
+                raise ValueError(f"seeds of {node_type!r}: not a node type; there are {types}")
+        given = {t: by_type[t] for t in types if t in by_type}
+        listed = ListedNodes.joined(given, times)
+        if listed is not None:
+            return listed
+        here = {t: ids_here(ids) for t, ids in given.items()}
+        nodes = {t: node_ids(f"seeds of {t!r}", ids, graph.num_nodes(t)) for t, ids in here.items()}
+        if times is None:
+            return NodeSeeds(nodes)
+        return NodeSeeds(nodes, seed_times(times, nodes, graph.schema, features))
 
     @property
-    def counts(self) -> Mapping[NodeType, int] | Mapping[tuple[str, str, str], int]:
+    def counts(self) -> Mapping[NodeType, int] | Mapping[EdgeType, int]:
         """Number of seeds by type."""
-        ...
+        raise NotImplementedError
+
+    @property
+    def reference(self) -> Reference | None:
+        """The name of the list on servers; None for a list that is not there."""
+        return None
+
+    def of_graph(
+        self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
+    ) -> SeedList:
+        """Return the list for a graph; ValueError if it does not fit."""
+        if times is not None:
+            raise ValueError(f"seed_times with seeds that are {type(self).__name__}: they have no times")
+        return self
+
+    def output_types(self, schema: Schema) -> tuple[NodeType, ...]:
+        """Return the node types for which a model outputs rows, in schema order."""
+        return tuple(t for t in schema.node_types if t in self.counts)
 
     def at_hand(self, step: StepShare) -> tuple[SeedList, StepShare]:
         """Return a list in this process with the seeds of a whole step, and the step by their numbers in it.
 
         Collective where the list is partitioned across ranks.
         """
-        ...
+        return self, step
 
     def taken(self, share: StepShare) -> Seeds:
         """Return the seeds of a rank's share, by type, in global order."""
-        ...
+        raise NotImplementedError
 
     def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
         """Yield by type the nodes near which seeds of a share are best sampled, and the seeds' positions."""
-        ...
+        return iter(())
 
     def digest(self) -> str:
         """Return the hash of all that identifies this list, by `digest_of`."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class NodeSeeds:
+class NodeSeeds(SeedList):
     """A list of seed nodes, duplicates allowed."""
 
     nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids
@@ -222,10 +235,6 @@ class NodeSeeds:
     def counts(self) -> Mapping[NodeType, int]:
         """Number of seeds by type."""
         return {node_type: ids.numel() for node_type, ids in self.nodes.items()}
-
-    def at_hand(self, step: StepShare) -> tuple[NodeSeeds, StepShare]:
-        """Return this list and `step` unchanged: every process has all seeds."""
-        return self, step
 
     def taken(self, share: StepShare) -> Seeds:
         """Return the nodes of a rank's share, by type, in global order."""
@@ -257,6 +266,348 @@ class NodeSeeds:
         for node_type, times in (self.times or {}).items():
             update(f"times:{node_type}:".encode())
             update(array_bytes(times))
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class NodeTuples(SeedList):
+    """Seeds of N groups of M nodes each, such as hyperedges; each group is one seed, used once per epoch.
+
+    A batch has the nodes of its groups as seeds, group after group, so the output of a model has n * M rows.
+    `batch.tuple_labels` has their labels by node type. `batch.global_mean` takes one loss per group.
+    Duplicates are allowed.
+
+    Args:
+        nodes: Global ids (N, M), a row per group, as a tensor, an array or a list; of several node types as
+            a mapping by type.
+        labels: Labels (N, ...), one per group, of the same forms.
+    Raises:
+        ValueError: The ids are not whole numbers (N, M), or labels are not one per group.
+    Example:
+        >>> tuples = khop.NodeTuples([[0, 1, 2], [2, 3, 4]], labels=[0.5, 1.0])
+    """
+
+    is_for_kernels: ClassVar[bool] = False
+
+    nodes: Mapping[NodeType, Tensor]  # int64 (N, M), global ids
+    labels: Mapping[NodeType, Tensor]  # (N, ...), of the types that have some
+
+    def __init__(
+        self,
+        nodes: npt.ArrayLike | Tensor | Mapping[NodeType, Any],
+        labels: npt.ArrayLike | Tensor | Mapping[NodeType, Any] | None = None,
+    ) -> None:
+        tuples = as_mapping(nodes, lambda ids: {_SOLE: ids})
+        given = as_mapping({} if labels is None else labels, lambda one: dict.fromkeys(tuples, one))
+        object.__setattr__(self, "nodes", {t: _tuple_ids(t, ids) for t, ids in tuples.items()})
+        object.__setattr__(
+            self, "labels", {t: tensor_of(f"labels{_of(t)}", values) for t, values in given.items()}
+        )
+        for t, values in self.labels.items():
+            if t not in self.nodes or values.dim() == 0 or len(values) != len(self.nodes[t]):
+                count = len(values) if values.dim() else "one"
+                raise ValueError(
+                    f"labels{_of(t)}: {count} for {len(self.nodes.get(t, ()))} tuples; give one for each"
+                )
+
+    def of_graph(
+        self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
+    ) -> NodeTuples:
+        """Return the same tuples by node type; ValueError for ids that are not nodes of the graph."""
+        if times is not None:
+            raise ValueError("khop.NodeTuples have no times; leave out seed_times")
+        types = graph.schema.node_types
+        found = self
+        if _SOLE in self.nodes:
+            sole = sole_type(types, "tuples without a node type")
+            labels = None if _SOLE not in self.labels else {sole: self.labels[_SOLE]}
+            found = NodeTuples({sole: self.nodes[_SOLE]}, labels)
+        for node_type, ids in found.nodes.items():
+            if node_type not in types:
+                raise ValueError(f"tuples of {node_type!r}: not a node type; there are {types}")
+            check_ids(f"tuples of {node_type!r}", ids.flatten(), graph.num_nodes(node_type))
+        return found
+
+    @property
+    def counts(self) -> Mapping[NodeType, int]:
+        """Number of tuples by type."""
+        return {node_type: len(ids) for node_type, ids in self.nodes.items()}
+
+    def taken(self, share: StepShare) -> Seeds:
+        """Return the nodes of a rank's share, tuple after tuple, in global order."""
+        nodes, positions, labels = {}, {}, {}
+        for t, numbers, at in numbers_by_type(self.counts, share):
+            width = self.nodes[t].shape[1]
+            nodes[t] = self.nodes[t][numbers].flatten()
+            positions[t] = (at[:, None] * width + torch.arange(width)).flatten()
+            if t in self.labels:
+                labels[t] = self.labels[t][numbers]
+        whole = nodes if share.is_whole else self.taken(share.of_all_ranks).nodes
+        return Seeds(nodes, positions, batch_nodes=whole, tuple_labels=labels)
+
+    def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
+        """Yield by type the first nodes of the tuples and their positions."""
+        for node_type, numbers, at in numbers_by_type(self.counts, share):
+            yield node_type, self.nodes[node_type][numbers, 0], at
+
+    def digest(self) -> str:
+        """Return the hash of types, ids and labels."""
+
+        def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
+            for node_type, ids in self.nodes.items():
+                update(f"tuples:{node_type}:{tuple(ids.shape)}:".encode())
+                update(array_bytes(ids))
+            for node_type, labels in self.labels.items():
+                update(f"labels:{node_type}:{labels.dtype}:".encode())
+                update(array_bytes(labels))
+
+        return digest_of(hash_into)
+
+
+_SOLE: NodeType = "*"  # the only node type, while the graph is not known yet
+
+
+def _of(node_type: NodeType) -> str:
+    return "" if node_type == _SOLE else f" of {node_type!r}"
+
+
+def _tuple_ids(node_type: NodeType, given: object) -> Tensor:
+    name, wanted = f"tuples{_of(node_type)}", "give int64 (N, M), a row of ids per group"
+    ids = whole_ids(name, tensor_of(name, given, wanted), wanted)
+    if ids.dim() != 2:
+        raise ValueError(f"{name}: {described(ids)}; {wanted}")
+    if ids.shape[1] < 1:
+        raise ValueError(f"{name}: of 0 nodes each; give one or more")
+    return ids
+
+
+@dataclass(frozen=True, eq=False)
+class GroupSeeds(SeedList):
+    """The elements of an epoch, such as clusters or seed nodes. `size` of them in its order are a group."""
+
+    kind: str  # of the elements, in messages
+    count: int  # of elements
+    size: int  # elements per group; the last group of an epoch may have fewer
+    targets: Mapping[NodeType, Tensor]  # int64 (nodes), global ids of the nodes with a loss, by type
+    settings: str = ""  # of the sampler, if groups depend on them: part of the fingerprint
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Number of elements."""
+        return {self.kind: self.count}
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of an epoch."""
+        return -(-self.count // self.size)
+
+    def taken(self, share: StepShare) -> Seeds:
+        """Return the groups of a rank's share, in global order."""
+        groups = share.positions // self.size
+        _, sizes = groups.unique_consecutive(return_counts=True)
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        first = int(groups[0]) if groups.numel() else 0
+        total = -(-share.order.numel() // self.size)
+        elements = share.order[share.mine]
+        own = GroupShare(elements, offsets, first, total, self.num_groups, self.targets)
+        return Seeds({}, {}, groups=own)
+
+    def digest(self) -> str:
+        """Return the hash of the settings and the seed nodes."""
+
+        def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
+            update(f"{self.kind}:{self.count}:{self.size}:{self.settings}".encode())
+            for node_type, nodes in self.targets.items():
+                update(f"{node_type}:{nodes.numel()}:".encode())
+                update(array_bytes(nodes))
+
+        return digest_of(hash_into)
+
+
+class ListedSeeds(SeedList):
+    """Base of lists of seeds on servers: a client has their sizes, and names seeds by their numbers."""
+
+    digested: Callable[[Reference], str]  # asks a server
+
+    def taken(self, share: StepShare) -> Seeds:
+        """Return the numbers of a rank's share."""
+        return Seeds({}, {}, listed=share)
+
+    def digest(self) -> str:
+        """Return the digest of the list, equal to that of the same seeds in this process."""
+        assert self.reference is not None
+        return self.digested(self.reference)
+
+
+@dataclass(frozen=True, eq=False)
+class ListedNodes(ListedSeeds):
+    """The nodes of a split on servers, of one or several types. `fetch` brings the ids of one type here."""
+
+    split: str
+    num_nodes: Mapping[NodeType, int]
+    fetched: Callable[[NodeType], Tensor]  # int64 (nodes of the type); asks a server
+    digested: Callable[[Reference], str]
+    times: str | None = None  # the column with a time limit per node
+
+    @classmethod
+    def joined(cls, given: Mapping[NodeType, object], times: object) -> ListedNodes | None:
+        """Return nodes of types of one split on servers as one list; None for other nodes and times."""
+        parts = [of for t, of in given.items() if isinstance(of, ListedNodes) and t in of.num_nodes]
+        one_split = len({part.split for part in parts}) == 1 and len(parts) == len(given)
+        if not one_split or not (times is None or isinstance(times, str)):
+            return None
+        return replace(
+            parts[0], num_nodes={t: of.counts[t] for t, of in zip(given, parts, strict=True)}, times=times
+        )
+
+    def of_graph(
+        self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
+    ) -> SeedList:
+        """Return the list with times by the name of a column, or the fetched ids with given times."""
+        return SeedList.of(graph, dict.fromkeys(self.num_nodes, self), times, features)
+
+    @property
+    def counts(self) -> Mapping[NodeType, int]:
+        """Number of nodes by type."""
+        return self.num_nodes
+
+    @property
+    def reference(self) -> Reference:
+        """The split, the types and the column of times."""
+        return {"split": self.split, "types": [*self.num_nodes], "times": self.times}
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return sum(self.num_nodes.values())
+
+    numel = __len__  # as of a tensor of ids
+
+    def fetch(self) -> Tensor:
+        """Return the ids of the only type, int64 (n): 8 bytes for each node of the split."""
+        (node_type,) = self.num_nodes
+        return self.fetched(node_type)
+
+
+def ids_here(nodes: Tensor | ListedNodes) -> Tensor:
+    """Return ids of nodes as a tensor, fetched from a server if they are listed there."""
+    return nodes.fetch() if isinstance(nodes, ListedNodes) else nodes
+
+
+SeedIds = Tensor | npt.ArrayLike | Literal["all"]  # ids of nodes, a boolean mask, or all nodes
+SeedTimes = Tensor | npt.ArrayLike | Mapping[NodeType, Any] | str
+NODES_REMEDY = (
+    'give node ids or a boolean mask, as a tensor, an array or a list, or "all"; of several node types a '
+    "mapping of them; or khop.Links"
+)
+
+
+def node_ids(name: str, given: SeedIds, count: int) -> Tensor:
+    """Return int64 ids of nodes given by ids, by a mask or by "all"; `count` is the number of nodes."""
+    values = seed_values(name, given, count)
+    return values.nonzero().view(-1) if values.dtype == torch.bool else values
+
+
+def seed_values(name: str, given: SeedIds, count: int | None) -> Tensor:
+    """Return nodes as a mask, bool (count), or as ids, int64 (n). All entrances for seed nodes use it.
+
+    Args:
+        name: Name of the argument, for errors.
+        given: Ids or a mask, as a tensor, an array, a list or a Series, or "all".
+        count: Number of nodes of the type; None if it is not known, then the range is not checked.
+    Raises:
+        ValueError: The values are neither ids of nodes nor a mask.
+    """
+    if isinstance(given, str) and given == ALL_NODES and count is not None:
+        return torch.arange(count)
+    values = tensor_of(name, given, NODES_REMEDY)
+    if values.dtype == torch.bool:
+        if values.dim() != 1 or count not in (None, values.numel()):
+            there = "" if count is None else f", but there are {count:,} nodes"
+            raise ValueError(
+                f"{name}: a mask of shape {tuple(values.shape)}{there}; "
+                "give one true or false for each node, or ids"
+            )
+        return values
+    ids = whole_ids(name, values, "give a vector of whole numbers, ids of nodes, or a boolean mask")
+    if ids.dim() != 1:
+        raise ValueError(
+            f"{name}: {described(values)}; give a vector of whole numbers, ids of nodes, or a boolean mask"
+        )
+    if count is not None:
+        check_ids(name, ids, count)
+    return ids
+
+
+def check_ids(what: str, ids: Tensor, num_nodes: int) -> None:
+    """Raise ValueError unless `ids` is a list of node ids, each from 0 to `num_nodes` - 1."""
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{what}: a {type(ids).__name__}; give a 1-D int64 tensor of node ids")
+    if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
+        raise ValueError(
+            f"{what}: {ids.dtype} of shape {tuple(ids.shape)}; give a 1-D int64 tensor of node ids"
+        )
+    if ids.numel() == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low < 0 or high >= num_nodes:
+        stranger = low if low < 0 else high
+        raise ValueError(f"{what}: there is no node {stranger}; ids go from 0 to {num_nodes - 1}")
+
+
+def seed_times(
+    given: SeedTimes, seeds: Mapping[NodeType, Tensor], schema: Schema, features: FeatureStore | None
+) -> dict[NodeType, Tensor]:
+    """Return int64 per seed type: one time per seed.
+
+    A name selects a column of the seeds' node types; each of them must have it.
+    """
+    if isinstance(given, str):
+        return {t: _times(t, _column(given, t, ids, schema, features), ids) for t, ids in seeds.items()}
+    by_type = as_mapping(given, lambda times: {sole_type(seeds, "seed_times given as one tensor"): times})
+    for node_type in seeds:
+        if node_type not in by_type:
+            raise ValueError(
+                f"seed_times: none for {node_type!r}, there are those of {list(by_type)}; give each seed one"
+            )
+    return {t: _times(t, by_type[t], ids) for t, ids in seeds.items()}
+
+
+def _column(
+    name: str, node_type: NodeType, ids: Tensor, schema: Schema, features: FeatureStore | None
+) -> Tensor:
+    there = schema.columns.get(node_type, {})
+    if name not in there:
+        raise ValueError(
+            f"seed_times: column {name!r} of {node_type!r}: not in the graph; there are {sorted(there)}; "
+            "each seed needs a time; write the graph with this column for its node type"
+        )
+    if features is None or features is NO_COLUMNS:
+        raise ValueError(f"seed_times {name!r}: the graph has no columns; give the times themselves")
+    return features.gather({node_type: Rows(ids, (name,))})[node_type][name]
+
+
+def _times(node_type: NodeType, given: object, ids: Tensor) -> Tensor:
+    times = tensor_of(f"seed_times of {node_type!r}", given)
+    if times.is_floating_point() or times.dtype == torch.bool or times.shape != ids.shape:
+        raise ValueError(
+            f"seed_times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give a whole "
+            f"number for each of {ids.numel()} seeds"
+        )
+    return times.long()
+
+
+GivenSeeds = SeedList | SeedIds | Mapping[NodeType, Any]
+
+
+def _spread(types: Sequence[NodeType], given: object) -> dict[NodeType, Any]:
+    """Return seeds by type: of all types for "all", else of the only one."""
+    if isinstance(given, str) and given == ALL_NODES:
+        return dict.fromkeys(types, ALL_NODES)
+    if not is_array_like(given):
+        raise ValueError(f"seeds {shown(given)}: {NODES_REMEDY}")
+    return {sole_type(types, "seeds that are not given by node type"): given}
+
+
+Fingerprint = Mapping[str, str | int | bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,7 +672,7 @@ class SeedOrder:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "micro_batches"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
+            checked_field(self, name, whole_number, 1)
         object.__setattr__(self, "run_seed", seed_number(self.run_seed))
         truth("shuffle", self.shuffle)
         truth("drop_last", self.drop_last)
@@ -405,6 +756,19 @@ class SeedOrder:
         return permutation_slice(key.value, self.num_seeds, first, last)
 
 
+def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:
+    """Raise ValueError that names the differences between a saved state and this run."""
+    found = {"drop_last": False, **found}  # missing in states saved before drop_last existed
+    words = {name: f"{name} ({found.get(name)}, here {expected[name]})" for name in expected}
+    words |= {"seeds": "seed list", "run_seed": words["run_seed"].removeprefix("run_")}
+    differing = [words[name] for name in expected if found.get(name) != expected[name]]
+    if differing:
+        raise ValueError(
+            f"the loader's state was saved with another {' and another '.join(differing)}: "
+            "its epoch and step would mean other seeds. Load it into a loader with the saved settings"
+        )
+
+
 def numbers_by_type(counts: Mapping[Type, int], share: StepShare) -> Iterator[tuple[Type, Tensor, Tensor]]:
     """Yield for each type the seeds' numbers in the type's list, and their positions, in global order."""
     order, positions = share.order[share.mine], share.positions
@@ -425,16 +789,3 @@ def digest_of(hash_into: Callable[[Callable[[bytes | memoryview], None]], None])
 def array_bytes(tensor: Tensor) -> memoryview:
     """Return a tensor's contents as bytes to hash."""
     return tensor.detach().contiguous().numpy().data.cast("B")
-
-
-def check_fingerprint(found: Fingerprint, expected: Fingerprint) -> None:
-    """Raise ValueError that names the differences between a saved state and this run."""
-    found = {"drop_last": False, **found}  # missing in states saved before drop_last existed
-    words = {name: f"{name} ({found.get(name)}, here {expected[name]})" for name in expected}
-    words |= {"seeds": "seed list", "run_seed": words["run_seed"].removeprefix("run_")}
-    differing = [words[name] for name in expected if found.get(name) != expected[name]]
-    if differing:
-        raise ValueError(
-            f"the loader's state was saved with another {' and another '.join(differing)}: "
-            "its epoch and step would mean other seeds. Load it into a loader with the saved settings"
-        )

@@ -16,9 +16,8 @@ from khop.graph.node_ids import IdsHere
 from khop.graph.rule_arrays import check_edge_type
 from khop.graph.store import GraphStore
 from khop.kernels.id_table import Int64s, Keys, StringKeys, keys_at
-from khop.loading.source import seed_times
 from khop.sampling.links.link_seeds import LinkList
-from khop.sampling.seeds import NodeSeeds, SeedList
+from khop.sampling.seeds import SeedList
 from khop.schema import ColumnSpec, NodeType
 from khop.servers.codec import DTYPES, VERSION
 from khop.servers.errors import TooLarge
@@ -89,11 +88,8 @@ def seed_list(served: Served, reference: ListOfSeeds) -> SeedList:
     """Return the list of seeds that a reference names: nodes of a split, or links of a part."""
     if isinstance(reference, LinksOfPart):
         return link_list(served, reference)
-    nodes = _split(served, reference)
-    if reference.times is None:
-        return NodeSeeds(nodes)
     whole = served.whole
-    return NodeSeeds(nodes, seed_times(reference.times, nodes, whole.graph.schema, whole.features))
+    return SeedList.of(whole.graph, _split(served, reference), reference.times, whole.features)
 
 
 def link_list(served: Served, reference: LinksOfPart) -> LinkList:

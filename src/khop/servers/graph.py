@@ -43,9 +43,9 @@ from khop.loading.source import (
     BatchSource,
     Drawn,
 )
-from khop.sampling.given_seeds import ListedLinks, ListedNodes, Reference
+from khop.sampling.links.link_seeds import ListedLinks
 from khop.sampling.sampler import Sampler
-from khop.sampling.seeds import SeedLinks, Seeds
+from khop.sampling.seeds import ListedNodes, Reference, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType, Schema, Specs, Type
 from khop.servers.access import Answer, Buffer, CallContext, Exchange
 from khop.servers.answers import FACTS, MOST_IDS, MOST_NODES
@@ -300,12 +300,14 @@ class RemoteFeatures(FeatureStoreBase):
 def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedNodes]]:
     """Return the splits of a graph as lists on its servers."""
 
-    def listed(name: str, node_type: NodeType, count: int) -> ListedNodes:
-        split = NodesOfSplit(name, (node_type,))
-        return ListedNodes(name, node_type, count, lambda: view.ids(split, count), view.digest)
+    def listed(name: str, of_types: Mapping[NodeType, int], node_type: NodeType) -> ListedNodes:
+        def fetched(wanted: NodeType) -> Tensor:
+            return view.ids(NodesOfSplit(name, (wanted,)), of_types[wanted])
+
+        return ListedNodes(name, {node_type: of_types[node_type]}, fetched, view.digest)
 
     return {
-        name: {t: listed(name, t, count) for t, count in of_types.items()}
+        name: {t: listed(name, of_types, t) for t in of_types}
         for name, of_types in view.description.splits.items()
     }
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from khop.arguments import check_word, instance_of, mapping_of, real_number, whole_number
+from khop.arguments import check_word, checked_field, instance_of, mapping_of, real_number, whole_number
 from khop.distributed.processes.group import Group
 from khop.models.node_embedding import NodeEmbedding, gathered_from_all, sent_to_owners, summed
 
@@ -66,7 +66,7 @@ class OptimizerSettings:
             )
         for name in self.options.keys() & _SET_ELSEWHERE.keys():
             raise ValueError(f"optimizer option {name!r}: {_SET_ELSEWHERE[name]}")
-        if self.clip_norm is not None and not 0 < real_number("clip_norm", self.clip_norm) < math.inf:
+        if self.clip_norm is not None and not 0 < checked_field(self, "clip_norm", real_number) < math.inf:
             raise ValueError(f"clip_norm {self.clip_norm}: must be above 0, or None")
         if self.options or self.kind is not torch.optim.Adam:  # a trial imports torch's compiler
             self.over([torch.nn.Parameter(torch.zeros(1, 1))], 1e-3, 0.0)
@@ -289,7 +289,7 @@ class Plateau:
     def __post_init__(self) -> None:
         if not 0 < real_number("factor", self.factor) < 1:
             raise ValueError(f"factor {self.factor}: must be above 0 and below 1")
-        whole_number("patience", self.patience, 1)
+        checked_field(self, "patience", whole_number, 1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from khop.arguments import check_word, instance_of, real_number, seed_number, whole_number
+from khop.arguments import LARGEST_SEED, check_word, checked_field, instance_of, real_number, whole_number
 from khop.loading.device.transfer import device_of
 from khop.training.optimizer_settings import ADAM, CONSTANT, OptimizerSettings, Schedule
 
@@ -27,12 +27,12 @@ class CheckpointPolicy:
     best: int = 1  # number of checkpoints with the best scores kept: best, best-1 (the second), ...
 
     def __post_init__(self) -> None:
-        if self.steps is not None and whole_number("steps", self.steps) < 1:
+        if self.steps is not None and checked_field(self, "steps", whole_number) < 1:
             raise ValueError(f"steps {self.steps}: must be at least 1, or None")
-        if self.minutes is not None and not real_number("minutes", self.minutes) > 0:
+        if self.minutes is not None and not checked_field(self, "minutes", real_number) > 0:
             raise ValueError(f"minutes {self.minutes}: must be positive, or None")
         for name in ("keep", "best"):
-            if whole_number(name, getattr(self, name)) < 1:
+            if checked_field(self, name, whole_number) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: must be at least 1")
 
 
@@ -58,15 +58,15 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "evaluate_every"):
-            if whole_number(name, getattr(self, name)) < 1:
+            if checked_field(self, name, whole_number) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: must be at least 1")
-        seed_number(self.seed)
+        checked_field(self, "seed", whole_number, 0, LARGEST_SEED)
         device_of(self.device)
-        if not 0 < real_number("learning_rate", self.learning_rate) < math.inf:
+        if not 0 < checked_field(self, "learning_rate", real_number) < math.inf:
             raise ValueError(f"learning_rate {self.learning_rate}: must be positive")
-        if not 0 <= real_number("weight_decay", self.weight_decay) < math.inf:
+        if not 0 <= checked_field(self, "weight_decay", real_number) < math.inf:
             raise ValueError(f"weight_decay {self.weight_decay}: must not be negative")
-        if self.patience is not None and whole_number("patience", self.patience) < 1:
+        if self.patience is not None and checked_field(self, "patience", whole_number) < 1:
             raise ValueError(f"patience {self.patience}: must be at least 1, or None to never stop early")
         instance_of("optimizer", self.optimizer, OptimizerSettings, "must be a khop.OptimizerSettings")
         if self.weight_decay:

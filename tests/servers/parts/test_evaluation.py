@@ -10,7 +10,7 @@ import torch
 import khop
 from khop.api.partition import partition_graph
 from khop.models import SAGE, LinkPredictor
-from khop.sampling.given_seeds import ids_here
+from khop.sampling.seeds import ids_here
 from khop.servers.errors import TooLarge
 from support.parts_in_process import connected_to, connected_to_parts, part_services
 from support.small_folders import write_hub_graph

@@ -21,7 +21,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from khop.arguments import column_name, instance_of, list_of, real_number, seed_number, whole_number
+from khop.arguments import (
+    LARGEST_SEED,
+    checked_field,
+    column_name,
+    instance_of,
+    list_of,
+    real_number,
+    whole_number,
+)
 from khop.components import ANY_NAMED
 from khop.data.partition.methods import PARTITIONERS
 from khop.data.partition.partitioners import (
@@ -245,10 +253,10 @@ class PartitionSettings:
     method_options: Mapping[str, Any] = field(default_factory=dict)  # of a method's kind
 
     def __post_init__(self) -> None:
-        whole_number("parts", self.parts)
-        seed_number(self.seed)
-        real_number("slack", self.slack)
-        whole_number("batch_size", self.batch_size, 1)
+        checked_field(self, "parts", whole_number)
+        checked_field(self, "seed", whole_number, 0, LARGEST_SEED)
+        checked_field(self, "slack", real_number)
+        checked_field(self, "batch_size", whole_number, 1)
         for name in () if self.balance is None else list_of("balance", self.balance, '["nodes", "edges"]'):
             instance_of("balance", name, str, "must be names")
         if not 1 <= self.parts <= MOST_PARTS:

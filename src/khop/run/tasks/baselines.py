@@ -24,10 +24,10 @@ from khop.run.read import RawRun, checked
 from khop.run.run_type import built, run_fields, value_at
 from khop.run.tasks.node_task import NodeTask, context_of_split, training_labels
 from khop.run.values import RunConfig
-from khop.sampling.given_seeds import ids_here
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.sampling.rules.weighted import weighted_in
 from khop.sampling.sampler import fanouts_by_type
+from khop.sampling.seeds import ids_here
 from khop.schema import EdgeType
 from khop.training.tasks import LABEL_PROPAGATION, NodeClassification, constant_of, propagated
 

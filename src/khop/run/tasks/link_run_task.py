@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from khop.api.edges import in_degrees, relation_count
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
-from khop.api.split_links import AnyLinks, LinkSplit
+from khop.api.split_links import LinkSplit
 from khop.distributed.processes.group import this_group
 from khop.draw import (
     DegreeNegatives,
@@ -389,7 +389,7 @@ class LinkTask:
         scores = candidate_ranking(self.context, self.model, graph, links, self._before(split), progress)
         return {f"{split}/{name}": score for name, score in scores.items()}
 
-    def _before(self, split: str) -> list[AnyLinks]:
+    def _before(self, split: str) -> list[LinkList]:
         """Return the links of the splits before a split: training, and for test also validation."""
         return [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
 

@@ -19,7 +19,7 @@ from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
 from khop.run.tables import ClassificationTable, MultiLabelTable, RegressionTable
-from khop.sampling.given_seeds import ListedNodes, ids_here
+from khop.sampling.seeds import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.metrics import METRICS, REGRESSION_METRICS, known_metric
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS

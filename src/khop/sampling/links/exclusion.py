@@ -12,7 +12,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from khop.arguments import whole_number
+from khop.arguments import checked_field, whole_number
 from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.rule import Hop
 from khop.graph.store import GraphStore, GraphStoreBase
@@ -172,7 +172,7 @@ class SpotTarget:
     exclude: Exclude = Exclude.EDGE_AND_REVERSE  # the edges of such links that carry no message
 
     def __post_init__(self) -> None:
-        whole_number("below", self.below, 1, (1 << 62))
+        checked_field(self, "below", whole_number, 1, (1 << 62))
         object.__setattr__(self, "exclude", checked_exclude(self.exclude))
 
     def spotted(self, graph: GraphStore, links: LinkSeeds) -> LinkSeeds:

@@ -28,8 +28,8 @@ from khop.graph.needs import NegativeNeed
 from khop.graph.rule import Rule, time_column
 from khop.graph.store import GraphStore
 from khop.sampling.links.link_seeds import PADDING
-from khop.sampling.node_set import NodeSet, check_ids
-from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds
+from khop.sampling.node_set import NodeSet
+from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds, check_ids
 from khop.schema import EdgeType, NodeType
 
 NegativesByType = Mapping[EdgeType, "DrawnEnds"]
@@ -310,8 +310,8 @@ def hard_negatives(
             )
     check_word("score", score, CandidateScore)
     largest = _LARGEST[score]
-    whole_number("grid", grid, 1, largest)
-    if whole_number("keep", keep, 1) > len(destinations):
+    grid, keep = whole_number("grid", grid, 1, largest), whole_number("keep", keep, 1)
+    if keep > len(destinations):
         raise ValueError(f"keep {keep}: there are {len(destinations)} destinations; give at most this number")
     order = None if original_ids is None else original_ids.argsort()
     rows = _rounded("sources", sources, grid, largest)

@@ -7,17 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from khop.arguments import as_mapping
-from khop.graph.inputs import refuse_unreadable
+from khop.graph.features.store import FeatureStore
+from khop.graph.inputs import described, tensor_of
 from khop.graph.store import GraphStore
 from khop.kernels.philox import mixed, signed
-from khop.sampling.node_set import check_ids
-from khop.sampling.seeds import LinkSeeds, SeedLinks, SeedList, Seeds, StepShare, digest_of, numbers_by_type
+from khop.sampling.seeds import (
+    LinkSeeds,
+    ListedSeeds,
+    Reference,
+    SeedKind,
+    SeedLinks,
+    SeedList,
+    Seeds,
+    SeedTimes,
+    StepShare,
+    check_ids,
+    digest_of,
+    numbers_by_type,
+)
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only
 
 _AT_ONCE = 1 << 18  # links
@@ -59,39 +73,107 @@ def _words(fact: Tensor) -> Tensor:
 
 
 ByEdgeType = Mapping[EdgeType, Tensor]
-GivenByEdgeType = ByEdgeType | Mapping[str, Tensor] | Tensor
+GivenByEdgeType = Tensor | npt.ArrayLike | Mapping[EdgeType, Any] | Mapping[str, Any]
 PADDING = -1  # in the given negatives of links that have fewer than others, for evaluation
 SOLE: EdgeType = ("*", "*", "*")  # the only edge type, while the graph is not known yet
 
 
-class LinkList(SeedList, Protocol):
-    """A list of links of one or several edge types: in this process, or partitioned across ranks."""
+class LinkList(SeedList):
+    """A list of links of one or several edge types: in this process, across ranks, or on servers."""
+
+    seed_kind: ClassVar[SeedKind] = "links"
+    where: ClassVar[str] = ""  # the reason why this process does not have all links, for errors
 
     @property
     def counts(self) -> Mapping[EdgeType, int]:
         """Number of links by edge type."""
-        ...
+        raise NotImplementedError
 
     @property
     def facts(self) -> tuple[str, ...]:
         """Names of the given columns of links, of "labels", "times", "negatives" and "relations"."""
-        ...
+        raise NotImplementedError
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
         """Return the links of a type with these numbers as a batch.
 
         Collective where the list is partitioned across ranks.
         """
-        ...
+        raise NotImplementedError
+
+    def of_graph(
+        self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
+    ) -> LinkList:
+        """Return the list for a graph; ValueError if it does not fit."""
+        if times is not None:
+            raise ValueError(
+                "seed_times with links: times of links belong to the links, give khop.Links(..., times=...)"
+            )
+        return self
+
+    def output_types(self, schema: Schema) -> tuple[NodeType, ...]:
+        """Return the node types at the ends of the links, in schema order."""
+        ends = {end for source, _, destination in self.counts for end in (source, destination)}
+        return tuple(t for t in schema.node_types if t in ends)
+
+    def in_this_process(self, what: str) -> Links:
+        """Return the links if this process has all of them; else ValueError, for the operation `what`."""
+        raise ValueError(f"{what}: {self.where}")
+
+
+@dataclass(frozen=True, eq=False)
+class ListedLinks(ListedSeeds, LinkList):
+    """Links of one or several edge types in a list on servers."""
+
+    where: ClassVar[str] = (
+        "the links are on servers; ask for some by links.rows(edge_type, numbers), or open the graph's "
+        "folder with khop.open_graph"
+    )
+
+    num_links: Mapping[EdgeType, int]
+    listed_as: Reference
+    digested: Callable[[Reference], str]
+    given: tuple[str, ...]
+    fetched: Callable[[Reference, EdgeType, Tensor], SeedLinks]  # asks a server
+
+    @property
+    def counts(self) -> Mapping[EdgeType, int]:
+        """Number of links by edge type."""
+        return self.num_links
+
+    @property
+    def reference(self) -> Reference:
+        """The name of the list on every server."""
+        return self.listed_as
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Names of the given columns of links."""
+        return self.given
+
+    def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
+        """Return the links of a type with these numbers as a batch, from a server."""
+        return self.fetched(self.listed_as, edge_type, numbers)
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Links:
+class Links(LinkList):
     """A list of links of one or several edge types, duplicates allowed, with optional columns.
 
     Links need not be edges of the sampled graph. A column given for one edge type must be given for all.
-    Each argument is a mapping by edge type, ("user", "buys", "item") or "user buys item". A tensor is enough
-    if the graph has one edge type.
+    Each argument is a tensor, an array, a list or a Series, or a mapping of these by edge type,
+    ("user", "buys", "item") or "user buys item". Without a mapping, the graph has one edge type.
+
+    Args:
+        edges: Global ids (2, links), sources over destinations.
+        labels: Labels (links, ...).
+        times: A time limit for each link (links).
+        negatives: Destinations (links, k) that are not linked to the source; -1 pads a row.
+        relations: The relation of each link (links), 0 or more.
+    Raises:
+        ValueError: A column has another shape or dtype than stated, or lacks an edge type.
+    Example:
+        >>> links = khop.Links([[0, 1], [1, 2]], labels=[1, 0])
     """
 
     edges: ByEdgeType  # int64 (2, links), global ids: sources over destinations
@@ -124,6 +206,19 @@ class Links:
         facts = {what: {sole: by_type[SOLE]} for what, by_type in self._facts()}
         return Links({sole: self.edges[SOLE]}, **facts)
 
+    def of_graph(
+        self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
+    ) -> Links:
+        """Return the same links by edge type; ValueError unless they are between nodes of the graph."""
+        super().of_graph(graph, times, features)
+        links = self.of_schema(graph.schema)
+        check_links(graph, links)
+        return links
+
+    def in_this_process(self, what: str) -> Links:
+        """Return the links."""
+        return self
+
     @property
     def counts(self) -> Mapping[EdgeType, int]:
         """Number of links by edge type."""
@@ -139,10 +234,6 @@ class Links:
         edges = self.edges[edge_type][:, numbers]
         facts = {what: of_type[edge_type][numbers] for what, of_type in self._facts()}
         return SeedLinks(edges, numbers, edges, **facts, batch_relations=facts.get("relations"))
-
-    def at_hand(self, step: StepShare) -> tuple[Links, StepShare]:
-        """Return this list and `step` unchanged: every process has all links."""
-        return self, step
 
     def taken(self, share: StepShare) -> Seeds:
         """Return the links of a rank's share, by type, in global order."""
@@ -204,22 +295,16 @@ def check_links(graph: GraphStore, links: Links | LinkSeeds) -> None:
 
 
 def _by_edge_type(what: str, given: object) -> ByEdgeType:
+    by_type: dict[EdgeType, Any] = by_edge_type(as_mapping(given, lambda values: {SOLE: values}))
+    return {t: _read(what, t, values) for t, values in by_type.items()}
 
-    def of_sole_type(values: object) -> ByEdgeType:
-        if isinstance(values, Tensor):
-            return {SOLE: values}
-        raise ValueError(
-            f"{what} of links are a {type(values).__name__}: give a mapping from edge types to tensors, "
-            "or a tensor where there is one edge type"
-        )
 
-    by_type: dict[EdgeType, Tensor] = by_edge_type(as_mapping(given, of_sole_type))
-    for edge_type, values in by_type.items():
-        name = f"{what} of links" if edge_type == SOLE else f"{what} of {edge_type}"
-        if not isinstance(values, Tensor):
-            raise ValueError(f"{name} are a {type(values).__name__}: give a tensor, as by torch.as_tensor")
-        refuse_unreadable(values, name)
-    return by_type
+def _read(what: str, edge_type: EdgeType, given: object) -> Tensor:
+    name = f"{what} of links" if edge_type == SOLE else f"{what} of {edge_type}"
+    values = tensor_of(name, given)
+    if what == "labels" or values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        return values  # `_check_columns` refuses ids and times that are not whole numbers
+    return values.long()
 
 
 def _check_columns(edges: ByEdgeType, columns: Mapping[str, ByEdgeType]) -> None:
@@ -227,7 +312,7 @@ def _check_columns(edges: ByEdgeType, columns: Mapping[str, ByEdgeType]) -> None
     for edge_type, ends in edges.items():
         if ends.dtype != torch.int64 or ends.dim() != 2 or ends.shape[0] != 2:
             raise ValueError(
-                f"links of {edge_type}: {_described(ends)}; give int64 (2, links), sources over destinations"
+                f"links of {edge_type}: {described(ends)}; give int64 (2, links), sources over destinations"
             )
     for what, by_type in columns.items():
         for edge_type in by_type:
@@ -250,10 +335,6 @@ def _check_column(name: str, what: str, values: Tensor, count: int) -> None:
     dimensions = {"times": 1, "negatives": 2, "relations": 1}.get(what, max(1, values.dim()))
     fits = values.dim() == dimensions and values.shape[0] == count
     if not fits or (what != "labels" and values.dtype != torch.int64):
-        raise ValueError(f"{name}: {_described(values)} for {count} links; give {wanted}")
+        raise ValueError(f"{name}: {described(values)} for {count} links; give {wanted}")
     if what == "relations" and count and int(values.min()) < 0:
         raise ValueError(f"{name}: {int(values.min())} is below 0; give relations from 0 on")
-
-
-def _described(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from khop.arguments import truth, whole_number
+from khop.arguments import checked_field, truth, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors, stream
 from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
@@ -41,7 +41,7 @@ class Labor(RuleBase):
 
     def __post_init__(self) -> None:
         truth("layer_dependent", self.layer_dependent)
-        whole_number("kappa", self.kappa, 1, _MOST_KAPPA)
+        checked_field(self, "kappa", whole_number, 1, _MOST_KAPPA)
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
