@@ -12,7 +12,7 @@ stamps := .venv/stamps
 pip := $(PYTHON) -m pip --quiet --disable-pip-version-check
 native := CMakeLists.txt $(shell find csrc -name '*.cpp' -o -name '*.h')
 
-.PHONY: help train test test-long coverage lint format build docs docs-serve release-check benchmark clean
+.PHONY: help train test test-all coverage lint format build docs docs-serve release-check benchmark clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -20,13 +20,13 @@ help:  ## show this list
 train: $(stamps)/khop  ## train GraphSAGE on Debian's package graph; ARGS="--epochs 5" adds options
 	khop train debian $(ARGS)
 
-test: $(stamps)/dev  ## the whole suite: C++ under sanitizers, Python, docs, examples
+test: $(stamps)/dev  ## the core of the suite, in minutes: C++ under sanitizers, Python
 	scripts/test
 
-test-long: $(stamps)/dev  ## what takes longer or needs root: valgrind, other Pythons, deep property tests
-	scripts/test-long
+test-all: $(stamps)/dev  ## everything, in hours; PARTS="site wheel" for these parts, PARTS=--list prints them
+	$(PYTHON) scripts/test-all $(PARTS)
 
-coverage: $(stamps)/dev  ## the suite of make test with lines and branches counted, at least 90 % of each
+coverage: $(stamps)/dev  ## the Python tests of make test with lines and branches counted, at least 90 % of each
 	scripts/coverage
 
 lint: $(stamps)/dev  ## ruff, format, mypy --strict

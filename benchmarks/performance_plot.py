@@ -1,4 +1,4 @@
-"""The picture of docs/performance.md: speed-ups over peers by work, and the cost of an edge by graph size.
+"""The charts of the README and of docs/performance.md: times, speed-ups, and the cost of an edge by size.
 
 Bars are ratios of times to a peer, and nothing else. Figures of one work are side by side, a color per peer.
 """
@@ -19,6 +19,17 @@ from matplotlib.axes import Axes
 Result = Mapping[str, Any]
 PEERS = {"dgl": "#8fb3d9", "dgl-tuned": "#3b6ea5", "pyg": "#d98b3b"}
 WORKS = ("sampling", "loader", "train_step")  # from top to bottom
+_SHOWN = {  # by the figure of khop
+    "sampling [15,10,5] layered": "sample [15, 10, 5], 1,024 seeds",
+    "loader float32": "loader: sample and features",
+    "training step float32": "training step, SAGE 3 x 256",
+}
+_PEER_BARS: dict[
+    str, tuple[str, dict[str, str]]
+] = {  # the peer's name in the chart, and its figure if that has another expansion
+    "dgl-tuned": ("DGL, tuned", {}),
+    "pyg": ("PyG", {"sampling [15,10,5] layered": "sampling [15,10,5] subgraph"}),
+}
 _AGAINST = re.compile(r"(?P<work>.+) \((?P<peer>[\w-]+)\)")
 _BAR = 0.8  # height of all bars of a work, where works are 1 apart
 
@@ -63,6 +74,26 @@ def draw_speed_ups(axes: Axes, ratios: Mapping[str, Mapping[str, float]]) -> Non
     axes.set_xlim(1, most**1.35)  # room for the numbers, on a logarithmic axis
     axes.set_xlabel("times that khop is faster")
     axes.legend(loc="lower right", frameon=False)
+
+
+def draw_times(found: Mapping[str, Result], path: Path) -> None:
+    """Write the README's chart: milliseconds per batch of khop, DGL and PyG for three works."""
+    times = {entry["figure"]: entry["value"] for work in WORKS for entry in found[work]["figures"]}
+    figure, panels = plt.subplots(1, 3, figsize=(11, 2.6), layout="constrained")
+    for axes, (work, title) in zip(panels, _SHOWN.items(), strict=True):
+        bars = {"khop": (times[work], "#2f9e63")}
+        for peer, (name, other) in _PEER_BARS.items():
+            value = times.get(f"{other.get(work, work)} ({peer})")
+            if value is not None:
+                bars[name] = (value, PEERS[peer])
+        values = [value for value, _ in bars.values()]
+        drawn = axes.barh(list(bars), values, color=[color for _, color in bars.values()])
+        axes.bar_label(drawn, [f"{value:,.0f} ms" for value in values], padding=3)
+        axes.set(title=title, xlim=(0, max(values) * 1.3), xticks=[])
+        axes.invert_yaxis()
+        axes.spines[["top", "right", "bottom"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def _draw_sizes(axes: Axes, scaling: Result) -> None:

@@ -1,6 +1,6 @@
-"""Write the tables and the plot of docs/performance.md and docs/planning.md from benchmarks/results/*.json.
+"""Write benchmarks/results/README.md, the table of docs/planning.md and the charts from the JSON files.
 
-usage: python benchmarks/table.py            replaces what stands between the markers in both pages
+usage: python benchmarks/table.py
 """
 
 from __future__ import annotations
@@ -9,40 +9,45 @@ import json
 from typing import Any
 
 from harness import RESULTS, ROOT
-from performance_plot import draw
+from performance_plot import draw, draw_times
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = RESULTS / "README.md"
 PLAN_PAGE = ROOT / "docs" / "planning.md"
-PLOT = ROOT / "docs" / "performance.png"
-NAMES = (
-    "sampling",
-    "loader",
-    "train_step",
-    "build",
-    "gather",
-    "larger_than_memory",
-    "memory",
-    "scaling",
-    "typed",
-    "rules",
-    "links",
-    "partition",
-    "caches",
-    "evaluation",
-    "pyg_loader",
-    "processes",
-    "worker",
-    "learned_rows",
-    "lanes",
-)
+PLOT, README_PLOT = ROOT / "docs" / "performance.png", ROOT / "docs" / "speed.png"
+TITLES = {
+    "sampling": "Sampling",
+    "loader": "Loader: sample, features, labels",
+    "train_step": "Training step",
+    "build": "Making and opening a graph folder",
+    "gather": "Gather",
+    "larger_than_memory": "Graphs larger than memory",
+    "memory": "Memory",
+    "scaling": "Cost of a sampled edge",
+    "typed": "Typed graphs",
+    "rules": "Weights and time",
+    "links": "Links",
+    "partition": "Partitioning",
+    "caches": "Caches of remote rows",
+    "evaluation": "Evaluation on several processes",
+    "pyg_loader": "khop.pyg",
+    "processes": "Many processes",
+    "worker": "Ranks of a partitioned graph",
+    "lanes": "Batches in flight",
+    "learned_rows": "Embeddings",
+}
+HEAD = """# Measurements
+
+All figures of the benchmarks that [performance](../../docs/performance.md) summarizes.
+`python benchmarks/table.py` writes this page from the JSON files of this folder."""
+
 # ms per batch of [15,10,5] and [25,10], subgraph expansion, one thread, int64; DGL in the same recorded run.
 RECORDED = {"[15,10,5]": {"pyg-lib": 134.0, "dgl": 116.0}, "[25,10]": {"pyg-lib": 30.0, "dgl": 17.0}}
 Result = dict[str, Any]
 
 
 def results() -> dict[str, Result]:
-    """Every kept result that this page shows, by the name of its benchmark."""
-    files = {name: RESULTS / f"{name}.json" for name in NAMES}
+    """Every kept result of the page, by the name of its benchmark."""
+    files = {name: RESULTS / f"{name}.json" for name in TITLES}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
@@ -108,13 +113,12 @@ def filled(page: str, name: str, text: str) -> str:
 
 def main() -> None:
     found = results()
-    page = PAGE.read_text()
-    for name, result in found.items():
-        page = filled(page, name, table(name, result))
+    sections = [f"## {TITLES[name]}\n\n{table(name, result)}" for name, result in found.items()]
     if "sampling" in found:
-        page = filled(page, "pyg-lib", pyg_lib(found["sampling"]))
-    PAGE.write_text(page)
+        sections.append(f"## pyg-lib\n\n{pyg_lib(found['sampling'])}")
+    PAGE.write_text("\n\n".join([HEAD, *sections]) + "\n")
     draw(found, PLOT)
+    draw_times(found, README_PLOT)
     if (kept := RESULTS / "planning.json").exists():
         text = planning(json.loads(kept.read_text()))
         PLAN_PAGE.write_text(filled(PLAN_PAGE.read_text(), "planning", text))

@@ -45,6 +45,7 @@ class Page:
         """Return the README and its neighbors, then all pages below docs/."""
         below = sorted((ROOT / "docs").rglob("*.md"))
         tops = [cls(Path(name), Path(name)) for name in TOP_PAGES]
+        tops.append(cls(Path("benchmarks/results/README.md"), Path("measurements.md")))
         return tops + [cls(page.relative_to(ROOT), page.relative_to(ROOT / "docs")) for page in below]
 
 

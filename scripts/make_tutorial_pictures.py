@@ -1,6 +1,6 @@
 """Run tutorials and copy the pictures that they make to docs/tutorials.
 
-`make test` runs the same pages, and compares their pictures with these.
+`make test-all` runs the same pages, and compares their pictures with these.
 
 usage: python scripts/make_tutorial_pictures.py [from-pyg from-dgl ...]
 """

@@ -5,23 +5,51 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Generator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from khop.kernels.linear_choice import CHOICES
+from support.covering import redundant
+from support.fork_server import forked_starts, real_starts
 from support.missing_packages import (  # noqa: F401  # hooks of pytest
     pytest_make_collect_report,
     pytest_runtest_makereport,
     pytest_terminal_summary,
 )
+from support.parts import is_long
 from support.slowest_files import SlowestFiles
 from support.started_ranks import ranks  # noqa: F401  # a fixture
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SlowestFiles())
+    starts = ExitStack()
+    starts.enter_context(forked_starts())
+    config.add_cleanup(starts.close)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with real_starts() if item.get_closest_marker("real_start") else nullcontext():
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` deselects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = {Path(argument.partition("::")[0]).name for argument in config.args}
+    if config.option.markexpr != "not long":
+        named = set()  # else a file that is named runs whole
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.path.name not in named and is_long(item.path.relative_to(Path(__file__).parent), fixtures):
+            item.add_marker(pytest.mark.long)
+    for item in redundant(items):
+        item.add_marker(pytest.mark.long)
 
 
 def pytest_collection_finish() -> None:
@@ -30,16 +58,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# The same examples on every run and machine. `make test-long` looks further, at other ones each time.
+# The same few examples on every run and machine. `make test-all` looks further, at other ones each time.
 settings.register_profile(
     "khop",
-    max_examples=12,
+    max_examples=5,
     derandomize=True,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("long", settings.get_profile("khop"), max_examples=100, derandomize=False)
+settings.register_profile("all", settings.get_profile("khop"), max_examples=100, derandomize=False)
 settings.load_profile("khop")
 
 # A shell starts what it sends to the background with SIGINT ignored, which children inherit: tests of Ctrl-C

@@ -144,6 +144,10 @@ def test_a_name_of_another_library_has_an_answer(name: str) -> None:
     assert [answer for names, answer in rows if name in names and len(answer) > 5]
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 700
+
+
 def test_there_is_something_to_check() -> None:
     assert any(blocks(ROOT / "README.md", "python"))
     assert any(command.words[0] == "khop" for command in COMMANDS)

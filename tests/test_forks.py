@@ -15,6 +15,8 @@ from khop.process_tuning import check_fork
 from support.commands import ENVIRONMENT
 from support.small_folders import write_learnable_graph
 
+pytestmark = pytest.mark.real_start
+
 # As DGL's tutorial on several processes, but the parent has only imported khop.
 SCRIPT = """
 import multiprocessing, sys

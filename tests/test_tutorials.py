@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import build_docs
 
 LAUNCH = ROOT / "examples" / "launch"
-LONG = ("many-processes", "fraud")  # half a minute or more: run by make test-long
 ALIKE = 0.85  # correlation of blurred pictures: scores, and so the curves, differ a little between processors
 
 
@@ -36,9 +35,11 @@ def likeness(one: Path, other: Path) -> float:
     return float(np.corrcoef(*blurred)[0, 1])
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.long] * (page.stem in LONG), id=page.stem) for page in TUTORIALS],
+    TUTORIALS,
+    ids=lambda page: page.stem,
 )
 def test_a_tutorial_runs_from_its_first_line_to_its_last_and_makes_its_pictures(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ Internal: its names may change in any version. The public ones are in `khop.__al
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from operator import index
@@ -152,3 +154,29 @@ def _limits(least: int, most: int) -> str:
     if least == -LARGEST_INT64:
         return "" if most == LARGEST_INT64 else f" of at most {words.get(most, most)}"
     return f", {least} or more" if most == LARGEST_INT64 else f" from {least} to {words.get(most, most)}"
+
+
+def toml_values(path: Path) -> dict[str, Any]:
+    """Return the values of a TOML file.
+
+    Args:
+        path: A file that exists.
+    Raises:
+        ValueError: For text that is not TOML, with the line.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path}: not TOML: line {line} is not UTF-8; save the file as UTF-8") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        lines, place = text.splitlines() or [""], re.search(r"at line (\d+)", str(error))
+        line = int(place[1]) if place else len(lines)
+        twice = re.search("verwrite|declare|mutate|redefine", str(error))
+        reason = "gives a key or a table a second time" if twice else "cannot be read"
+        remedy = "remove it" if twice else "text needs quotes and lists need brackets, correct the line"
+        written = shown(lines[min(line, len(lines)) - 1].strip())
+    raise ValueError(f"{path}: not TOML: line {line}, {written}, {reason}; {remedy}")

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Ran
+from data.formats.server import FileServer
 from khop import import_tables
 from khop.cli.main import run
 
@@ -632,6 +634,18 @@ DATABASES = [
         of_sqlite(SQLITE_USERS[0], "INSERT INTO users VALUES ('u1', 1, x'ff')"),
         r"shop.db, table users, row 1: nodes.user.columns.city is b'.xff': no text or number",
     ),
+    items(
+        "raw list",
+        parquet(id=NUMBERS, kind=["hat", "shoe"] * 10, r=[[1, 2]] * 20),
+        r"items.parquet, row 1: nodes.item.columns.r is '\[1, 2\]': no number; give kind = .vector.",
+        ('label = "kind"', 'label = "kind"\ncolumns.r = "raw"'),
+    ),
+    items(
+        "raw bytes",
+        parquet(id=NUMBERS, kind=["hat", "shoe"] * 10, r=[b"x"] * 20),
+        r"items.parquet, row 1: nodes.item.columns.r is b'x': no number; convert the column",
+        ('label = "kind"', 'label = "kind"\ncolumns.r = "raw"'),
+    ),
     database(
         "no variable",
         "env:NO_SUCH_DATABASE",
@@ -643,7 +657,13 @@ DATABASES = [
     ),
 ]
 SPECS = [
-    edited("not TOML", "[nodes.user]", "[nodes.user", r"shop.toml: not TOML: .*line 2"),
+    edited("not TOML", "[nodes.user]", "[nodes.user", r"not TOML: line 2, '.nodes.user', cannot be"),
+    edited(
+        "key twice",
+        'id = "id"',
+        'id = "id"\nid = "id"',
+        r"line 5, 'id = .id.', gives a key .*second",
+    ),
     edited(
         "unknown field",
         'id = "id"\nlabel',
@@ -732,7 +752,8 @@ SPECS = [
 FOREIGN = re.compile(
     r"Traceback|likely a bug|Error:|Exception|Errno|[Pp]yarrow|pydantic|numpy|torch|Input should|Possible fix"
     r"|Binder|Catalog|Parser|thrift|magic bytes|deserialize|Failed to|scalar of type|cast_|Warning|read_csv"
-    r"|UTF8|should (be|have)|\bLINE \d|codec|0x"
+    r"|networkx|scipy|yaml\.|mapping values|could not convert|invalid literal|not well-formed"
+    r"|Unterminated|Expected|urlopen|zlib|UTF8|should (be|have)|\bLINE \d|codec|0x"
 )
 REMEDIES = re.compile(
     r"[;:,] .*\b(give|leave|write|correct|rename|did you mean|there are|add|convert|complete|remove|close"
@@ -924,6 +945,131 @@ def test_tables_to_append_are_refused_in_a_sentence(
     Path("day.toml").write_text(spec_of(case))
     check(khop_command("append", "shop", "day.toml"), case)
     assert khop_command("verify", "shop").code == 0
+
+
+GRAPHML = (
+    b'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n<key id="d0" for="node" attr.name="age" '
+    b'attr.type="int"/>\n<graph edgedefault="directed">\n<node id="a"><data key="d0">%s</data></node>\n'
+    b'<node id="b"/>\n%s\n</graph>\n</graphml>\n'
+)
+GML = b'graph [\n  node [\n    id 0\n    label "a"\n  ]\n  node [\n    id 1\n    label "b"\n  ]\n%s]\n'
+PAJEK = b'*Vertices 2\n1 "a"\n2 "b"\n*Arcs\n1 2 1.5\n%s\n'
+MTX = b"%%MatrixMarket matrix coordinate real general\n3 3 2\n1 2 0.5\n"
+META = b"dataset_name: d\nnode_data:\n- file_name: n.csv\nedge_data:\n- file_name: e.csv\n"
+
+
+def zipped(**members: bytes) -> bytes:
+    """The bytes of a zip file."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return sink.getvalue()
+
+
+SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing it
+    (
+        "g.graphml",
+        GRAPHML % (b"x", b""),
+        r"g.graphml, line 4: the value 'x' in .*is not what",
+    ),
+    ("g.graphml", GRAPHML % (b"1", b"<edge>"), r"g.graphml, line 7: .*correct the line"),
+    ("g.graphml", b"", r"g.graphml.*write it again|g.graphml, line 1"),
+    ("g.graphml", b"<graphml>\n", r"g.graphml, line 2|g.graphml.*correct"),
+    (
+        "g.graphml",
+        GRAPHML % (b"1", b'<edge source="a"/>'),
+        r"1 nodes of edges are not declared; add",
+    ),
+    ("g.graphml", GRAPHML % (b"1", b"<hyperedge/>"), r"g.graphml: it has hyperedges, .*remove them"),
+    ("g.graphml", GRAPHML % (b"1", b"\xff"), r"g.graphml, line 6: .*correct"),
+    ("g.gexf", b"<gexf><graph><nodes><node/></nodes></graph>", r"g.gexf, line 1"),
+    (
+        "g.gml",
+        GML % b"  edge [\n    source 0\n    target 7\n  ]\n",
+        r"an edge has the target 7, which no",
+    ),
+    ("g.gml", GML % b"  edge [\n    source 0\n  ]\n", r"edge 0 has no target; add it"),
+    ("g.gml", GML % b"  ???\n", r"g.gml, line 10: '\?\?\?' is not what .*correct the line"),
+    ("g.gml", (GML % b"").replace(b"id 1", b"id 0"), r"two nodes have the id 0; rename one"),
+    ("g.gml", GML % b"\xff", r"g.gml, line 10: invalid UTF-8; save the file as UTF-8"),
+    ("g.net", PAJEK % b"x 2", r"g.net: line 6: 'x 2' is no arc: two numbers of vertices"),
+    ("g.net", PAJEK % b"1", r"g.net: line 6: '1' is no arc"),
+    ("g.net", (PAJEK % b"").replace(b'2 "b"', b"b"), r"g.net: line 3: 'b' is no vertex: a number and a name"),
+    ("g.net", PAJEK % b"*Foo", r"g.net: has a section \*foo; .*remove it"),
+    ("g.mtx", MTX + b"9 9 1.0\n", r"g.mtx, line 4: '9 9 1.0' is no entry of a matrix of this size"),
+    ("g.mtx", MTX + b"1 x 1.0\n", r"g.mtx, line 4: '1 x 1.0' is no entry"),
+    ("g.mtx", MTX, r"g.mtx.*(cut off|line 3)"),
+    (
+        "g.mtx",
+        b"%%MatrixMarket matrix array real general\n2 2\n1\n1\n1\n1\n",
+        r"is a real array matrix",
+    ),
+    ("g.txt", b"1 2\n3\n", r"g.txt, line 2: has 1 fields, and other lines have 2"),
+    ("g.txt", b"1 2\n\xff 3\n", r"g.txt, line 2: invalid UTF-8; save the file as UTF-8"),
+    ("g.txt.gz", b"1 2\n", r"g.txt.gz: is not compressed as its name says; correct the file"),
+    ("g.txt.gz", gzip.compress(b"1 2\n" * 999)[:-9], r"g.txt.gz: is cut off; write it again"),
+    ("d/meta.yaml", b"dataset_name: [\n", r"meta.yaml, line 2, column 1: not plain YAML; correct it"),
+    (
+        "d/meta.yaml",
+        b"dataset_name: !!python/name:os.system\n",
+        r"line 1, column 15: not plain YAML",
+    ),
+    ("d/meta.yaml", b"dataset_name: d\n", r"meta.yaml: node_data is missing; add it"),
+    ("d/meta.yaml", META.replace(b": d", b": 3"), r"meta.yaml: dataset_name is 3: must be text"),
+    (
+        "d/meta.yaml",
+        META + b"separator: ';;'\n",
+        r"separator is ';;': must have at most 1",
+    ),
+    (
+        "d/meta.yaml",
+        META.replace(b"node_data:\n- file_name: n.csv", b"node_data: []"),
+        r"must have at least 1 item",
+    ),
+    ("d/meta.yaml", META, r"n.csv: no such file; correct its name in meta.yaml"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"), SETS, ids=[f"{n}-{i}" for i, (n, *_) in enumerate(SETS)]
+)
+def test_a_set_is_refused_in_a_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    khop_command: Command,
+    name: str,
+    content: bytes,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, {name: content})
+    source = "dgl:d" if name.startswith("d/") else f"edges:{name}"
+    check(khop_command("import", source, "out"), Case(name, {}, says))
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (zipped(a=b"x" * 99)[:80], r"neither a .zip nor a .tar archive; remove it and import again"),
+        (zipped(a=b"x" * 99).replace(b"x" * 99, b"y" * 99), r"is damaged or cut off; remove it and import"),
+        (zipped(a=b"x").replace(b"PK\x03\x04\x14\0\0\0", b"PK\x03\x04\x14\0\1\0").replace(
+            b"PK\x01\x02\x14\x03\x14\0\0\0", b"PK\x01\x02\x14\x03\x14\0\1\0"
+        ), r"is encrypted, or compressed by another method; unpack it yourself"),
+        (None, r"the server cannot be reached, 5 times; import again"),
+    ],
+    ids=["cut", "changed", "encrypted", "no server"],
+)  # fmt: skip
+def test_a_download_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, content: bytes | None, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "ml-latest.zip").write_bytes(content or b"")
+    with FileServer(tmp_path) as server:
+        mirror = server.url if content else "http://127.0.0.1:9"
+        check(khop_command("import", "movielens:ml-latest", "out", "--mirror", mirror), Case("", {}, says))
 
 
 @pytest.mark.parametrize(("word", "says"), DELETE)

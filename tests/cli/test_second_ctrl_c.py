@@ -16,12 +16,11 @@ from support.commands import ENVIRONMENT, children, of_session
 from support.gate import WAIT_S, wait_until
 
 STARTS = {"group": os.killpg, "main process": os.kill}
+LATER = [pytest.param(whom, n / 4, marks=pytest.mark.long) for n in range(0, 40, 2) for whom in STARTS]
 
 
-@pytest.mark.parametrize("whom", STARTS)
-@pytest.mark.parametrize(
-    "seconds", [0.0, 0.5, *(pytest.param(n / 4, marks=pytest.mark.long) for n in range(3, 40, 2))]
-)
+@pytest.mark.real_start  # signals meet imports
+@pytest.mark.parametrize(("whom", "seconds"), [("group", 0.0), ("main process", 0.5), *LATER])
 def test_ctrl_c_while_ranks_start_is_one_line(small_run: Path, whom: str, seconds: float) -> None:
     """Always "stopped", exit code 130 and no process: whatever the rank has reached by then."""
     started = subprocess.Popen(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
-pytest.importorskip("ray", reason="`make test-long` installs ray")
+pytest.importorskip("ray", reason="`make test-all` installs ray")
 
 from ray.cluster_utils import Cluster
 

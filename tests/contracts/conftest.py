@@ -12,7 +12,7 @@ from hypothesis import Phase, settings
 def few_examples() -> Iterator[None]:
     before = settings()
     phases = [Phase.explicit, Phase.generate]
-    # The same examples in `make test-long` too: whether 20 random ones show a fault is chance.
+    # The same examples in `make test-all` too: whether 20 random ones show a fault is chance.
     settings.register_profile("few", before, max_examples=20, derandomize=True, phases=phases)
     settings.load_profile("few")
     yield

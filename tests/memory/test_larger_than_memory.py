@@ -101,7 +101,7 @@ def test_an_overlay_is_read_by_threads(folder: Path, tmp_path: Path) -> None:
 
 def test_fuse_is_read_by_threads(folder: Path, tmp_path: Path) -> None:
     if shutil.which("bindfs") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        pytest.skip("bindfs is not installed, or there is no /dev/fuse; make test-long installs bindfs")
+        pytest.skip("bindfs is not installed, or there is no /dev/fuse; make test-all installs bindfs")
     mounted = subprocess.run(["bindfs", folder.parent, tmp_path], capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"FUSE cannot be mounted here: {mounted.stderr.strip()}")

@@ -214,6 +214,7 @@ def test_every_model_and_decoder_is_tried(folders: list[Path]) -> None:
     assert models - there == set()
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_path: Path, name: str) -> None:
     model, graph = model_on(folders[0], name, 1)
@@ -239,6 +240,7 @@ def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_pa
         assert_same(outputs(back, first, name), wanted)
 
 
+@pytest.mark.core(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_continues_with_types_in_another_order(
     folders: list[Path], tmp_path: Path, name: str
@@ -358,6 +360,7 @@ RUNS = {
 }
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_is_evaluated_and_inferred_with_types_in_another_order(tmp_path: Path, kind: str) -> None:
     def khop_command(*arguments: str) -> str:

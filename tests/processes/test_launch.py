@@ -437,6 +437,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [

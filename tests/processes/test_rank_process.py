@@ -16,6 +16,8 @@ import pytest
 from support.commands import ENVIRONMENT, children
 from support.gate import WAIT_S, wait_until
 
+pytestmark = pytest.mark.real_start
+
 SCRIPT = """
 import sys, threading, time
 from pathlib import Path

@@ -103,6 +103,7 @@ def test_a_stopped_server_costs_one_attempt(folder: Path, expected: list[khop.Ba
     assert sum(gap > 0.7 for gap in gaps[1:]) <= 1, gaps
 
 
+@pytest.mark.long
 def test_a_stopped_server_is_only_probed_until_it_goes_on(
     folder: Path, expected: list[khop.Batch], start: Starts
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_stopped_server_is_only_probed_until_it_goes_on(
     assert max(batch.traffic["seconds"] for batch in while_probed) < max(1.0, took)
 
 
+@pytest.mark.long
 def test_a_stopped_server_does_not_hold_a_large_request(folder: Path, start: Starts) -> None:
     """A request of 8 MiB does not fit into the buffers of a connection: sending it waits for the server."""
     running = [start(folder), start(folder)]

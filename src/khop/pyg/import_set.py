@@ -143,9 +143,11 @@ def _made(raw: _Raw, folder: Path) -> Data:
                 os.symlink((folder / name).absolute(), Path(root) / place / name)
         try:
             return raw.make(root)[0]
-        except (ValueError, LookupError, TypeError, OSError, EOFError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"{folder}: cannot be read ({reason}); give the folder as published") from None
+        except (ValueError, LookupError, TypeError, OSError, EOFError):
+            names = ", ".join(raw.files)
+            raise ValueError(
+                f"{folder}: torch_geometric cannot read {names}; give the folder as published"
+            ) from None
 
 
 def _processed(path: Path) -> Data | HeteroData:

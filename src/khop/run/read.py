@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -23,6 +22,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 import khop
+from khop.arguments import toml_values
 from khop.components import ANY_NAMED, NOTHING_NAMED, Component, Permission
 from khop.run.run_type import RunField, composed, field_at, run_fields, run_type, sections, value_at
 from khop.run.tables import FAMILIES, LINK_PREDICTION, MODELS, SamplerTable, Section
@@ -56,10 +56,7 @@ def read_toml(path: Path) -> RawRun:
 
     Raises ValueError if the file is not TOML.
     """
-    try:
-        return RawRun(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not TOML: {error}") from None
+    return RawRun(toml_values(path), str(path))
 
 
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:

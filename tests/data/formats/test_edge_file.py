@@ -132,12 +132,15 @@ def test_defaults_booleans_and_large_numbers(tmp_path: Path) -> None:
         ('<node id="a"/><node id="a"/>', "two nodes are named 'a'"),
         ('<node id="a"><graph edgedefault="directed"/></node>', "several or nested graphs"),
         ("<hyperedge/>", "hyperedges"),
-        ('<node id="a"/><edge directed="false" source="a" target="a"/>', "directed=false edge found"),
+        (
+            '<node id="a"/><edge directed="false" source="a" target="a"/>',
+            "it has directed and undirected edges",
+        ),
         (
             "<node id='a'/>" + "<edge id='1' source='a' target='a'/>" * 2,
             "1 edges have the id of another edge",
         ),
-        ("</graph>", "cannot be read"),
+        ("</graph>", "line 1: .* is not what the format has here; correct the line"),
     ],
 )
 def test_other_graphml_is_refused(body: str, sentence: str, tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_entities_are_refused(tmp_path: Path) -> None:
     path.write_text(
         f'<!DOCTYPE graphml [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;">]>{HEAD}<graph/></graphml>'
     )
-    with pytest.raises(ValueError, match="it declares an entity"):
+    with pytest.raises(ValueError, match="declares an entity"):
         imported(path)
 
 
@@ -160,7 +163,7 @@ def test_gml_without_labels(tmp_path: Path) -> None:
     )
     found, said = imported(tmp_path / "a.gml")
     assert found.columns["node"]["value"].tolist() == [1, 2]
-    assert said[1].startswith("ids of nodes are their numbers")
+    assert said[1].startswith("labels of nodes are missing or not distinct")
 
 
 PAJEK = '*Network x\n*Vertices 3\n1 "a b"\n2 c\n3 d\n% more\n'
@@ -210,7 +213,9 @@ def test_matrix_market(symmetry: str, name: str, tmp_path: Path) -> None:
 )
 def test_other_matrices_are_refused(first: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"%%MatrixMarket {first}")
-    with pytest.raises(ValueError, match="MatrixMarket file cannot be read"):
+    with pytest.raises(
+        ValueError, match="MatrixMarket file is cut off|give a square sparse one|is no entry of a matrix"
+    ):
         imported(tmp_path / "a.txt")
 
 

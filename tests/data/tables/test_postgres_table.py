@@ -1,4 +1,4 @@
-"""Tables of a real Postgres server, which `make test-long` installs."""
+"""Tables of a real Postgres server, which `make test-all` installs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TABLES = [
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     if programs() is None:
-        pytest.skip("Postgres is not installed; make test-long installs it")
+        pytest.skip("Postgres is not installed; make test-all installs it")
     with postgres_server() as address:
         run(address, *TABLES)
         yield address

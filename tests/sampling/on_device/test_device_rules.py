@@ -61,6 +61,7 @@ def first_none(seeds: Seeds) -> Seeds:
     )
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @settings(max_examples=few(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(asked=timed_graphs(), rule=RULES, fanouts=FANOUTS)
@@ -70,6 +71,7 @@ def test_temporal_batches_are_those_of_the_cpu(
     check(*asked, rule, fanouts, expansion)
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @settings(max_examples=few(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(asked=timed_graphs(), replacement=st.booleans(), fanouts=FANOUTS)
@@ -82,6 +84,7 @@ def test_weighted_batches_are_those_of_the_cpu(
     check(graph, replace(seeds, times=None), rule, fanouts, expansion)
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 def test_latest_edges_need_no_draw(expansion: Expansion) -> None:
     """The last two of ten edges up to the limit, whatever the key."""
@@ -117,6 +120,7 @@ def two_types() -> tuple[CscGraph, Seeds]:
     return graph, Seeds(seeds, {t: torch.arange(ids.numel()) for t, ids in seeds.items()})
 
 
+@pytest.mark.core(2)
 @EXPANSIONS
 @pytest.mark.parametrize(
     ("rule", "trees"),

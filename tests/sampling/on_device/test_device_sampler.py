@@ -21,6 +21,7 @@ from support.triton_rows import DEVICE
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @settings(max_examples=few(4))
 @given(data=st.data())

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from khop.arguments import shown
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.data.importers import DglOptions, ImportContext
 from khop.data.tables.labels import canonical_integers, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
+from khop.data.tables.read_spec import broken_rule
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.networkx_tables import narrowed
 from khop.graph.tables import EdgeTable, NodeTable
@@ -81,13 +83,17 @@ class DglMeta(BaseModel):
         try:
             values: Any = yaml.safe_load(data)
         except yaml.YAMLError as error:
-            raise ValueError(f"{path}: not plain YAML ({' '.join(str(error).split())}); correct it") from None
+            mark = getattr(error, "problem_mark", None)
+            where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else f"{path}"
+            raise ValueError(f"{where}: not plain YAML; correct it, and remove tags") from None
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"])) or "the file"
-            raise ValueError(f"{path}: {place}: {first['msg']}; correct it") from None
+            if first["type"] == "missing":
+                raise ValueError(f"{path}: {place} is missing; add it") from None
+            raise ValueError(f"{path}: {place} is {shown(first['input'])}: {broken_rule(first)}") from None
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class _Reading:
         """Return the columns of a CSV file as text; ValueError for a file with several graphs."""
         options = pa_csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
         if not path.is_file():
-            raise ValueError(f"{path}: no such file; meta.yaml names it")
+            raise ValueError(f"{path}: no such file; correct its name in meta.yaml")
         remedy = "give each row as many fields as the first row"
         with reading(str(path), remedy, "is not a table of CSV"):
             with path.open("rb") as file:

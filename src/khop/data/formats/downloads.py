@@ -77,7 +77,10 @@ def _whole(url: str, part: Path, notice: ProgressCallback | None) -> None:
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             if isinstance(error, OSError) and part.exists() and error.filename is not None:
                 raise
-            problem = str(error)
+            is_late = "timed out" in str(error)
+            problem = f"no answer within {_TIMEOUT_S} s" if is_late else "the server cannot be reached"
+            if isinstance(error, http.client.HTTPException | ConnectionResetError):
+                problem = "the connection ended too early"
         if attempt == _ATTEMPTS:
             raise ValueError(
                 f"{url}: {problem}, {_ATTEMPTS} times; import again to continue at byte {_size(part):,}, or "
@@ -174,8 +177,13 @@ def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None
                 _unpack(archive, folder, [_of_tar(tar, entry) for entry in tar], notice)
         else:
             raise ValueError(f"{archive}: neither a .zip nor a .tar archive; remove it and import again")
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError) as error:
-        raise ValueError(f"{archive}: damaged ({error}); remove it and import again") from None
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError):
+        raise ValueError(f"{archive}: is damaged or cut off; remove it and import again") from None
+    except (NotImplementedError, RuntimeError):
+        raise ValueError(
+            f"{archive}: is encrypted, or compressed by another method; unpack it yourself and give its "
+            "folder by --root"
+        ) from None
     return folder
 
 

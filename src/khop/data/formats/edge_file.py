@@ -42,7 +42,7 @@ _COMMENT = re.compile(rb"(?m)^[ \t]*(?:#|%|//).*$")
 _ATTRIBUTES = re.compile(rb"[ \t,;]*(\{.*\})[ \t]*$")
 _DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # of a weight after blanks
 _ENDS = ({"source", "target"}, {"src", "dst"}, {"from", "to"}, {"source", "destination"}, {"head", "tail"})
-_FORM = "an edge has two ids and maybe a weight and a time; import other tables by a spec (docs/import.md)"
+_FORM = "an edge has two ids and maybe a weight and a time; correct it, or import by a spec (docs/import.md)"
 
 
 @dataclass(frozen=True)
@@ -372,6 +372,21 @@ _ERRORS = (
     networkx.NetworkXException, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     SyntaxError, StopIteration, RecursionError,
 )  # fmt: skip
+_KNOWN = {  # sentences for what networkx finds
+    r"undefined (source|target) '?([^']+?)'?$": r"an edge has the \1 \2, which no node has; add the node",
+    r"node #(\d+) has no '(\w+)'": r"node \1 has no \2; add it",
+    r"edge #(\d+) has no '(\w+)'": r"edge \1 has no \2; add it",
+    r"node id (\S+) is duplicated": r"two nodes have the id \1; rename one",
+    r"edge #\d+ \((\S+?)-[->](\S+)\) is duplicated": r"two edges go from \1 to \2; add: multigraph 1",
+    "directed=(true|false) edge found": "it has directed and undirected edges; write all of them directed",
+    "[Hh]yperedge": "it has hyperedges, which link more than two nodes; remove them",
+}
+
+
+class _Refused(ValueError):
+    """Content that khop itself refuses."""
+
+
 _MATRIX_MARKET = b"%%MatrixMarket"
 
 
@@ -452,11 +467,19 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 graph = parse(content, notes)
+        except _Refused as error:
+            raise ValueError(f"{path}: {error}") from None
         except _ERRORS as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"{path}: cannot be read ({reason}); correct the file") from None
+            raise _unreadable(path, content, error) from None
         tables = NetworkxTables.of(graph)
-        notes += [str(one.message) for one in told] + list(tables.notes)
+        unread = {
+            re.sub(r"\W*not supported.*|No key type for id (\S+)\..*", r" \1", str(one.message))
+            for one in told
+        }
+        notes += [
+            f"{what.strip()}: has no type that is read, left out or kept as text" for what in sorted(unread)
+        ]
+        notes += tables.notes
         is_int = all(type(node) is int and -(2**63) <= node < 2**63 for node in tables.ids)
         ids = np.array(tables.ids, np.int64) if is_int else StringKeys.of([str(node) for node in tables.ids])
         return ReadEdges(
@@ -465,6 +488,31 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
         )  # fmt: skip
 
     return read
+
+
+def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
+    """Return the error for a file that networkx cannot parse, with the line where it can be told."""
+    message = " ".join(str(error).split())
+    found = ((re.search(pattern, message), text) for pattern, text in _KNOWN.items())
+    if known := next((match.expand(text) for match, text in found if match), None):
+        return ValueError(f"{path}: {known}")
+    lines = content.decode(errors="replace").split("\n")
+    place = re.search(r"(?:at \(|line )(\d+)", message)  # of GML; of XML
+    value = re.search(r"'([^']+)'|: ([^\s']+)$", message)
+    word = (value[1] or value[2]) if value else ""
+    if isinstance(error, UnicodeDecodeError):
+        line = content[: error.start].count(b"\n") + 1
+        return ValueError(f"{path}, line {line}: invalid UTF-8; save the file as UTF-8")
+    holds = re.compile(rf"[>\"'\s]{re.escape(word)}[<\"'\s]") if word else None
+    with_word = (n for n, one in enumerate(lines, start=1) if holds and holds.search(one))
+    line = int(place[1]) if place else next(with_word, 0)
+    if not line:
+        return ValueError(
+            f"{path}: has no graph that is complete in its format; write it again, or as an edge list"
+        )
+    written = lines[min(line, len(lines)) - 1].strip()
+    what = f"the value {word!r} in {written[:60]!r}" if word and word in written else f"{written[:60]!r}"
+    return ValueError(f"{path}, line {line}: {what} is not what the format has here; correct the line")
 
 
 class _NamedKeys(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
@@ -490,10 +538,10 @@ class _NamedKeys(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has n
 def _graphml(content: bytes, notes: list[str]) -> Any:
     content = _plain_xml(content)
     if len(re.findall(rb"<(?:\w+:)?graph[\s>/]", content)) > 1:
-        raise ValueError("it has several or nested graphs; keep one")
+        raise _Refused("has several or nested graphs; keep one")
     graphs = list(_NamedKeys(notes)(path=io.BytesIO(content)))
     if not graphs:
-        raise ValueError("it has no graph of the namespace http://graphml.graphdrawing.org/xmlns")
+        raise _Refused("has no graph of the namespace http://graphml.graphdrawing.org/xmlns; add xmlns")
     _check_xml(content, graphs[0])
     return graphs[0]
 
@@ -503,7 +551,7 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
     for elements in re.findall(rb"(?s)<attributes\b.*?</attributes>", content):
         titles = re.findall(rb"<attribute\s[^>]*?\btitle\s*=\s*[\"']([^\"']*)", elements)
         if len(set(titles)) < len(titles):
-            raise ValueError(f"two attributes have one title; there are {b', '.join(titles).decode()}")
+            raise _Refused(f"two attributes have one title, of {b', '.join(titles).decode()}; rename one")
     graph = gexf.read_gexf(io.BytesIO(content))
     _check_xml(content, graph)
     return graph
@@ -512,7 +560,7 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
 def _plain_xml(content: bytes) -> bytes:
     """Return XML without comments; ValueError for entities, whose expansion may be endless."""
     if b"<!ENTITY" in content:
-        raise ValueError("it declares an entity; remove it")
+        raise _Refused("declares an entity; remove it")
     return re.sub(rb"(?s)<!--.*?-->", b"", content)
 
 
@@ -523,15 +571,15 @@ def _check_xml(content: bytes, graph: Any) -> None:
     edges = len(re.findall(rb"<(?:\w+:)?edge[\s/>]", content))
     lost = edges - graph.number_of_edges()
     if lost > 0:
-        raise ValueError(f"{lost:,} edges have the id of another edge; rename them")
+        raise _Refused(f"{lost:,} edges have the id of another edge; rename them")
 
 
 def _check_nodes(declared: list[str], count: int) -> None:
     if len(set(declared)) < len(declared):
         twice = next(node for at, node in enumerate(declared) if node in declared[:at])
-        raise ValueError(f"two nodes are named {twice!r}; rename one")
+        raise _Refused(f"two nodes are named {twice!r}; rename one")
     if len(declared) < count:
-        raise ValueError(f"{count - len(declared):,} nodes of edges are not declared; add them to the nodes")
+        raise _Refused(f"{count - len(declared):,} nodes of edges are not declared; add them to the nodes")
 
 
 def _gml(content: bytes, notes: list[str]) -> Any:
@@ -539,9 +587,9 @@ def _gml(content: bytes, notes: list[str]) -> Any:
     lines = content.decode().splitlines()
     try:
         return networkx.parse_gml(lines)
-    except networkx.NetworkXError as error:
+    except networkx.NetworkXError:
         graph = networkx.parse_gml(lines, label="id")
-        notes.append(f"ids of nodes are their numbers ({error})")
+        notes.append("labels of nodes are missing or not distinct: their ids are their numbers")
         return graph
 
 
@@ -549,18 +597,23 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
     """Arcs and edges have a section each; where both are there, each edge is two arcs."""
     sections: dict[str, list[str]] = {}
     section: list[str] = []
-    for line in content.decode().splitlines():
+    form = None
+    for number, line in enumerate(content.decode().splitlines(), start=1):
         word = (line.split() or ["%"])[0].lower()
         if word.startswith("*"):
-            section = sections.setdefault(word, [])
+            section, form = sections.setdefault(word, []), _PAJEK_LINES.get(word)
+        elif form is not None and not word.startswith("%") and not re.match(form[0], line):
+            raise _Refused(f"line {number}: {line.strip()[:60]!r} is no {form[1]}; correct the line")
         if not word.startswith("%"):
             section.append(line)
     for word in sections:
         if word not in ("*network", "*vertices", *_PAJEK_LINKS):
-            raise ValueError(f"it has a section {word}; *Vertices, *Arcs, *Edges and *Matrix are read")
+            raise _Refused(f"has a section {word}; *Vertices, *Arcs, *Edges and *Matrix are read, remove it")
     vertices = sections.get("*vertices", [""])
     if len(vertices[0].split()) != 2:
-        raise ValueError(f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read")
+        raise _Refused(
+            f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read, correct it"
+        )
     parts = [sections[word] for word in _PAJEK_LINKS if len(sections.get(word, [])) > 1] or [[]]
     graph, *more = [pajek.parse_pajek(iter(vertices + part)) for part in parts]
     for edges in more:
@@ -584,13 +637,24 @@ def _matrix_market(path: Path) -> ReadEdges:
     try:
         rows, columns, _, layout, kind, symmetry = scipy.io.mminfo(source)
         if layout != "coordinate" or kind == "complex" or rows != columns:
-            raise ValueError(
-                f"it is a {kind} {layout} matrix of {rows:,} rows and {columns:,} columns; give a square "
-                "sparse one of real numbers"
+            raise _Refused(
+                f"is a {kind} {layout} matrix of {rows:,} rows and {columns:,} columns; give a square sparse "
+                "one of real numbers"
             )
         matrix = scipy.io.mmread(source if isinstance(source, str) else io.BytesIO(_content(path)))
+    except _Refused as error:
+        raise ValueError(f"{path}: {error}") from None
     except (ValueError, OverflowError, OSError, StopIteration) as error:
-        raise ValueError(f"{path}: MatrixMarket file cannot be read ({error}); correct the file") from None
+        place = re.search(r"[Ll]ine (\d+)", str(error))
+        lines = _content(path).decode(errors="replace").split("\n")
+        if place is None or int(place[1]) > len(lines):
+            reason = "is cut off, or has no line of sizes; write it again"
+            raise ValueError(f"{path}: the MatrixMarket file {reason}") from None
+        written = lines[int(place[1]) - 1].strip()[:60]
+        raise ValueError(
+            f"{path}, line {place[1]}: {written!r} is no entry of a matrix of this size: a row, a column and "
+            "a value; correct the line"
+        ) from None
     is_undirected = symmetry in ("symmetric", "hermitian")
     kept = matrix.row >= matrix.col if is_undirected else slice(None)  # scipy has added the opposites
     values = {} if kind == "pattern" else {WEIGHT: matrix.data[kept].astype(np.float32)}
@@ -601,6 +665,12 @@ def _matrix_market(path: Path) -> ReadEdges:
 
 
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_PAJEK_LINK = rf"\s*\d+\s+\d+(\s+({_NUMBER}|[a-zA-Z]).*)?\s*$"
+_PAJEK_LINES = {
+    "*vertices": (r"\s*\d+(\s|$)", "vertex: a number and a name"),
+    "*arcs": (_PAJEK_LINK, "arc: two numbers of vertices, and maybe a weight"),
+    "*edges": (_PAJEK_LINK, "edge: two numbers of vertices, and maybe a weight"),
+}
 _PAJEK_LINKS = ("*arcs", "*edges", "*matrix")
 _FORMATS: Mapping[str, Callable[[Path], ReadEdges]] = {
     ".graphml": _by_networkx(_graphml),

@@ -9,7 +9,6 @@ Specs of later data: columns, times, labels and reverses are completed from the 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
+from khop.arguments import toml_values
 from khop.data.tables.encode_numbers import (
     BooleanEncoder,
     DateEncoder,
@@ -259,9 +259,9 @@ def _graph_of(path: Path) -> Path:
     if not settings.is_file():
         return path
     try:
-        graph = tomllib.loads(settings.read_text(encoding="utf-8")).get("graph")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{settings}: not TOML: {error}; give the graph folder of the run") from None
+        graph = toml_values(settings).get("graph")
+    except ValueError as error:
+        raise ValueError(f"{error}; or give the graph folder of the run") from None
     if not isinstance(graph, str) or not Path(graph).is_dir():
         raise ValueError(f"{settings}: graph is {graph!r}: no such folder; give the graph folder of the run")
     return Path(graph)

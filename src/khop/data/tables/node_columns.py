@@ -26,7 +26,7 @@ from khop.data.tables.labels import (
     parts_by_column,
     parts_by_hash,
 )
-from khop.data.tables.packages import numpy_of, pa, pc
+from khop.data.tables.packages import numpy_of, pa, pc, shown
 from khop.data.tables.rows import Rows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
@@ -300,6 +300,12 @@ def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]
     if array.null_count:
         row = int(np.argmax(numpy_of(array.is_null())))
         raise ValueError(f'{rows.row(row)}: {key} is null; give kind = "number", which has values for nulls')
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_nested(array.type) or pa.types.is_binary(array.type):
+        remedy = 'give kind = "vector"' if pa.types.is_nested(array.type) else "convert the column"
+        value = shown(array[0]) if len(array) else f"of type {array.type}"
+        raise ValueError(f"{rows.row(0)}: {key} is {value}: no number; {remedy}")
     is_parsed = is_text(array.type)
     values: npt.NDArray[Any] = _raw_of_text(array, dtype, key, rows) if is_parsed else numpy_of(array)
     with np.errstate(invalid="ignore"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import unquote
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from khop.arguments import toml_values
 from khop.data.tables.spec import Kind, Spec, SpecTable
 
 _PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
@@ -35,17 +35,12 @@ _TAGS = _KINDS | {"datetime", "int"}  # names of alternatives in the places of e
 def read_spec(path: Path) -> Spec:
     """Read and check a spec file; ValueError with the first problem."""
     try:
-        text = path.read_text(encoding="utf-8")
+        values = toml_values(path)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file; khop import --guess FILES... proposes one") from None
     except PermissionError:
         raise ValueError(f"{path}: no permission to read it; chmod u+r {path}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
-    try:
-        return checked_spec(tomllib.loads(text), str(path))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: not TOML: {error}; correct the line") from None
+    return checked_spec(values, str(path))
 
 
 def checked_spec(values: Mapping[str, Any], source: str) -> Spec:
@@ -105,11 +100,11 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
         case "union_tag_not_found":
             return f'{path}: kind is missing; give kind = "number", or the kind alone ({source})'
     shown = _shown(_value_at(names, values))
-    return f"{path} is {shown}: {_reason(error)} ({source})"
+    return f"{path} is {shown}: {broken_rule(error)} ({source})"
 
 
-def _reason(error: ErrorDetails) -> str:
-    """Return a rule of the spec that a value breaks, without the words of pydantic."""
+def broken_rule(error: ErrorDetails) -> str:
+    """Return the rule that a value breaks, without the words of pydantic."""
     context, kind = error.get("ctx", {}), error["type"]
     if kind == "literal_error":
         return f"must be {context['expected']}"

@@ -1,0 +1,95 @@
+"""The parts of `make test-all`: tests that `make test` leaves out, and the files whose change needs them.
+
+`make test` runs all tests that are not `long`. A test is long by `@pytest.mark.long`, or because this table
+lists its file or a fixture of it. A part of `make test-all` is the long tests of some files, or commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+# Files and folders of tests/ that build, install, or start more processes than they test anything else.
+LONG_FILES = (
+    "memory", "network", "test_examples.py", "test_forks.py", "test_fresh_clone.py",
+    "test_lightning_loops.py",
+    "test_process_tuning.py", "test_site_browser.py", "test_taobao.py", "test_tutorials.py", "test_walks.py",
+    "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_versions.py",
+)  # fmt: skip
+LONG_FIXTURES = ("site", "wheel")  # built by these tests
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests of `make test-all`, and the paths whose change needs them."""
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...] = ()  # folders and files of tests/, of which the long tests run
+    commands: tuple[str, ...] = ()
+    is_for_changes: bool = True  # False: needs root or downloads; runs with all, or by name
+
+
+RUNTIME = (
+    "batch.py",
+    "components.py",
+    "draw.py",
+    "errors.py",
+    "schema.py",
+    "arguments.py",
+    "process_tuning.py",
+)
+OF_ALL = tuple(f"src/khop/{name}" for name in RUNTIME)
+PARTS = {
+    "sanitizers": Part(
+        ("csrc", "tests/csrc", "CMakeLists.txt"), commands=("SANITIZE=thread scripts/test-native",)
+    ),
+    "machines": Part(("csrc",), commands=(
+        "scripts/test-valgrind", "scripts/test-aarch64", "scripts/count-instructions",
+    ), is_for_changes=False),
+    "packages": Part(("pyproject.toml",), commands=(
+        "scripts/test-without pyarrow,duckdb,ray tests/api tests/cli tests/run tests/data tests/inference "
+        "tests/servers tests/test_suite.py",
+    ), is_for_changes=False),
+    "kernels": Part(("csrc", "src/khop/kernels", "scripts/compile-kernels"), ("kernels", "gpu", "reference")),
+    "graph": Part(("src/khop/graph", *OF_ALL), ("graph", "damage", "contracts", "testing")),
+    "sampling": Part(
+        ("src/khop/sampling", "src/khop/kernels", *OF_ALL), ("sampling", "extension", "contracts"),
+    ),
+    "loading": Part(("src/khop/loading", *OF_ALL), ("loading", "test_process_tuning.py", "test_forks.py")),
+    "training": Part(("src/khop/models", "src/khop/training", "src/khop/inference"),
+                     ("models", "training", "inference", "extension", "test_convolutions.py")),
+    "data": Part(("src/khop/data",), ("data", "damage")),
+    "processes": Part(("src/khop/distributed", "src/khop/loading", "src/khop/training", "src/khop/inference"),
+                      ("distributed", "processes", "test_walks.py")),
+    "servers": Part(("src/khop/servers", "src/khop/api"), ("servers", "processes")),
+    "run": Part(("src/khop/run", "src/khop/cli", "src/khop/api"), ("run", "cli", "api")),
+    "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),
+    "site": Part(("docs", "README.md", "scripts/build_docs.py", "scripts/error_index.py"),
+                 ("test_site.py", "test_site_browser.py", "test_docs.py")),
+    "tutorials": Part(("docs/tutorials", "examples/launch", "src/khop/cli", "src/khop/data"),
+                      ("test_tutorials.py",)),
+    "examples": Part(("examples", "src/khop/api", "src/khop/pyg"), ("test_examples.py", "test_taobao.py")),
+    "wheel": Part(("pyproject.toml", "constraints.txt", "CMakeLists.txt", "csrc", "scripts/make-venv"),
+                  ("test_packaging.py", "test_seams.py")),
+    "clone": Part(("Makefile",), ("test_fresh_clone.py",), is_for_changes=False),
+    "memory": Part(("src/khop/graph",), ("memory",), is_for_changes=False),
+    "network": Part(("src/khop/distributed", "src/khop/servers"), ("network",), is_for_changes=False),
+}  # fmt: skip
+
+
+def is_long(file: PurePath, fixtures: Iterable[str]) -> bool:
+    """Return True if a test of this file of tests/, with these fixtures, is long by the table."""
+    folders = {str(parent) for parent in (file, *file.parents)}
+    return not folders.isdisjoint(LONG_FILES) or not set(fixtures).isdisjoint(LONG_FIXTURES)
+
+
+def needed_by(changed: Iterable[str]) -> list[str]:
+    """Return the parts that run for changes of these paths: those of a source or of a test that changed."""
+
+    def is_needed(part: Part) -> bool:
+        within = (*part.sources, *(f"tests/{name}" for name in part.tests))
+        return any(path == each or path.startswith(f"{each}/") for path in paths for each in within)
+
+    paths = list(changed)
+    return [name for name, part in PARTS.items() if part.is_for_changes and is_needed(part)]
