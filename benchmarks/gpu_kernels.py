@@ -26,7 +26,7 @@ TESTS = (  # on the device instead of the interpreter
     "tests/kernels/triton",
     "tests/kernels/test_edge_rows.py",
     "tests/kernels/test_linear.py",
-    "tests/kernels/test_segment_mixture.py",
+    "tests/kernels/test_segment.py",
     "tests/sampling/on_device",
     "tests/sampling/test_engines.py",
     "tests/loading/device/test_batch_slot.py",

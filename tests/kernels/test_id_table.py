@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import khop._core as _core
 from khop.kernels.id_table import (
     Int64s,
     Keys,
@@ -29,6 +31,7 @@ from khop.kernels.id_table import (
     key_parts,
     keys_at,
 )
+from khop.kernels.node_index import FirstSeen, NodeIndex, TorchTreeIndex, TreeIndex
 from support.key_indexes import key_index_of
 from support.peak import peak_bytes
 
@@ -270,3 +273,212 @@ def test_ids_of_another_kind_are_refused() -> None:
     names, numbers = StringKeys.of(["a"]), np.array([1])
     with pytest.raises(ValueError, match="ids are integers: this table has strings"):
         key_index_of(names).find(names, numbers)
+
+
+# Keys are numbered as a dictionary numbers them, in torch.
+
+
+DENSE_NODES = 1 << 22  # graphs beyond this get a hash table
+SIZES = [1, 50, DENSE_NODES, DENSE_NODES + 1, 2**32, 2**32 + 1, 2**40]
+DTYPES = {torch.int32: 2**31, torch.int64: 2**63}
+
+
+def check(index: NodeIndex, batches: list[list[list[int]]], dtype: torch.dtype) -> None:
+    """Every batch, in several inserts, beside a dict."""
+    for batch in batches:
+        index.clear()
+        local_ids: dict[int, int] = {}
+        for ids in batch:
+            expected = [local_ids.setdefault(node, len(local_ids)) for node in ids]
+            local = index.insert(torch.tensor(ids, dtype=dtype))
+            assert local.dtype == torch.int32
+            assert local.tolist() == expected
+        assert len(index) == len(local_ids)
+        assert index.nodes(0).tolist() == list(local_ids)
+        assert index.nodes(2).tolist() == list(local_ids)[2:]
+
+
+def batches_of(num_nodes: int, dtype: torch.dtype) -> st.SearchStrategy[list[list[list[int]]]]:
+    last = min(num_nodes, DTYPES[dtype]) - 1
+    near = st.integers(0, min(last, 20)) | st.integers(max(0, last - 20), last)
+    ids = st.lists(near | st.integers(0, last), max_size=30)
+    return st.lists(st.lists(ids, max_size=4), max_size=3)
+
+
+@given(data=st.data())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_nodes", SIZES)
+def test_local_ids_are_in_first_seen_order(num_nodes: int, dtype: torch.dtype, data: st.DataObject) -> None:
+    check(NodeIndex(num_nodes), data.draw(batches_of(num_nodes, dtype)), dtype)
+
+
+@given(data=st.data(), left=st.integers(0, 60))
+@pytest.mark.parametrize("num_nodes", [50, DENSE_NODES + 1, 2**40])
+def test_nothing_is_mistaken_when_stamps_run_out(num_nodes: int, left: int, data: st.DataObject) -> None:
+    index = NodeIndex(num_nodes)
+    index.core = _core.NodeIndex(num_nodes, base=2**32 - 1 - left)
+    check(index, data.draw(batches_of(num_nodes, torch.int64)), torch.int64)
+
+
+@pytest.mark.parametrize("num_nodes", [2**20, 2**30, 2**40])
+def test_large_batches_grow_the_table(num_nodes: int) -> None:
+    index = NodeIndex(num_nodes)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        index.clear()
+        ids = torch.randint(num_nodes, (60_000,), generator=generator)
+        local = index.insert(ids)
+        nodes = index.nodes()
+        assert torch.equal(nodes[local.long()], ids)
+        assert nodes.unique().numel() == nodes.numel() == len(index)
+        new = local.long() > torch.cat([torch.tensor([-1]), local.long().cummax(0).values[:-1]])
+        assert torch.equal(ids[new], nodes), "first-seen order"
+
+
+def test_nodes_are_a_copy() -> None:
+    index = NodeIndex(10)
+    index.insert(torch.tensor([7, 3]))
+    nodes = index.nodes()
+    index.clear()
+    index.insert(torch.tensor([1, 2]))
+    assert nodes.tolist() == [7, 3]
+
+
+def test_strided_ids_are_read_as_they_stand() -> None:
+    index = NodeIndex(10)
+    assert index.insert(torch.arange(10)[::3]).tolist() == [0, 1, 2, 3]
+    assert index.nodes().tolist() == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("num_nodes", [5, DENSE_NODES + 1, 2**40])
+@pytest.mark.parametrize("bad", [-1, -(2**31)])
+def test_a_negative_id_is_refused_and_nothing_is_inserted(num_nodes: int, bad: int) -> None:
+    index = NodeIndex(num_nodes)
+    for dtype in DTYPES:
+        with pytest.raises(ValueError, match=f"node id {bad} at position 1: not in"):
+            index.insert(torch.tensor([3, bad, 4], dtype=dtype))
+    assert len(index) == 0
+
+
+@pytest.mark.parametrize("num_nodes", [5, DENSE_NODES + 1, 2**40])
+def test_an_id_behind_the_last_node_is_refused(num_nodes: int) -> None:
+    with pytest.raises(ValueError, match=rf"node id {num_nodes} at position 0: not in \[0, {num_nodes}\)"):
+        NodeIndex(num_nodes).insert(torch.tensor([num_nodes]))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [torch.tensor([1.0]), torch.tensor([[1]]), torch.zeros(2, dtype=torch.int64, device="meta")],
+    ids=str,
+)
+def test_ids_of_another_kind_are_refused_node_index(ids: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"must be int32 or int64 \(n\) on the cpu"):
+        NodeIndex(5).insert(ids)
+
+
+def test_a_negative_number_of_nodes_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_nodes -1"):
+        NodeIndex(-1)
+
+
+KEYS_NODE_INDEX = st.lists(st.integers(0, 9) | st.integers(-(2**63), 2**63 - 1), max_size=20)
+
+
+@given(batches=st.lists(st.lists(KEYS_NODE_INDEX, max_size=3), max_size=3))
+def test_numbers_are_in_first_seen_order(batches: list[list[list[int]]]) -> None:
+    seen = FirstSeen(torch.device("cpu"))
+    for batch in batches:
+        seen.clear()
+        known: dict[int, int] = {}
+        for keys in batch:
+            expected = [known.setdefault(key, len(known)) for key in keys]
+            found = seen.insert(torch.tensor(keys, dtype=torch.int64))
+            assert found.dtype == torch.int32
+            assert found.tolist() == expected
+        assert len(seen) == len(known)
+        assert seen.keys(1).tolist() == list(known)[1:]
+
+
+@given(hops=st.lists(st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=5), max_size=3))
+def test_pairs_of_trees_are_numbered_as_the_core_does(hops: list[list[list[int]]]) -> None:
+    """Row i is in tree i."""
+    core, other = TreeIndex(7), TorchTreeIndex(7, torch.device("cpu"))
+    for index in (core, other):
+        index.reset(5)
+    for rows in hops:
+        ids = torch.tensor([node for row in rows for node in row], dtype=torch.int64)
+        offsets = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+        trees = torch.arange(len(rows))
+        assert torch.equal(other.insert(ids, offsets, trees), core.insert(ids, offsets, trees))
+        assert len(other) == len(core)
+        for found, expected in zip(other.pairs(1), core.pairs(1), strict=True):
+            assert torch.equal(found, expected)
+
+
+# (tree, node) pairs get consecutive local ids in first-seen order, beside a dictionary.
+
+
+@st.composite
+def inserts(draw: st.DrawFn, num_nodes: int, num_trees: int) -> list[tuple[list[list[int]], list[int]]]:
+    """Some calls: rows of node ids, and the tree of each row."""
+    row = st.lists(st.integers(0, num_nodes - 1), max_size=4)
+    trees = st.integers(0, num_trees - 1)
+    calls = draw(st.lists(st.lists(st.tuples(row, trees), max_size=6), max_size=4))
+    return [([ids for ids, _ in call], [tree for _, tree in call]) for call in calls]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3, 700, 2**22 + 1, 2**40])
+@given(data=st.data())
+def test_local_ids_are_in_first_seen_order_tree_index(num_nodes: int, data: st.DataObject) -> None:
+    index = TreeIndex(num_nodes)
+    for num_trees in data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=3)):
+        index.reset(num_trees)
+        expected: dict[tuple[int, int], int] = {}
+        for rows, trees in data.draw(inserts(num_nodes, num_trees)):
+            pairs = [(tree, node) for ids, tree in zip(rows, trees, strict=True) for node in ids]
+            local = [expected.setdefault(pair, len(expected)) for pair in pairs]
+            offsets = torch.tensor([0, *map(len, rows)]).cumsum(0)
+            ids = torch.tensor([node for _, node in pairs], dtype=torch.int64)
+            assert index.insert(ids, offsets, torch.tensor(trees, dtype=torch.int64)).tolist() == local
+            assert len(index) == len(expected)
+        for start in {0, len(index) // 2, len(index)}:
+            nodes, trees_of_nodes = index.pairs(start)
+            pairs = list(zip(trees_of_nodes.tolist(), nodes.tolist(), strict=True))
+            assert pairs == list(expected)[start:]
+
+
+def test_narrow_ids_are_taken_as_they_are() -> None:
+    index = TreeIndex(9)
+    index.reset(2)
+    ids, offsets = torch.tensor([8, 0, 8], dtype=torch.int32), torch.tensor([0, 2, 3])
+    assert index.insert(ids, offsets, torch.tensor([1, 0])).tolist() == [0, 1, 2]
+    assert index.pairs(1)[0].tolist() == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("ids", "offsets", "trees", "message"),
+    [
+        ([1, 5], [0, 2], [0], r"node id 5: not in \[0, 5\)"),
+        ([-1, 0], [0, 2], [0], "node id -1"),
+        ([1, 2], [0, 2], [3], r"tree 3: not in \[0, 3\)"),
+        ([1, 2], [0, 1], [0], "offset 1 at position 1"),
+        ([1, 2], [0, 2], [0, 1], "one offset more"),
+        ([1.0, 2.0], [0, 2], [0], "must be int32 or int64"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_and_nothing_is_inserted(
+    ids: list[float], offsets: list[int], trees: list[int], message: str
+) -> None:
+    index = TreeIndex(5)
+    index.reset(3)
+    with pytest.raises(ValueError, match=message):
+        index.insert(torch.tensor(ids), torch.tensor(offsets), torch.tensor(trees))
+    assert len(index) == 0
+
+
+def test_more_pairs_than_63_bits_hold_are_refused() -> None:
+    index = TreeIndex(2**50)
+    with pytest.raises(ValueError, match=r"16384 disjoint trees .* make the batch smaller"):
+        index.reset(2**14)
+    with pytest.raises(ValueError, match="num_nodes -1"):
+        TreeIndex(-1)

@@ -6,14 +6,18 @@ A layer's products on a device have the values and gradients of torch's own oper
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.linear import linear, linear_sum
-from khop.kernels.linear_blocks import Activation, Blocks
+from khop.kernels.activations import dropout, relu_
+from khop.kernels.linear import TILE, grouped_linear, grouped_linear_reference, linear, linear_sum
+from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from support.linear_sums import BLOCK, numbers, operands_of, summed
 from support.triton_rows import DEVICE
@@ -223,3 +227,153 @@ def test_autocast_computes_in_its_dtype_and_gives_gradients_in_that_of_the_param
     with by_triton():
         torch.autograd.backward(out.float().sum())
     assert {tensor.grad.dtype for tensor in (*inputs, *weights, bias)} == {torch.float32}
+
+
+# Sums of products in blocks of rows: exact in float64, and only for dtypes that the library has.
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3 * BLOCK + 5])
+@pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize("has_addend", [False, True])
+def test_blocks_in_float64_are_exact(rows: int, activation: Activation, has_addend: bool) -> None:
+    given = operands_of(rows, 2, torch.float64)
+    found, exact = ([tensor.clone().requires_grad_() for tensor in given] for _ in range(2))
+    addend = found[1] if has_addend else None
+    way = Blocks("blas", BLOCK)
+    out = linear_sum_blocks(way, torch.float64, found[2:4], found[4:], found[0], addend, activation)
+    reference = summed(exact, has_addend, activation)
+    pull = numbers(rows, 16, seed=4).double()
+    out.backward(pull)
+    reference.backward(pull)
+    close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-10)
+    close(out, reference)
+    for own, other in zip(found, exact, strict=True):
+        close(own.grad, other.grad)
+
+
+def test_a_library_computes_the_dtypes_that_it_has() -> None:
+    half, single, double = torch.bfloat16, torch.float32, torch.float64
+    assert [Blocks("blas", 64).can_compute(dtype) for dtype in (half, single, double)] == [True] * 3
+    assert not Blocks("onednn", 64).can_compute(double)
+    assert Blocks("blas", 64, in_float32=True).can_compute(half)
+    assert not Blocks("blas", 64, in_float32=True).can_compute(single)
+    assert Blocks("blas", 64, in_float32=True).product_dtype(half) == single
+
+
+# Products by group equal the products row by row, forward and backward.
+
+
+@given(
+    groups=st.lists(st.integers(0, 4), max_size=3 * TILE),
+    count=st.integers(5, 7),
+)
+def test_each_row_is_multiplied_by_the_matrix_of_its_group(groups: list[int], count: int) -> None:
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(len(groups), 3, generator=random, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(count, 4, 3, generator=random, dtype=torch.float64, requires_grad=True)
+    of = torch.tensor(groups, dtype=torch.int64)
+    found, expected = grouped_linear(x, weights, of), grouped_linear_reference(x, weights, of)
+    torch.testing.assert_close(found, expected)
+    upstream = torch.randn(found.shape, generator=random, dtype=torch.float64)
+    ours = torch.autograd.grad(found, (x, weights), upstream)
+    theirs = torch.autograd.grad(expected, (x, weights), upstream)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# Dropout drops the share asked for, keeps the expectation, and repeats with the generator's seed.
+
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def dropped_with_seed(x: Tensor, rate: float, seed: int) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return dropout(x, rate)
+
+
+@pytest.mark.parametrize("rate", [1 / 65536, 0.1, 0.2, 0.5, 0.9, 0.999])
+def test_the_share_that_is_dropped_is_the_rate_and_the_rest_is_scaled(rate: float) -> None:
+    count = 1 << 20
+    out = dropped_with_seed(torch.ones(count, dtype=torch.float64), rate, seed=1)
+    dropped = int((out == 0).sum())
+    sigma = (count * rate * (1 - rate)) ** 0.5
+    assert abs(dropped - count * rate) < 5 * sigma + count * 2**-17
+    rounded = round(rate * 65536) / 65536
+    assert out[out != 0].unique().tolist() == [pytest.approx(1 / (1 - rounded))]
+
+
+@given(st.integers(0, 9), st.integers(0, 7), st.sampled_from(DTYPES), st.integers(0, 2**63))
+def test_values_are_scaled_or_dropped_and_so_are_gradients(
+    rows: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    x = (torch.arange(rows * width).reshape(rows, width) + 1.0).to(dtype).requires_grad_()
+    out = dropped_with_seed(x, 0.5, seed)
+    assert out.dtype == dtype
+    assert bool(((out == 0) | (out == 2 * x)).all())
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad * x, out)
+
+
+def test_equal_seeds_drop_the_same_values_on_any_number_of_threads() -> None:
+    x = torch.randn(500, 300)
+    before = torch.get_num_threads()
+    outputs = []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        outputs.append(dropped_with_seed(x, 0.3, seed=5))
+    torch.set_num_threads(before)
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
+    assert not torch.equal(outputs[0], dropped_with_seed(x, 0.3, seed=6))
+
+
+def test_neighboring_values_are_dropped_independently() -> None:
+    kept = (dropped_with_seed(torch.ones(1 << 20), 0.5, seed=2) != 0).double() - 0.5
+    for distance in (1, 2, 3, 4, 8):
+        assert abs(float((kept[distance:] * kept[:-distance]).mean())) < 5 * 0.25 / 2**10
+
+
+def test_a_rate_of_zero_changes_nothing() -> None:
+    x = torch.randn(4)
+    assert dropout(x, 0.0) is x
+
+
+def test_a_transposed_input_keeps_its_places() -> None:
+    x = torch.arange(1.0, 13.0).reshape(3, 4).T
+    out = dropped_with_seed(x, 0.5, seed=3)
+    assert bool(((out == 0) | (out == 2 * x)).all())
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
+def test_other_rates_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=f"dropout rate {rate}: must be at least 0 and below 1"):
+        dropout(torch.ones(3), rate)
+
+
+def test_off_the_cpu_it_is_torchs_own() -> None:
+    assert dropout(torch.ones(3, device="meta"), 0.5).device.type == "meta"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (37, 5)])
+def test_values_and_gradients_are_torchs_bit_for_bit(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, pull = (torch.randn(*shape, generator=generator).to(dtype) for _ in range(2))
+    x[:1] = 0
+    found, expected = (x.clone().requires_grad_() for _ in range(2))
+    out, reference = relu_(found * 1), (expected * 1).relu_()
+    out.backward(pull)
+    reference.backward(pull)
+    assert torch.equal(out, reference)
+    assert found.grad is not None
+    assert expected.grad is not None
+    assert torch.equal(found.grad, expected.grad)
+
+
+def test_it_works_in_place() -> None:
+    x = torch.tensor([[-1.0, 2.0]])
+    assert relu_(x).data_ptr() == x.data_ptr()
+    assert x.tolist() == [[0.0, 2.0]]

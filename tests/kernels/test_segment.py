@@ -1,3 +1,7 @@
+""""""
+
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -7,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from khop.kernels.csc import Csc
 from khop.kernels.segment import (
     prefix_and_mean,
     segment_max,
@@ -17,6 +22,15 @@ from khop.kernels.segment import (
     segment_sum_reference,
     transpose,
 )
+from khop.kernels.segment_attention import segment_dot, segment_dot_reference
+from khop.kernels.segment_weighted import (
+    merge_edges,
+    merge_edges_reference,
+    segment_mixture,
+    segment_mixture_reference,
+)
+from support.triton_rows import DEVICE
+from support.triton_segments import by_triton
 
 Segment = Callable[[Tensor, Tensor, Tensor], Tensor]
 PAIRS = [
@@ -306,3 +320,155 @@ def test_the_first_rows_and_the_mean_are_what_they_are_apart_and_so_is_their_gra
     torch.autograd.backward([own, mean], pulls)
     torch.autograd.backward(list(expected), pulls)
     torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+# Dot products over edges equal plain torch, with their gradients, on any number of threads.
+
+
+def operands(seed: int, rows: int, sources: int, edges: int, width: int) -> tuple[Tensor, ...]:
+    random = torch.Generator().manual_seed(seed)
+    cuts = torch.randint(edges + 1, (max(rows - 1, 0),), generator=random).sort().values
+    ends = [torch.tensor([0]), cuts, torch.tensor([edges])] if rows else [torch.tensor([0])]
+    x = torch.randn(sources, width, generator=random, dtype=torch.float64)
+    at = torch.randn(rows, width, generator=random, dtype=torch.float64)
+    indices = torch.randint(max(sources, 1), (edges if rows else 0,), generator=random, dtype=torch.int32)
+    return x, at, torch.cat(ends), indices
+
+
+SIZES = tuple(st.integers(*ends) for ends in ((0, 99), (0, 9), (1, 9), (0, 40)))
+
+
+@given(*SIZES, st.sampled_from([1, 2, 3]))
+def test_values_and_gradients_are_those_of_the_reference(
+    seed: int, rows: int, sources: int, edges: int, heads: int
+) -> None:
+    x, at, indptr, indices = operands(seed, rows, sources, edges, 6)
+    results = []
+    for function in (segment_dot, segment_dot_reference):
+        given_x, given_at = x.clone().requires_grad_(), at.clone().requires_grad_()
+        out = function(given_x, given_at, heads, indptr, indices)
+        results.append((out.detach(), *torch.autograd.grad(out.sin().sum(), (given_x, given_at))))
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads_segment_dot() -> None:
+    x, at, indptr, indices = operands(1, 500, 400, 5000, 32)
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        given_x, given_at = x.float().requires_grad_(), at.float().requires_grad_()
+        out = segment_dot(given_x, given_at, 4, indptr, indices)
+        found.append((out.detach(), *torch.autograd.grad(out.sin().sum(), (given_x, given_at))))
+    torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heads": 4}, "heads 4: must divide the 6 columns of x"),
+        ({"rows": torch.zeros(3, 6)}, "rows are torch.float32"),
+        ({"rows": torch.zeros(2, 6, dtype=torch.float64)}, "must be torch.float64"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(change: dict[str, object], message: str) -> None:
+    x, at, indptr, indices = operands(1, 3, 4, 9, 6)
+    fitting = {"x": x, "rows": at, "heads": 2, "indptr": indptr, "indices": indices}
+    with pytest.raises(ValueError, match=message):
+        segment_dot(**{**fitting, **change})  # type: ignore[arg-type]
+
+
+# Mixtures of rows and joined edges equal their references, on any number of threads.
+
+
+DEGREES = st.lists(st.sampled_from([0, 1, 2, 5, 33]), max_size=10)
+
+
+def some_edges(degrees: list[int], sources: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    indptr = torch.tensor([0, *degrees]).cumsum(0)
+    random = torch.Generator().manual_seed(seed)
+    return indptr, torch.randint(sources, (int(indptr[-1]),), generator=random, dtype=torch.int32)
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def with_gradients(
+    operation: Callable[..., Tensor], x: Tensor, weights: Tensor, *edges: Tensor
+) -> list[Tensor]:
+    x, weights = x.detach().requires_grad_(), weights.detach().requires_grad_()
+    out = operation(x, weights, *edges)
+    return [
+        out.detach(),
+        *torch.autograd.grad(out, (x, weights), numbers(*out.shape, dtype=out.dtype, seed=3).to(x.device)),
+    ]
+
+
+@given(degrees=DEGREES, width=st.sampled_from([1, 7, 8, 33, 64]), bases=st.sampled_from([1, 3, 8]))
+def test_a_mixture_equals_the_reference_forward_and_backward(
+    degrees: list[int], width: int, bases: int
+) -> None:
+    indptr, indices = some_edges(degrees, 9)
+    operands = numbers(9, width), numbers(indices.numel(), bases, seed=1)
+    found = with_gradients(segment_mixture, *operands, indptr, indices)
+    expected = with_gradients(segment_mixture_reference, *operands, indptr, indices)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_kernels_of_a_device_give_the_numbers_of_the_core() -> None:
+    indptr, indices = some_edges([3, 0, 40, 1], 9)
+    operands = numbers(9, 7), numbers(indices.numel(), 3, seed=1)
+    expected = with_gradients(segment_mixture, *operands, indptr, indices)
+    on_device = [each.to(DEVICE) for each in (*operands, indptr, indices)]
+    with by_triton():
+        found = with_gradients(segment_mixture, *on_device)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bits_do_not_depend_on_the_number_of_threads_segment_mixture(dtype: torch.dtype) -> None:
+    indptr, indices = some_edges([7, 0, 30, 1, 90] * 60, 300)
+    operands = numbers(300, 64, dtype=dtype), numbers(indices.numel(), 8, dtype=dtype, seed=1)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            results.append(with_gradients(segment_mixture, *operands, indptr, indices))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(*pair) for others in results[1:] for pair in zip(results[0], others, strict=True))
+
+
+def test_half_precision_is_computed_by_torch() -> None:
+    indptr, indices = some_edges([2, 3], 4)
+    x, weights = numbers(4, 8, dtype=torch.bfloat16), numbers(5, 2)
+    expected = segment_mixture(x.double(), weights.bfloat16().double(), indptr, indices)
+    torch.testing.assert_close(
+        segment_mixture(x, weights, indptr, indices).double(), expected, rtol=0.1, atol=0.1
+    )
+
+
+@given(
+    rows=st.integers(0, 7),
+    degrees=st.lists(st.lists(st.integers(0, 4), min_size=7, max_size=7), min_size=1, max_size=5),
+)
+def test_edges_of_types_are_joined_by_row(rows: int, degrees: list[list[int]]) -> None:
+    edges = [Csc(*some_edges(of_type[:rows], 6, seed)) for seed, of_type in enumerate(degrees)]
+    firsts = [6 * (number % 2) for number in range(len(edges))]
+    joined, relations = merge_edges(edges, firsts, rows, 12)
+    expected, of_types = merge_edges_reference(edges, firsts, rows, 12)
+    assert joined.indptr.tolist() == expected.indptr.tolist()
+    assert joined.indices.tolist() == expected.indices.tolist()
+    assert relations.tolist() == of_types.tolist()
+
+
+def test_unfit_operands_are_errors() -> None:
+    indptr, indices = some_edges([2, 3], 4)
+    with pytest.raises(ValueError, match=r"weights are \(4, 2\): must be \(5, bases\)"):
+        segment_mixture(numbers(4, 8), numbers(4, 2), indptr, indices)
+    with pytest.raises(ValueError, match="source"):
+        merge_edges([Csc(indptr, indices)], [0], 2, 1)

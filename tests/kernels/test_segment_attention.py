@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.test_segment_dot import SIZES, operands
+from kernels.test_segment import SIZES, operands
 from khop.kernels.segment_attention import segment_attention, segment_attention_reference
 
 SLOPE = 0.2

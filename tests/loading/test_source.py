@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
 from khop import Batch, NeighborSampler
+from khop.batch import num_bytes
 from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import Rows
 from khop.graph.features.table import FeatureTable
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource
-from khop.loading.source import BatchRequest, CachedRows, Position, StepRequests, finished, request_of
+from khop.loading.source import BatchRequest, CachedRows, Drawn, Position, StepRequests, finished, request_of
 from khop.sampling.seeds import NodeSeeds, SeedOrder
-from khop.testing.batch_source import local, requests, values
+from khop.testing.batch_source import PROMISES, THREADED_PROMISES, Make, local, requests, values
 from support.random_graphs import seeds
 from support.typed_shop import bits, shop
 
@@ -132,3 +134,44 @@ def test_cached_rows_and_others_make_all_rows() -> None:
     )
     filled = rows.fill({"x": torch.tensor([[1.0], [2.0]])})
     assert filled["x"].flatten().tolist() == [1.0, 30.0, 2.0, 10.0]
+
+
+# Threads of this process keep the promises of a batch source.
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_it_keeps(promise: Callable[[Make], None]) -> None:
+    promise(lambda source: source)
+
+
+@pytest.mark.parametrize("promise", THREADED_PROMISES, ids=lambda promise: promise.__name__)
+def test_batches_are_made_at_the_same_time(promise: Callable[[Make], None]) -> None:
+    promise(lambda source: source)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_change_no_batch(threads: int) -> None:
+    split = local().with_threads(threads)
+    assert [values(split.draw(request)) for request in requests()] == [
+        values(local().draw(request)) for request in requests()
+    ]
+
+
+def test_the_size_of_a_batch_counts_all_of_its_tensors() -> None:
+    drawn = local().draw(requests()[0])
+    assert num_bytes(drawn) == sum(len(of) * dtype_bytes(dtype) for dtype, of in flat(drawn))
+
+
+def flat(drawn: Drawn) -> list[tuple[torch.dtype, list[float]]]:
+    found: list[tuple[torch.dtype, list[float]]] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append((tensor.dtype, tensor.flatten().tolist()))
+        return tensor
+
+    drawn.map(note)
+    return found
+
+
+def dtype_bytes(dtype: torch.dtype) -> int:
+    return torch.empty(0, dtype=dtype).element_size()

@@ -15,14 +15,24 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch_geometric.nn import GCNConv, GINConv
 
-from khop.batch import Adjacency, Block
+from khop.batch import Adjacency, Batch, Block
+from khop.draw import DrawKey
+from khop.inference.node_outputs import layerwise_inference
 from khop.kernels.segment import segment_mean_reference
 from khop.kernels.segment_weighted import segment_weighted_sum_reference
+from khop.loading.columns import ColumnChoice
+from khop.loading.local_source import gather_columns
 from khop.models.encoder import ModelSizes
+from khop.models.gcn import GCN
+from khop.models.gin import GIN
 from khop.models.layer import Layer, LayerOptions, LayerSum, linear_weight, parameter_name
 from khop.models.sage import SAGE
-from support.small_graphs import one_type
+from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.sampler import NeighborSampler
+from khop.sampling.seeds import Seeds
+from support.small_graphs import SmallGraph, one_type, shop
 
 TO = ("node", "to", "node")
 
@@ -159,3 +169,112 @@ def test_names_are_unique_and_hold_no_dot(first: list[str], second: list[str]) -
 def test_attributes_of_containers_may_be_types() -> None:
     container = nn.ModuleDict({parameter_name(name): nn.Identity() for name in ("items", "keys", "type")})
     assert len(container) == 3
+
+
+# A GCN is torch_geometric's with the same weights; it needs neighbors with weights.
+
+
+EXACT = {"rtol": 0, "atol": 1e-6}  # weights of edges are float32
+
+
+def test_over_all_neighbors_it_is_that_of_torch_geometric() -> None:
+    graph = one_type(torch.float64)
+    model = GCN.for_graph(graph.store, hidden=8, layers=2).double()
+    ends = torch.stack(graph.edges["node", "to", "node"])
+    # Every node has degree 1 at least, where torch_geometric leaves nodes without in-edges out of sums.
+    ends = torch.cat([ends, torch.arange(60).repeat(2, 1)], dim=1)
+    given = dict(model.named_parameters())
+    h = graph.features.columns["node"]["x"]
+    with_loops = graph.with_edges(ends)
+    for index in range(2):
+        weight = given[f"layers.{index}.weights.neighbors.node:to:node"]
+        own, bias = (given[f"layers.{index}.weights.{name}.node:node"] for name in ("own", "bias"))
+        convolution = GCNConv(*reversed(weight.shape), add_self_loops=False, bias=False).double()
+        convolution.lin.weight.data = weight.data
+        h = (convolution(h, ends) + h @ own.T + bias).relu()
+    expected = model.head("node", h).detach()
+    found = model(with_loops.batch(torch.arange(60), [-1, -1], "node", rule=SymmetricSum())).detach()
+    torch.testing.assert_close(found, expected, **EXACT)
+    exact = layerwise_inference(
+        model, with_loops.store, graph.features, "node", rule=SymmetricSum(), chunk_size=7
+    )
+    torch.testing.assert_close(exact, expected, **EXACT)
+
+
+def test_exact_inference_of_several_types_is_the_full_graph() -> None:
+    graph = shop(torch.float64)
+    model = GCN.for_graph(graph.store, 8, 2, embedding=0, norm="layer", residual="add").double()
+    every = model(graph.batch(torch.arange(40), [-1, -1], "item", rule=SymmetricSum())).detach()
+    rule = SymmetricSum()
+    exact = layerwise_inference(model, graph.store, graph.features, "item", rule=rule, chunk_size=7)
+    torch.testing.assert_close(exact, every, rtol=0, atol=1e-10)
+
+
+def test_every_parameter_has_a_gradient() -> None:
+    graph = shop()
+    model = GCN.for_graph(graph.store, 8, 2, embedding=5, embedded_types="all", norm="layer")
+    for fanouts in ([2, 2], [0, 0]):
+        model.zero_grad(set_to_none=True)
+        model(graph.batch(torch.arange(10), fanouts, "item", rule=SymmetricSum())).sum().backward()
+        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_neighbors_without_weights_are_refused_with_the_remedy() -> None:
+    graph = one_type()
+    model = GCN.for_graph(graph.store, hidden=8)
+    with pytest.raises(ValueError, match=r"no weights: GCN sums neighbors; .* rule=khop.SymmetricSum\(\)"):
+        model(graph.batch(torch.arange(4), [2, 2], "node"))
+
+
+# A GIN is torch_geometric's with the same weights, and sums over all neighbors in expectation.
+
+
+def batch_of(graph: SmallGraph, target: str, fanouts: list[int]) -> Batch:
+    """A batch of all nodes of a type, with weights that sum."""
+    nodes = torch.arange(graph.store.num_nodes(target))
+    seeds = Seeds({target: nodes}, {target: nodes})
+    choice = ColumnChoice({t: ("x",) for t, of in graph.features.columns.items() if "x" in of}, {}, {})
+    sample = NeighborSampler(graph.store, fanouts, rule=Sum()).sample(seeds, DrawKey(3))
+    sample, columns, of_seeds = gather_columns(graph.features, choice, sample)
+    return Batch(sample, seeds.nodes, columns, of_seeds, 0, 0, nodes.numel())
+
+
+def test_over_all_neighbors_it_is_that_of_torch_geometric_gin() -> None:
+    graph = one_type(torch.float64)
+    model = GIN.for_graph(graph.store, hidden=8, layers=2).double()
+    for layer in model.layers:
+        layer.get_parameter("eps.node:node").data.fill_(0.25)
+    ends = torch.stack(graph.edges["node", "to", "node"])
+    h: Tensor = model.encoder.linear["node:node"](graph.features.columns["node"]["x"])
+    for layer in model.layers:
+        mlp: nn.Module = layer.get_submodule("mlp.node:node")
+        h = GINConv(mlp, eps=0.25)(h, ends).relu()
+    expected = model.head("node", h).detach()
+    found = model(batch_of(graph, "node", [-1, -1]))
+    torch.testing.assert_close(found.detach(), expected, rtol=0, atol=1e-10)
+    exact = layerwise_inference(model, graph.store, graph.features, "node", rule=Sum(), chunk_size=7)
+    torch.testing.assert_close(exact, expected, rtol=0, atol=1e-10)
+
+
+def test_exact_inference_of_several_types_is_the_full_graph_gin() -> None:
+    graph = shop(torch.float64)
+    model = GIN.for_graph(graph.store, 8, 2, embedding=0, norm="layer", residual="add").double()
+    every = model(batch_of(graph, "item", [-1, -1])).detach()
+    exact = layerwise_inference(model, graph.store, graph.features, "item", rule=Sum(), chunk_size=7)
+    torch.testing.assert_close(exact, every, rtol=0, atol=1e-10)
+
+
+def test_every_parameter_has_a_gradient_gin() -> None:
+    graph = shop()
+    model = GIN.for_graph(graph.store, 8, 2, embedding=0, norm="layer")
+    for fanouts in ([2, 2], [0, 0]):
+        model.zero_grad(set_to_none=True)
+        model(batch_of(graph, "item", fanouts)).sum().backward()
+        assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_neighbors_without_weights_are_refused_with_the_remedy_gin() -> None:
+    graph = one_type()
+    model = GIN.for_graph(graph.store, hidden=8)
+    with pytest.raises(ValueError, match=r"no weights: GIN sums neighbors; draw them by rule=khop.Sum\(\)"):
+        model(graph.batch(torch.arange(4), [2, 2], "node"))

@@ -8,6 +8,7 @@ Seeds of several node types in one loader.
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from typing import Any
 
@@ -16,11 +17,13 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import ImbalancedSampler
 from torch_geometric.nn import GraphSAGE, SAGEConv, to_hetero
-from torch_geometric.sampler import NumNeighbors
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NumNeighbors
 
 import khop.pyg
-from khop.pyg import NeighborLoader, NeighborSampler
-from pyg.pyg_cases import BUYS, facts, plain, typed
+from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from khop.pyg.keyed import Draws
+from khop.pyg.outputs import EDGE, NODE, TypedData, owner_of, storages
+from pyg.pyg_cases import BUYS, CASES, PAIRS, RECORDED, facts, plain, typed
 
 
 def ring(num_nodes: int = 400, degree: int = 20) -> Data:
@@ -328,3 +331,129 @@ def test_seeds_by_type_that_do_not_fit_are_named() -> None:
         NeighborLoader(typed(), [2], {"user": [1]}, torch.tensor([1]))
     with pytest.raises(ValueError, match="there is no node 90"):
         NeighborLoader(typed(), [2], {"user": [1], "item": [90]})
+
+
+# Promises of LinkNeighborLoader beside the batches that test_recorded.py compares.
+
+
+def first(data: Data | HeteroData, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return next(iter(LinkNeighborLoader(data, [2], **{"batch_size": 5, **settings})))
+
+
+def test_negatives_belong_to_links() -> None:
+    """What a link's negatives are depends on its place in the epoch, and not on the links beside it."""
+    sampler = NeighborSampler(plain(), [0], disjoint=True)
+    inputs = EdgeSamplerInput(None, PAIRS[0], PAIRS[1])
+
+    def negatives(index: torch.Tensor, position: int) -> torch.Tensor:
+        draws = Draws(3, position=position)
+        out = sampler.keyed().sample_edges(inputs[index], NegativeSampling("triplet", 4), draws)
+        return out.node[out.metadata[3]]
+
+    whole = negatives(torch.arange(5), 0)
+    assert torch.equal(negatives(torch.arange(2, 5), 2), whole[2:])
+    assert not torch.equal(negatives(torch.arange(2, 5), 3), whole[2:])
+
+
+def test_workers_change_nothing() -> None:
+    def epoch(workers: int) -> list[dict[str, Any]]:
+        torch.manual_seed(3)
+        settings = {"neg_sampling": "binary", "batch_size": 7, "shuffle": True, "num_workers": workers}
+        return [facts(batch) for batch in LinkNeighborLoader(plain(), [2, 2], **settings)]
+
+    assert epoch(2) == epoch(0)
+
+
+def test_one_batch_can_be_asked_for_link_neighbor_loader() -> None:
+    loader = LinkNeighborLoader(plain(), [-1], PAIRS, batch_size=2)
+    batch = loader(torch.tensor([0, 3]))
+    assert torch.equal(batch.n_id[batch.edge_label_index], PAIRS[:, [0, 3]])
+    loader.filter_per_worker = False
+    assert torch.equal(loader([0, 3]).n_id, batch.n_id)
+
+
+def test_a_transform_sees_the_batch() -> None:
+    settings = {"transform": lambda batch: batch.num_nodes, "transform_sampler_output": lambda output: output}
+    assert first(plain(), edge_label_index=PAIRS, **settings) > 0
+
+
+def test_bad_arguments_are_named_link_neighbor_loader() -> None:
+    with pytest.raises(ValueError, match="'edge_label' needs to be undefined for 'triplet'"):
+        LinkNeighborLoader(plain(), [2], PAIRS, torch.ones(5), neg_sampling="triplet")
+    with pytest.raises(ValueError, match="conflicting 'edge_label_time' and 'time_attr'"):
+        LinkNeighborLoader(plain(), [2], PAIRS, edge_label_time=torch.arange(5))
+
+
+# Both kinds of data objects are storages by type.
+
+
+ENDS = torch.tensor([[0, 1], [1, 2]])
+
+
+def test_data_without_types_has_one_type_of_each_kind() -> None:
+    data = Data(x=torch.zeros(3, 2), edge_index=ENDS)
+    typed = TypedData.of(data)
+    assert typed is not None
+    assert not typed.is_typed
+    assert typed.nodes[NODE].num_nodes == 3
+    assert torch.equal(typed.edges[EDGE].edge_index, ENDS)
+    ((owner, storage),) = storages(data)
+    assert owner is None
+    assert owner_of(data, owner).x is storage["x"]
+
+
+def test_data_with_types_keeps_them() -> None:
+    data = HeteroData({"user": {"x": torch.zeros(3, 2)}, ("user", "knows", "user"): {"edge_index": ENDS}})
+    typed = TypedData.of(data)
+    assert typed is not None
+    assert typed.is_typed
+    assert list(typed.nodes) == ["user"]
+    assert list(typed.edges) == [("user", "knows", "user")]
+    assert {owner: owner_of(data, owner) for owner, _ in storages(data)} == typed.nodes | typed.edges
+
+
+def test_other_objects_have_no_storages() -> None:
+    assert TypedData.of((object(), object())) is None
+
+
+# Batches are what torch_geometric's own loaders give, compared with what those gave and was recorded.
+
+
+THEIRS = json.loads(RECORDED.read_text())
+ONLY_PYG_LIB = ("num_sampled_nodes", "num_sampled_edges")  # torch-sparse, which recorded, does not count
+
+
+def batches(name: str, **changed: Any) -> list[Any]:
+    case = CASES[name]
+    return list(getattr(khop.pyg, case.loader)(case.data(), **{**case.arguments, **changed}))
+
+
+def compared(batch: Any) -> dict[str, Any]:
+    return {key: value for key, value in facts(batch).items() if not key.endswith(ONLY_PYG_LIB)}
+
+
+@pytest.mark.filterwarnings("ignore:Cannot convert to bidirectional")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_torch_geometric(name: str, workers: int) -> None:
+    """The same attributes in the same order, with the same shapes, dtypes and values."""
+    ours = [compared(batch) for batch in batches(name, num_workers=workers)]
+    assert ours == THEIRS[name]
+    assert [list(batch) for batch in ours] == [list(batch) for batch in THEIRS[name]]
+
+
+@pytest.mark.parametrize(
+    "name", ["two hops", "twice", "no hops", "a hop of none", "typed", "typed, by edge type"]
+)
+def test_hops_add_up(name: str) -> None:
+    """`num_sampled_nodes` and `num_sampled_edges` say hop by hop what there is."""
+    for batch in batches(name):
+        for storage in batch.stores:
+            if "n_id" in storage:
+                assert sum(storage.num_sampled_nodes) == storage.n_id.numel()
+                assert storage.get("batch_size", storage.num_sampled_nodes[0]) == storage.num_sampled_nodes[0]
+            if "edge_index" in storage:
+                assert sum(storage.num_sampled_edges) == storage.e_id.numel()
+                reached = storage.edge_index[1, : sum(storage.num_sampled_edges[:1])]
+                assert torch.equal(reached, reached.sort().values)

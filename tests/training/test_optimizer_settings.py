@@ -7,25 +7,34 @@ The learning rate rises and falls as it was told to, also over a stop.
 
 from __future__ import annotations
 
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
+from khop.distributed.processes.group import ALONE, Group, this_group
 from khop.models.node_embedding import NodeEmbedding
+from khop.training.gradients import BucketAverage, GradientClock, averaging, broadcast_weights
 from khop.training.optimizer_settings import (
     ModelOptimizer,
     OptimizerSettings,
     Plateau,
+    RowAdam,
     Schedule,
     clip_gradients,
     square_sum,
 )
 from khop.training.settings import TrainerSettings
+from support.covered import covered
 from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
+from support.started_ranks import StartedRanks
 
 KINDS = {
     "AdamW": {"betas": (0.8, 0.9)},
@@ -248,3 +257,99 @@ def test_a_plateau_reduces_the_rate_while_the_score_does_not_improve(tmp_path: P
 def test_a_plateau_that_cannot_be_is_named(given: tuple[float, int], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Plateau(*given)
+
+
+# Rows that batches read take the steps of torch's SparseAdam; other rows stay as they were.
+
+
+BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=4)
+
+
+@settings(max_examples=20)
+@given(batches=BATCHES)
+def test_rows_take_the_steps_of_sparse_adam(batches: list[list[int]]) -> None:
+    table = NodeEmbedding(10, 3, "sparse")
+    plain = torch.nn.Embedding(10, 3, sparse=True)
+    plain.load_state_dict({"weight": table.weight.detach().clone()})
+    own, other = RowAdam(table, lr=0.1), torch.optim.SparseAdam(plain.parameters(), lr=0.1)
+    scale = torch.arange(1.0, 4.0)
+    for ids in batches:
+        rows = torch.tensor(ids, dtype=torch.int64)
+        for module, optimizer in ((table, own), (plain, other)):
+            optimizer.zero_grad()
+            (module(rows) ** 2 * scale).sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(table.weight, plain.weight)
+
+
+def test_discarded_gradients_change_nothing() -> None:
+    table = NodeEmbedding(4, 2, "sparse")
+    before, optimizer = table.weight.detach().clone(), RowAdam(table)
+    table(torch.tensor([1, 2])).sum().backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert torch.equal(table.weight, before)
+
+
+def test_a_model_without_such_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no khop\.models\.NodeEmbedding"):
+        RowAdam(torch.nn.Linear(2, 2))
+
+
+# Gradient averaging of one process and of two; tests/processes trains on several ranks.
+
+
+def test_alone_or_without_gradients_a_model_is_not_wrapped() -> None:
+    model, frozen = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).requires_grad_(False)
+    assert averaging(ALONE, model, GradientClock()) is model
+    assert averaging(Group(0, 2), frozen, GradientClock()) is frozen
+
+
+def test_a_wrapped_model_averages_and_notes_when_its_gradients_were_ready(tmp_path: object) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model, clock = torch.nn.Linear(2, 1), GradientClock()
+        parallel = averaging(Group(0, 2), model, clock)  # as a rank of two wraps it
+        assert isinstance(parallel, DistributedDataParallel)
+        parallel(torch.ones(3, 2)).sum().backward()
+        assert clock.ready_at is not None
+        assert model.weight.grad is not None
+        assert model.weight.grad.tolist() == [[3.0, 3.0]]
+        # A thread of the group now releases the hook's function, under the GIL. If the group ended first, it
+        # would hold the GIL and wait for that thread: torch hangs.
+        time.sleep(0.2)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@covered
+def _average(rank: int, device: str) -> None:
+    """Average gradients of two dtypes in buckets of one or two of them."""
+    group = this_group()
+    gradients = [
+        torch.full((2, 3), rank + 1.0),
+        torch.full((5,), 10.0 * rank),
+        torch.full((), 4.0 - rank, dtype=torch.float64),
+    ]
+    before, loss = list(gradients), torch.tensor(2.0 + rank, dtype=torch.float64)
+    BucketAverage(group, gradients, bucket_bytes=30).average(loss)
+    assert all(a is b for a, b in zip(gradients, before, strict=True))  # in place
+    assert gradients[0].eq(1.5).all()
+    assert gradients[1].eq(5.0).all()
+    assert gradients[2].item() == 3.5
+    assert loss.item() == 2.5
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, float(rank))
+    broadcast_weights(group, model)
+    assert model.weight.eq(0).all()
+
+
+def test_gradients_are_averaged_in_buckets_and_weights_are_those_of_rank_0(ranks: StartedRanks) -> None:
+    ranks.launch(_average, 2, ())
+
+
+def test_one_rank_averages_nothing() -> None:
+    gradient, loss = torch.ones(3), torch.tensor(2.0, dtype=torch.float64)
+    BucketAverage(ALONE, [gradient]).average(loss)
+    assert gradient.eq(1).all()
+    assert loss.item() == 2.0

@@ -7,21 +7,38 @@ Lines of updates: at once where the loss is known, else once the device has pass
 
 from __future__ import annotations
 
+import json
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from khop.distributed.processes.group import ALONE, Group
 from khop.training.checkpoint import Snapshot
 from khop.training.optimizer_settings import ModelOptimizer
+from khop.training.run_log import RunLog
+from khop.training.run_loggers import (
+    MlflowLog,
+    TensorBoard,
+    WandbLog,
+    _NumberLog,
+    check_logger,
+    check_tensorboard,
+)
 from khop.training.run_output import BEST, LAST, CheckpointWriter, DeviceLoss, RunOutput, StepLog
 from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import STAGES, GatheredStep, RankStep, Unwatched
+from khop.training.traffic import epoch_record, of_ranks, step_record, summed, values_of
 from khop.training.trainer_state import TrainerState
 from support.recorders import NoStreams
+from support.small_runs import STEPS, SmallRun
 
 
 def output_of(folder: Path, rank: int = 0) -> RunOutput:
@@ -170,3 +187,275 @@ def test_an_observer_that_raises_does_not_lose_the_loss_it_was_given(where: str)
     with pytest.raises(KeyboardInterrupt):
         log.add(ended, gathered(6.0, 3), loss)
     assert log.settled(ended).loss_sum == 6.0
+
+
+# metrics.jsonl holds one whole line per epoch.
+
+
+def test_records_come_back_in_order(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    assert log.records() == []
+    records = [{"epoch": epoch, "loss": 1 / (epoch + 3), "name": "é"} for epoch in range(3)]
+    for record in records:
+        log.append(record)
+    assert log.records() == records
+    assert log.path.read_text().count("\n") == 3
+
+
+def test_a_disk_that_is_full_keeps_the_lines_before(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    log.append({"epoch": 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match=r"File too large: lines could not be written.*metrics\.jsonl"):
+            log.append({"epoch": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert log.records() == [{"epoch": 0}]
+    log.append({"epoch": 2})
+    assert log.records() == [{"epoch": 0}, {"epoch": 1}, {"epoch": 2}]
+
+
+def test_lines_that_are_held_come_with_the_next_flush(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "steps.jsonl")
+    log.hold({"step": 0})
+    assert log.records() == []
+    log.append({"step": 1})
+    assert log.records() == [{"step": 0}, {"step": 1}]
+
+
+def test_a_half_written_line_does_not_count_and_goes_with_the_next_cut(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    for epoch in range(3):
+        log.append({"epoch": epoch})
+    with log.path.open("a") as file:
+        file.write('{"epoch": 3, "lo')
+    assert [record["epoch"] for record in log.records()] == [0, 1, 2]
+    assert log.replace([{"epoch": 0}, {"epoch": 1}]) == 0
+    log.append({"epoch": 2, "again": True})
+    assert log.records() == [{"epoch": 0}, {"epoch": 1}, {"epoch": 2, "again": True}]
+    assert list(tmp_path.iterdir()) == [log.path]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    log.path.write_bytes(b'{"epoch": 0}\n{"epoch"\xba 1}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: line 2 is damaged; restore the file"):
+        log.records()
+
+
+def test_lines_that_differ_are_replaced_and_counted(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    log.path.write_bytes(b'{"epoch": 0}\n{"epoch": 7}\n{"epoch": 2}\n')
+    assert log.replace([{"epoch": 0}, {"epoch": 1}]) == 1
+    assert log.path.read_bytes() == b'{"epoch": 0}\n{"epoch": 1}\n'
+    assert log.replace([]) == 0
+    assert log.path.read_bytes() == b""
+
+
+def test_of_damaged_lines_of_steps_the_whole_ones_are_kept(tmp_path: Path) -> None:
+    """Two steps an epoch, five updates; lines 2 and 4 are damaged, and a newline is lost."""
+    log = RunLog(tmp_path / "steps.jsonl")
+    lines = [b'{"epoch": %d, "step": %d}' % divmod(update, 2) for update in range(6)]
+    damaged = [lines[0], b'{"epoch": 0, "step"z 1}', lines[2], b'{"epoch": 9, "step": 1}']
+    log.path.write_bytes(b"\n".join([*damaged, lines[4] + lines[5], b""]))
+    assert log.keep(5, 2) == 3
+    assert log.records() == [{"epoch": 0, "step": 0}, {"epoch": 1, "step": 0}]
+
+
+# Loggers get the losses of updates and the numbers of epochs, as the logs of the run have them.
+
+
+class Noted(_NumberLog):
+    """Keeps what a tool would be given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        self.seen.append((update, dict(numbers)))
+
+
+def expected(run: Path) -> list[tuple[int, dict[str, float]]]:
+    """The numbers in the logs of a run: of updates from 1, and of each epoch after its last update."""
+    steps, epochs = (
+        [json.loads(line) for line in (run / name).read_text().splitlines()]
+        for name in ("steps.jsonl", "metrics.jsonl")
+    )
+    found = [(number, {"step/loss": record["loss"]}) for number, record in enumerate(steps, 1)]
+    for record in epochs:
+        numbers = {
+            k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("epoch", "step")
+        }
+        place = max(at for at, (update, _) in enumerate(found) if update == record["step"]) + 1
+        found.insert(place, (record["step"], {f"epoch/{name}": value for name, value in numbers.items()}))
+    return found
+
+
+def test_losses_and_scores_are_those_of_the_logs(tmp_path: Path) -> None:
+    noted = Noted()
+    SmallRun(tmp_path, observer=noted).trainer().fit()
+    assert noted.seen == expected(tmp_path)
+
+
+def test_a_tool_that_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.training.run_loggers.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="wandb is not installed: pip install wandb"):
+        WandbLog()
+    with pytest.raises(ValueError, match="mlflow is not installed: pip install mlflow-skinny"):
+        MlflowLog()
+    with pytest.raises(ValueError, match="logger 'comet': must be one of wandb, mlflow"):
+        check_logger("comet")  # type: ignore[arg-type]
+    assert {"wandb", "mlflow"} & set(sys.modules) <= {"wandb", "mlflow"}
+
+
+@pytest.mark.long
+def test_mlflow_reads_the_numbers_and_settings_from_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    mlflow.set_tracking_uri(f"file:{tmp_path}/mlruns")
+    with closing(MlflowLog({"model.hidden": 16}, {"run_name": "one"})) as log:
+        SmallRun(tmp_path / "run", observer=log).trainer().fit()
+    client = mlflow.MlflowClient(f"file:{tmp_path}/mlruns")
+    (run,) = client.search_runs(["0"])
+    assert (run.info.run_name, run.data.params) == ("one", {"model.hidden": "16"})
+    for name in ("step/loss", "epoch/loss", "epoch/val_accuracy"):
+        points = sorted((p.step, p.value) for p in client.get_metric_history(run.info.run_id, name))
+        assert points == [(update, of[name]) for update, of in expected(tmp_path / "run") if name in of]
+    assert mlflow.active_run() is None
+
+
+@pytest.mark.long
+def test_wandb_keeps_an_offline_run_of_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
+    monkeypatch.chdir(tmp_path)
+    options = {"mode": "offline", "dir": str(tmp_path), "project": "test"}
+    with closing(WandbLog({"model.hidden": 16}, options)) as log:
+        run = wandb.run
+        SmallRun(tmp_path / "run", observer=log).trainer().fit()
+        assert run.config["model.hidden"] == 16
+        summary = {name: run.summary[name] for name in ("epoch/loss", "epoch/val_accuracy")}
+    for name, value in summary.items():  # wandb counts the last update in a thread of its own
+        assert value in [of[name] for _, of in expected(tmp_path / "run") if name in of]
+    assert wandb.run is None
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def curves(folder: Path) -> EventAccumulator:
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def points(read: EventAccumulator, name: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in read.Scalars(name)]
+
+
+def test_curves_are_those_of_the_logs(tmp_path: Path) -> None:
+    with closing(TensorBoard(tmp_path / "curves", 'graph = "toy"')) as observer:
+        SmallRun(tmp_path, observer=observer).trainer().fit()
+    read = curves(tmp_path / "curves")
+    steps, epochs = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("steps.jsonl", "metrics.jsonl")
+    )
+    assert points(read, "step/loss") == [
+        (number, pytest.approx(record["loss"], rel=1e-6)) for number, record in enumerate(steps, 1)
+    ]
+    for name in ("loss", "val_accuracy", "train_accuracy"):
+        assert points(read, f"epoch/{name}") == [
+            (record["step"], pytest.approx(record[name], rel=1e-6)) for record in epochs
+        ]
+    for stage in STAGES:
+        assert [step for step, _ in points(read, f"seconds/{stage}")] == list(range(1, 3 * STEPS + 1))
+    (text,) = read.Tensors("config/text_summary")
+    assert b'graph = "toy"' in text.tensor_proto.string_val[0]
+
+
+def test_a_run_that_continues_shows_every_update_once(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path)
+    with closing(TensorBoard(tmp_path / "curves", "")) as observer:
+        SmallRun(tmp_path, observer=observer).with_(epochs=2).trainer().fit()
+        observer.stepped(2, 0, 9.0)  # an update after the last checkpoint: killed, and made again
+    with closing(TensorBoard(tmp_path / "curves", "")) as observer:
+        again = SmallRun(run.out, observer=observer).trainer()
+        again.resume()
+        again.fit()
+    read = curves(tmp_path / "curves")
+    assert [step for step, _ in points(read, "step/loss")] == list(range(1, 3 * STEPS + 1))
+    assert 9.0 not in [loss for _, loss in points(read, "step/loss")]
+    assert [step for step, _ in points(read, "epoch/loss")] == [5, 10, 15]
+
+
+def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
+    with closing(TensorBoard(tmp_path / "curves", "")) as observer:
+        observer.started(1, 5)
+    assert not (tmp_path / "curves").exists()
+
+
+def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_tensorboard()
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "tensorboard")
+    with pytest.raises(ValueError, match=r"not installed: pip install tensorboard$"):
+        check_tensorboard()
+
+
+# What ranks tell of their batches becomes lines of the logs.
+
+
+COUNTS = {"collectives": 3, "seconds": 0.1234567891, "remote_rows": 10, "host_cache_rows": 4}
+
+
+def test_a_step_has_a_number_per_rank_and_an_epoch_their_sums() -> None:
+    told = torch.tensor([values_of(COUNTS), values_of({**COUNTS, "host_cache_rows": 1})], dtype=torch.float64)
+    counted = of_ranks(COUNTS, told)
+    assert counted == {
+        "collectives": [3, 3],
+        "host_cache_rows": [4, 1],
+        "remote_rows": [10, 10],
+        "seconds": [0.123457, 0.123457],
+    }
+    assert step_record({"waiting": [0.1, 0.2]}, counted) == {
+        "seconds": {"waiting": [0.1, 0.2], "exchanging": [0.123457, 0.123457]},
+        "traffic": {"collectives": [3, 3], "host_cache_rows": [4, 1], "remote_rows": [10, 10]},
+    }
+    epoch = summed(summed({}, counted), counted)
+    assert epoch == {"collectives": 12, "host_cache_rows": 10, "remote_rows": 40}
+    epoch["device_cache_rows"] = 2
+    assert epoch_record(epoch) == {"traffic": {**epoch, "hit_rate": 0.3, "device_hit_rate": 0.05}}
+
+
+def test_whole_numbers_are_whole() -> None:
+    """A line says 3 and not 3.0."""
+    counted = of_ranks({"collectives": 3}, torch.tensor([[3.0]], dtype=torch.float64))
+    assert repr(counted["collectives"]) == "[3]"
+    assert repr(summed({}, counted)) == "{'collectives': 3}"
+
+
+def test_where_nothing_was_exchanged_nothing_is_said() -> None:
+    counted = of_ranks({}, torch.empty(2, 0, dtype=torch.float64))
+    assert step_record({"waiting": [0.1]}, counted) == {"seconds": {"waiting": [0.1]}}
+    assert summed({}, counted) == {}
+    assert epoch_record({}) == {}
+
+
+def test_without_rows_of_others_there_is_no_hit_rate() -> None:
+    assert epoch_record({"remote_rows": 0, "host_cache_rows": 0}) == {
+        "traffic": {"remote_rows": 0, "host_cache_rows": 0}
+    }
+
+
+def test_a_cache_of_a_whole_graph_has_the_rate_of_all_rows() -> None:
+    counts = {"needed_rows": 40, "device_cache_rows": 10}
+    counted = of_ranks(counts, torch.tensor([values_of(counts)], dtype=torch.float64))
+    assert step_record({"waiting": [0.1]}, counted) == {
+        "seconds": {"waiting": [0.1]},
+        "traffic": {"device_cache_rows": [10], "needed_rows": [40]},
+    }
+    assert epoch_record(summed({}, counted)) == {"traffic": {**counts, "device_hit_rate": 0.25}}

@@ -24,7 +24,9 @@ import khop
 from khop import Loader
 from khop.models import RGCN, LinkPredictor, RelationColumn
 from khop.sampling.sampler import Fanout
+from khop.training.settings import TrainerSettings
 from khop.training.steps import BatchLoader, dropout_seed, mover, notice_drawn_relations, seeded
+from khop.training.tasks import constant
 from support.commands import train_here
 from support.knowledge import BACK, FACT, RELATIONS, Triples, as_column
 
@@ -124,3 +126,42 @@ def test_tensors_go_to_the_device_of_the_parameters() -> None:
 def test_a_model_without_parameters_computes_in_float32_on_the_cpu() -> None:
     moved = mover(nn.Identity())(torch.ones(3, dtype=torch.float64))
     assert (moved.dtype, moved.device.type) == (torch.float32, "cpu")
+
+
+# Numbers of a task are copied to a device once.
+
+
+def test_equal_numbers_are_one_tensor_per_dtype() -> None:
+    cpu = torch.device("cpu")
+    made = constant((1.0, 2.5), torch.float32, cpu)
+    assert made.tolist() == [1.0, 2.5]
+    assert constant((1.0, 2.5), torch.float32, cpu) is made
+    assert constant((1.0, 2.5), torch.float64, cpu).dtype == torch.float64
+
+
+# Settings that cannot train are refused by name and value.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, "epochs 0: must be at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every 0: must be at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate 0.0: must be positive"),
+        ({"learning_rate": float("nan")}, "learning_rate nan: must be positive"),
+        ({"weight_decay": -1.0}, "weight_decay -1.0: must not be negative"),
+        ({"patience": 0}, "patience 0: must be at least 1, or None"),
+        (
+            {"precision": "float16"},
+            r"precision 'float16': must be one of float32, tf32, float64, bfloat16",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainerSettings(**({"epochs": 1} | settings))  # type: ignore[arg-type]
+
+
+def test_right_settings_are_kept() -> None:
+    settings = TrainerSettings(3, learning_rate=0.1, patience=2, precision="bfloat16")
+    assert (settings.epochs, settings.patience, settings.evaluate_every) == (3, 2, 1)

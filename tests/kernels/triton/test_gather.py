@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.kernels.gather import SMALL_DTYPES, Column, Copies, column_reference, gather, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.gather import PINNED_PROGRAMS
+from khop.kernels.triton.launch import launch
+from khop.kernels.triton.rows import Rows, Slots, draw_ids, row_edges
+from khop.kernels.triton.tiles import MOST_COLUMNS, Tiles, row_span, tile
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
 
@@ -126,3 +133,113 @@ def test_pinned_rows_are_read_by_the_device() -> None:
     found = gather(table.pin_memory(), IDS.to(DEVICE))
     assert found.device.type == "cuda"
     assert torch.equal(found.cpu(), gather(table, IDS))
+
+
+# Rows in use and their edges, read on the device; other rows have none.
+
+
+@triton.jit
+def edges_of(
+    indptr: tl.tensor,
+    nodes: tl.tensor,
+    ranges: tl.tensor,
+    count: tl.tensor,
+    num_rows: tl.tensor,
+    originals: tl.tensor,
+    out: tl.tensor,
+) -> None:
+    rows = tl.arange(0, 8)
+    live, node, begin, end = row_edges(indptr, nodes, ranges, count, num_rows, rows)
+    tl.store(out + 3 * rows, tl.where(live, begin, -1))
+    tl.store(out + 3 * rows + 1, tl.where(live, end, -1))
+    ids = draw_ids(originals, node, live).to(tl.int64, bitcast=True)
+    tl.store(out + 3 * rows + 2, tl.where(live, ids, -1))
+
+
+INDPTR = [0, 2, 2, 5, 9]
+
+
+@settings(max_examples=12)
+@given(
+    nodes=st.lists(st.integers(-2, 6), min_size=8, max_size=8),
+    count=st.integers(0, 8),
+    has_ranges=st.booleans(),
+    has_originals=st.booleans(),
+)
+def test_rows_in_use_have_their_edges_and_nodes_outside_none(
+    nodes: list[int], count: int, has_ranges: bool, has_originals: bool
+) -> None:
+    def tensor(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=DEVICE)
+
+    ranges = tensor([number for row in range(8) for number in (row, row + 2)]) if has_ranges else None
+    originals = tensor([70, 71, 72, 73]) if has_originals else None
+    out = torch.zeros(24, dtype=torch.int64, device=DEVICE)
+    in_use = tensor([count], torch.int32)
+    launch(edges_of, 1, out, tensor(INDPTR), tensor(nodes), ranges, in_use, 4, originals, out)
+    for row, (node, found) in enumerate(zip(nodes, out.view(8, 3).tolist(), strict=True)):
+        if row >= count or not 0 <= node < 4:
+            assert found == [-1, -1, -1]
+            continue
+        span = [row, row + 2] if has_ranges else INDPTR[node : node + 2]
+        assert found == [*span, 70 + node if has_originals else node]
+
+
+def test_a_stream_is_an_int32_with_the_same_bits() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    for stream in (0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1):
+        rows = Rows(torch.zeros(3, dtype=torch.int64), none, none, stream)
+        assert (rows.capacity, rows.signed_stream & 0xFFFFFFFF) == (3, stream)
+        assert -(1 << 31) <= rows.signed_stream < 1 << 31
+
+
+def test_slots_have_room_for_every_draw_of_every_row() -> None:
+    slots = Slots.empty(5, 3, torch.int32, torch.empty(0, device=DEVICE))
+    assert (slots.ids.shape, slots.ids.dtype) == ((15,), torch.int32)
+    assert (slots.counts.shape, slots.edges) == ((5,), None)
+
+
+# Tiles cover every number of a matrix once, for any width.
+
+
+@triton.jit
+def count_visits(
+    visits: tl.tensor, rows: tl.tensor, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+) -> None:
+    row, column = tile(WIDTH, ROWS, COLUMNS)
+    inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
+    tl.atomic_add(visits + row[:, None] * WIDTH + column[None, :], 1, mask=inside)
+
+
+@triton.jit
+def spans(indptr: tl.tensor, out: tl.tensor, rows: tl.tensor, BLOCK: tl.constexpr) -> None:
+    row = tl.arange(0, BLOCK)
+    begin, count = row_span(indptr, row, row < rows)
+    tl.store(out + 2 * row, begin)
+    tl.store(out + 2 * row + 1, count)
+
+
+@settings(max_examples=8)
+@given(rows=st.integers(1, 40), width=st.integers(1, 600), item_bytes=st.sampled_from([2, 4, 8]))
+def test_every_number_is_of_one_tile(rows: int, width: int, item_bytes: int) -> None:
+    tiles = Tiles.of(width, item_bytes)
+    visits = torch.zeros(rows, width, dtype=torch.int32, device=DEVICE)
+    launch(count_visits, tiles.programs(rows), visits, visits, rows, **tiles.constants)
+    assert (visits == 1).all()
+
+
+@given(width=st.integers(1, 5000), item_bytes=st.sampled_from([2, 4, 8]), loads=st.sampled_from([1, 2, 4]))
+def test_tiles_are_powers_of_two_within_their_limit(width: int, item_bytes: int, loads: int) -> None:
+    tiles = Tiles.of(width, item_bytes, loads)
+    for size in (tiles.rows, tiles.columns):
+        assert size & (size - 1) == 0
+    assert tiles.columns == min(MOST_COLUMNS, triton.next_power_of_2(width))
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_spans_of_rows_outside_are_empty(rows: int) -> None:
+    indptr = torch.tensor([0, 2, 2, 7], device=DEVICE)
+    out = torch.full((8,), -1, device=DEVICE)
+    launch(spans, 1, indptr, indptr, out, rows, BLOCK=4)
+    expected = [0, 2, 2, 0, 2, 5, 0, 0] if rows else [0] * 8
+    assert out.tolist() == expected

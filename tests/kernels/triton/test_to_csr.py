@@ -8,10 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from khop.kernels.csc import Csc
+from khop.kernels.segment import transpose, transpose_reference
+from khop.kernels.triton.expansion_csr import Expanded, expansion_csr
+from khop.kernels.triton.launch import launch
 from khop.kernels.triton.rows import Slots
 from khop.kernels.triton.to_csr import BLOCK, CsrBuffers, Place, num_row_blocks, row_sums, to_csr
+from khop.kernels.triton.transpose import AHEAD, EDGES, put_in_order
 from support.examples import few
 from support.triton_rows import DEVICE
+from support.triton_segments import FEW, Edges, by_triton, some_edges
 
 BASE = 1000
 
@@ -126,3 +132,109 @@ def test_more_edges_than_int32_counts_are_refused() -> None:
     out = CsrBuffers(torch.zeros(2, dtype=torch.int64), torch.empty(2**31, dtype=torch.int32, device="meta"))
     with pytest.raises(ValueError, match="sample fewer neighbors"):
         to_csr(drawn, number(), drawn.ids, 0, Place(number(), number(), number()), out)
+
+
+# Edges turned around by Triton are those of the CPU core.
+
+
+UNUSED = 1 << 30  # index behind the last edge: nothing may read it
+
+
+def assert_same(found: Csc, expected: Csc) -> None:
+    assert torch.equal(found.indptr.cpu(), expected.indptr)
+    assert torch.equal(found.indices.cpu()[: expected.indices.numel()], expected.indices)
+
+
+@FEW
+@given(edges=some_edges(widths=(1,)))
+def test_rows_of_each_source_are_in_edge_order_and_indices_behind_the_last_edge_are_ignored(
+    edges: Edges,
+) -> None:
+    expected = transpose(edges.indptr, edges.indices, edges.num_sources)
+    indices = torch.cat([edges.indices, edges.indices.new_full((5,), UNUSED)])
+    assert_same(transpose_reference(edges.indptr, indices, edges.num_sources), expected)
+    with by_triton():
+        found = transpose(edges.indptr.to(DEVICE), indices.to(DEVICE), edges.num_sources)
+    assert_same(found, expected)
+
+
+def test_more_edges_than_a_program_has() -> None:
+    indptr = torch.arange(0, 3 * EDGES + 1, 2)
+    indices = torch.randint(7, (3 * EDGES,), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
+    with by_triton():
+        found = transpose(indptr.to(DEVICE), indices.to(DEVICE), 7)
+    assert_same(found, transpose(indptr, indices, 7))
+
+
+def test_the_order_in_which_edges_arrive_in_a_list_does_not_matter() -> None:
+    indptr, indices = torch.tensor([0, 3, 3, 7]), torch.tensor([1, 0, 1, 1, 0, 1, 1], dtype=torch.int32)
+    expected = transpose(indptr, indices, 2)
+    listed = torch.tensor([4, 1, 5, 0, 6, 3, 2], dtype=torch.int32, device=DEVICE)
+    rows = torch.full((7,), -1, dtype=torch.int32, device=DEVICE)
+    turned = expected.indptr.to(DEVICE)
+    operands = (indptr.to(DEVICE), indices.to(DEVICE), turned, listed, rows)
+    launch(put_in_order, 1, rows, *operands, 3, 7, AHEAD=AHEAD, EDGES=EDGES)
+    assert_same(Csc(turned, rows), expected)
+
+
+# Expansions as CSR arrays: empty places leave no gap, and rows behind the last one have no edges.
+
+
+BASE_EXPANSION_CSR, NODES = 5000, 1200
+LOCAL = torch.arange(NODES).flip(0)  # of each node
+
+
+def table() -> Tensor:
+    return ((1 << 32) | ((1 << 31) - 1 - LOCAL)).to(DEVICE)
+
+
+def count(value: int) -> Tensor:
+    return torch.tensor([value], dtype=torch.int32, device=DEVICE)
+
+
+def expected(keys: Tensor, offsets: Tensor, edges_before: int) -> tuple[list[int], list[int], list[int]]:
+    """Ends of the rows, local ids, and positions of the edges that are there."""
+    kept = keys >= 0
+    ends = [edges_before + int(kept[:end].sum()) for end in offsets.clamp(max=keys.numel()).tolist()]
+    return ends, LOCAL[keys[kept].long()].tolist(), torch.arange(keys.numel())[kept].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("room", "rows"), [(1, 1), (512, 3), (1100, 700)])
+@pytest.mark.parametrize("first", [0, 4])
+def test_the_arrays_are_those_of_the_edges_that_are_there(
+    room: int, rows: int, first: int, dtype: torch.dtype
+) -> None:
+    """`first` rows with an edge each come before those of the hop; 2 rows follow, and 3 places are unused."""
+    random = torch.Generator().manual_seed(room + rows)
+    lengths = torch.randint(0, 2 * room // rows + 1, (rows,), generator=random)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    keys = torch.randint(-1, NODES, (room,), generator=random)
+    keys[torch.randint(room, (room // 3,), generator=random)] = -1
+    keys[int(offsets[-1].clamp(max=room)) :] = -1
+    ends, indices, edges = expected(keys, offsets, first)
+    out = CsrBuffers(
+        torch.full((first + rows + 3,), -7, device=DEVICE),
+        torch.full((first + room,), -7, dtype=torch.int32, device=DEVICE),
+        torch.full((first + room,), -7, device=DEVICE),
+    )
+    positions = torch.arange(room, device=DEVICE)
+    place = Place(count(first), count(first), count(-7))
+    drawn = Expanded.of(keys.to(dtype).to(DEVICE), offsets.to(DEVICE), positions)
+    expansion_csr(drawn, table(), BASE_EXPANSION_CSR, place, out)
+    assert out.edge_ids is not None
+    assert out.indptr[first + (first > 0) :].tolist() == [*ends[first > 0 :], ends[-1], ends[-1]]
+    assert out.indices[first : first + len(indices)].tolist() == indices
+    assert out.edge_ids[first : first + len(edges)].tolist() == edges
+    assert (out.indices[:first] == -7).all()
+    assert (out.indices[first + len(indices) :] == -7).all()
+    assert place.edges.tolist() == [ends[-1]]
+
+
+def test_nodes_beyond_a_capacity_have_row_0() -> None:
+    out = CsrBuffers(torch.zeros(2, dtype=torch.int64, device=DEVICE), count(-7))
+    drawn = Expanded.of(torch.tensor([NODES - 1], device=DEVICE), torch.tensor([0, 1], device=DEVICE), None)
+    expansion_csr(
+        drawn, table() - BASE_EXPANSION_CSR, BASE_EXPANSION_CSR, Place(count(0), count(0), count(0)), out
+    )
+    assert out.indices.tolist() == [0]

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import khop
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, SymmetricSum
 from khop.batch import LinkRows
+from khop.errors import Unsupported
 from khop.graph.features.table import FeatureTable
 from khop.graph.rule import Rule
 from khop.kernels.gather import Copies
@@ -182,3 +184,12 @@ def test_a_later_batch_overwrites_rows_and_weights() -> None:
 def test_links_beyond_the_room_do_not_fit(links: int, fits: bool) -> None:
     slots = LinkSlots({EDGE: 3}, {EDGE: pairs(1, 1)}, torch.device("cpu"))
     assert slots.fits({EDGE: pairs(links, 1)}) is fits
+
+
+# Loaders without kernels have no batches with static shapes.
+
+
+def test_batches_of_the_cpu_have_no_static_shapes() -> None:
+    loader = khop.Loader(khop.NeighborSampler(one_type().store, [2]), torch.arange(5), 2)
+    with pytest.raises(Unsupported, match="the CPU draws the neighbors; place the edges where the GPU"):
+        loader.static_batches()

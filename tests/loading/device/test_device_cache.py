@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from khop.api.loader import Loader
+from khop.api.open_graph import open_graph
 from khop.batch import Batch
 from khop.graph.features.row_cache import RowCache
 from khop.graph.features.store import CachePlan, FeatureStore, FeatureStoreBase, Gathered, Wanted
@@ -18,11 +21,13 @@ from khop.graph.features.table import FeatureTable
 from khop.graph.inputs import quantize
 from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.loading.columns import ColumnChoice, Narrow
+from khop.loading.device.device_caching import visit_counts
 from khop.loading.local_source import LocalSource
 from khop.loading.source import Drawn, Position, finished, request_of
 from khop.sampling.sampler import NeighborSampler, Trees
 from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema, Specs
+from support.small_folders import write_learnable_graph
 
 USERS, ITEMS = 30, 20
 QUANTISED = quantize(torch.arange(USERS * 4.0).view(USERS, 4).sin())
@@ -160,3 +165,22 @@ def test_rows_are_put_together_where_the_device_is() -> None:
     assert batch.columns["user"]["x"].is_meta
     assert batch.columns["user"]["x"].shape == (batch.sample.nodes["user"].numel(), 4)
     assert batch.seed_columns["user"]["label"].is_meta
+
+
+# Visits that are counted are those of the run's own batches.
+
+
+def test_a_node_counts_once_in_every_batch_that_has_it(tmp_path: Path) -> None:
+    graph = open_graph(write_learnable_graph(tmp_path / "toy"))
+    seeds = graph.split("train")
+    sampler = NeighborSampler(graph, [4, 3], trees="disjoint")  # a node is in many trees of a batch
+    order = SeedOrder(NodeSeeds(seeds), 50, shuffle=True, run_seed=3)
+    positions = [Position(epoch, step) for epoch in (0, 2) for step in range(3)]
+    requests = [request_of(order, position.epoch, position.step) for position in positions]
+    counts = visit_counts(sampler, requests, {"item": graph.num_nodes("item")})
+    loader = Loader(sampler, seeds, 50, shuffle=True, seed=3)
+    expected = torch.zeros(graph.num_nodes("item"), dtype=torch.int32)
+    for position in positions:
+        expected[loader.batch(position.epoch, position.step).input_nodes.unique()] += 1
+    assert torch.equal(counts["item"], expected)
+    assert int(expected.max()) > 1
