@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -89,7 +90,6 @@ destination = "txId2"
 splits = { train = "train.txt", val = "valid.txt", test = "test.txt" }
 [nodes.concept]
 [edges."concept to concept"]
-files = ["train.txt", "valid.txt", "test.txt"]
 format = "csv"
 delimiter = "\\t"
 header = "no"
@@ -196,6 +196,77 @@ def test_options_of_files_concern_all_columns_or_some(tmp_path: Path) -> None:
     assert columns["x"].tolist() == [[1.5, 0, 1, 0], [0, 0, 0, 0], [2.5, 3, 0, 1]]
     assert columns["time"].tolist() == [1250, 2000, 3500]
     assert done.edges == {"item next item": 2}
+
+
+def test_forms_of_a_table_hold_for_later_tables_too(tmp_path: Path) -> None:
+    """Appended, and encoded for predictions, later rows have the columns that all rows at once have."""
+    head, rows = "id;price;color;at", [
+        "a;1,5;red;2020-01-01 00:00:00.25", "b;?;none;2020-01-01 00:00:01.5",
+        "c;2,5;blue;2020-01-02 00:00:00.125", "d;?;none;2020-01-02 00:00:02.0",
+    ]  # fmt: skip
+    ends = ['{"from": "a", "to": "b"}', '{"from": "c", "to": "d"}']
+    for name, some in {"all": slice(4), "day=1": slice(2), "day=2": slice(2, 4)}.items():
+        _write(tmp_path, f"{name}/items.data", [head, *rows[some]])
+    for name, some in {"day=1": ends[:1], "day=2": ends[1:]}.items():
+        _write(tmp_path, f"links/{name}/x.jsonl", some)
+
+    def spec(day: str, links: str) -> dict[str, Any]:
+        return {
+            "time_unit": "ms",
+            "nodes": {"item": {
+                "files": [f"{day}/items.data"], "format": "csv", "delimiter": ";", "decimal": ",",
+                "time": "at", "time_format": "%Y-%m-%d %H:%M:%S.%f", "timezone": "UTC",
+                "columns": {
+                    "price": {"kind": "number", "scale": "none", "missing": ["?"]},
+                    "color": {"kind": "category", "missing": ["none"]},
+                },
+            }},
+            "edges": {"item next item": {
+                "files": [f"links/{links}/*.jsonl"], "source": "from", "destination": "to", "where": "day > '0'",
+            }},
+        }  # fmt: skip
+
+    import_tables(spec("day=1", "day=1"), tmp_path / "graph", folder=tmp_path)
+    columns = khop.open_graph(tmp_path / "graph").columns["item"]
+    assert columns["x"].tolist() == [[1.5, 0, 0, 1], [1.5, 0, 1, 0]]  # the mean, and no color
+    assert columns["time"].tolist() == [1577836800250, 1577836801500]
+    second = spec("day=2", "day=2")
+    import_tables(second, tmp_path / "later", folder=tmp_path, encoders=tmp_path / "graph")
+    later = khop.open_graph(tmp_path / "later").columns["item"]
+    khop.append(tmp_path / "graph", second, folder=tmp_path)
+    whole = khop.open_graph(tmp_path / "graph").columns["item"]
+    assert later["x"].tolist() == whole["x"][2:].tolist() == [[2.5, 1, 0, 0], [1.5, 0, 1, 0]]
+    assert later["time"].tolist() == whole["time"][2:].tolist() == [1577923200125, 1577923202000]
+
+
+@pytest.mark.parametrize(
+    "files", [["parts/*.txt"], ["./parts/train.txt", "parts/t*st.txt"], ["parts/../parts/*.txt"], None]
+)
+@pytest.mark.parametrize("place", ["splits", "split"])
+def test_a_split_by_files_finds_them_among_those_of_the_table(
+    tmp_path: Path, files: list[str] | None, place: str
+) -> None:
+    for name, lines in {"train": ["a b", "b c"], "test": ["c a"]}.items():
+        _write(tmp_path, f"parts/{name}.txt", lines)
+    parts = {"train": "parts/train.txt", "test": "parts/test.txt"}
+    table = {"format": "csv", "delimiter": " ", "header": "no", "source": "0", "destination": "1"}
+    table |= {} if files is None else {"files": files}
+    table |= {"split": parts} if place == "split" else {}
+    spec = {"nodes": {"n": {}}, "edges": {"n to n": table}} | ({"splits": parts} if place == "splits" else {})
+    import_tables(spec, tmp_path / "graph", folder=tmp_path)
+    edges = khop.open_graph(tmp_path / "graph").columns["n", "to", "n"]
+    assert sorted(edges["split"].tolist()) == [0, 0, 2]
+
+
+def test_a_file_of_a_split_that_the_table_lacks_is_an_error(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        _write(tmp_path, f"{name}.txt", ["a b"])
+    table = {"files": ["train.txt"], "format": "csv", "delimiter": " ", "header": "no", "source": "0",
+             "destination": "1", "split": {"train": "train.txt", "test": "test.txt"}}  # fmt: skip
+    with pytest.raises(
+        ValueError, match="train.txt, test.txt: must be among the files of .*; add them to files"
+    ):
+        import_tables({"nodes": {"n": {}}, "edges": {"n to n": table}}, tmp_path / "graph", folder=tmp_path)
 
 
 def test_a_second_table_is_joined_and_appended(tmp_path: Path) -> None:

@@ -101,14 +101,14 @@ class VectorFitter:
         """Return the encoder; ValueError if no row has numbers."""
         if not self._width:
             raise ValueError(f"{self._key}: no training row has a number; remove the column")
-        return VectorEncoder(self._key, self._spec.separator, self._spec.missing, self._width)
+        return VectorEncoder(self._key, self._spec.separator, self._spec.fill, self._width)
 
 
 def fitter(spec: Column, key: str) -> Fitter:
     """Return an empty fitter of a column; `key` names it in errors."""
     match spec:
         case Number():
-            return NumberFitter(key, spec.scale, spec.missing, spec.flag)
+            return NumberFitter(key, spec.scale, spec.fill, spec.flag)
         case Category():
             return CategoryFitter(key, "none", None, spec.most, spec.min_count, spec.encoding)
         case Multi():
@@ -119,7 +119,7 @@ def fitter(spec: Column, key: str) -> Fitter:
             bags = Bags(key, spec.words, spec.separator, spec.bigrams)
             return WordsFitter(bags, spec.values, spec.most)
         case Date():
-            return DateFitter(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.missing)
+            return DateFitter(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill)
         case Vector():
             return VectorFitter(spec, key)
         case Boolean():
@@ -453,11 +453,11 @@ def _columns(
                 f"{path}: the encoders of {given.home} have no such column; {hint}; leave it out"
             )
         _check_equal(path, column, known[name], given)
-    named = {name: column.column or name for name, column in asked.items()}
-    return {
-        name: column.model_copy(update={"column": named.get(name, column.column)})
-        for name, column in known.items()
+    of_files = {
+        name: {"column": one.column or name} | ({"missing": one.null_texts} if one.null_texts else {})
+        for name, one in asked.items()
     }
+    return {name: column.model_copy(update=of_files.get(name, {})) for name, column in known.items()}
 
 
 def _check_equal(path: str, asked: Any, known: Any, given: GivenEncoders) -> None:
@@ -467,7 +467,8 @@ def _check_equal(path: str, asked: Any, known: Any, given: GivenEncoders) -> Non
             f'{path}: is a "{asked.kind}", and the encoders of {given.home} have a "{known.kind}"; leave the '
             "column out of the spec, or give the same kind"
         )
-    for name in sorted(asked.model_fields_set - _FITTED):
+    texts = {"missing"} if asked.null_texts else set[str]()  # of this table alone
+    for name in sorted(asked.model_fields_set - _FITTED - texts):
         if getattr(asked, name) != getattr(known, name):
             raise ValueError(
                 f"{path}.{name} is {getattr(asked, name)!r}, and the encoders of {given.home} have "

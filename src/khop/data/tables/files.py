@@ -19,7 +19,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from glob import glob, has_magic
@@ -107,7 +107,7 @@ class CsvTable(FileTable):
             text = _decoded(name, path, self.dialect, place, is_mixed)
             known = done
             try:
-                with file_pattern(path) if is_plain else _piped(text) as source:
+                with nullcontext(pattern_of(path)) if is_plain else _piped(text) as source:
                     for batch in self._read(source, name, there, columns):
                         new = batch.slice(min(known, batch.num_rows))
                         known -= batch.num_rows - new.num_rows
@@ -167,10 +167,9 @@ def _refuse_nul(rows: Rows, key: str) -> None:
             )
 
 
-@contextmanager
-def file_pattern(path: Path) -> Iterator[str]:
-    """Yield a path for DuckDB, which takes *, ? and [ for patterns of several files."""
-    yield re.sub(r"[*?\[]", r"[\g<0>]", str(path))
+def pattern_of(path: Path) -> str:
+    """Return a path for DuckDB, which takes *, ? and [ for patterns of several files."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", str(path))
 
 
 @contextmanager
@@ -319,11 +318,8 @@ def _connected(path: Path, place: str) -> Iterator[tuple[Any, str]]:
     """Yield a connection, and the file as text of SQL. An error names the line."""
     with reading(place, "give one object per line", "is not JSON lines"):
         try:
-            with (
-                duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection,
-                file_pattern(path) as pattern,
-            ):
-                yield connection, literal(pattern)
+            with duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection:
+                yield connection, literal(pattern_of(path))
         except duckdb.Error as error:
             if line := _LINE.search(str(error)):
                 raise ValueError(f"{place}, line {line[1]}: is not JSON; correct the line") from None

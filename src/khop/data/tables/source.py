@@ -16,14 +16,21 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import Lock, local
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.databases import Databases, database_of
 from khop.data.tables.encode_numbers import is_text
-from khop.data.tables.files import CsvTable, Dialect, MemoryTable, find_files, open_files, quoted
+from khop.data.tables.files import (
+    CsvTable,
+    Dialect,
+    InputFile,
+    MemoryTable,
+    find_files,
+    open_files,
+    quoted,
+)
 from khop.data.tables.labels import keys_of
 from khop.data.tables.packages import duckdb, first_failing, numpy_of, pa, pc, shown
 from khop.data.tables.read_spec import nearest
@@ -210,7 +217,6 @@ class ReadMeter:
         return self.meter
 
 
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a partition whose key is null
 PART = "part by files"  # the column of the part of each row, which no file can have by accident
 
 
@@ -253,17 +259,18 @@ class FileColumns:
     needs: tuple[str, ...] = ()
 
     @classmethod
-    def hive(cls, names: Sequence[str]) -> FileColumns:
+    def hive(cls, files: Sequence[InputFile]) -> FileColumns:
         """Return the columns of folders such as day=2020-01-01, if all files have them."""
-        parts = {
-            name: [one.partition("=") for one in Path(name).parent.parts if "=" in one] for name in names
-        }
-        values = {name: {key: unquote(value) for key, _, value in found} for name, found in parts.items()}
-        keys = [key for key in values[names[0]] if all(key in one for one in values.values())]
-        found = {
-            key: {name: None if v[key] == _NO_VALUE else v[key] for name, v in values.items()} for key in keys
-        }
-        return cls(found)
+        folders = [part for file in files for part in Path(file.name).parent.parts]
+        names = dict.fromkeys(part.partition("=")[0] for part in folders if "=" in part)
+        if not names:
+            return cls({})
+        from pyarrow.dataset import HivePartitioning, get_partition_keys
+
+        partitioning = HivePartitioning(pa.schema([(name, pa.string()) for name in names]))
+        found = {file.name: get_partition_keys(partitioning.parse(file.name)) for file in files}
+        keys = [name for name in names if all(name in of_file for of_file in found.values())]
+        return cls({key: {name: of_file[key] for name, of_file in found.items()} for key in keys})
 
     @property
     def schema(self) -> Any:
@@ -369,7 +376,7 @@ class OpenSource:
             files = find_files(spec.files, folder.path, f"{key}.files")
             dialect = Dialect(spec.header, spec.delimiter, spec.encoding)
             table = open_files(files, dialect, f"{key}.files", spec.format)
-            added.append(FileColumns.hive([file.name for file in files]))
+            added.append(FileColumns.hive(files))
         elif spec.database is not None:
             assert spec.table is not None
             assert spec.order_by is not None
@@ -418,6 +425,11 @@ class OpenSource:
             fields |= {one.name: one for one in added.schema if one.name not in fields}
         return pa.schema(list(fields.values()))
 
+    @cached_property
+    def null_texts(self) -> Mapping[str, tuple[str, ...]]:
+        """Texts that are null, by column."""
+        return self.spec.null_texts
+
     @property
     def time_format(self) -> TimeFormat:
         """Settings of the time column."""
@@ -435,14 +447,14 @@ class OpenSource:
     def with_parts(self, split: Split, folder: SourceFolder, key: str, id: str = "") -> OpenSource:
         """Return the table with the column PART: parts are its files, or lists of ids in files."""
         found = {part: find_files([path], folder.path, f"{key}.{part}") for part, path in split.files.items()}
-        of_file: dict[str, str | None] = {file.name: part for part, files in found.items() for file in files}
-        own = {file.name for file in find_files(self.spec.files or (), folder.path, f"{self.key}.files")}
-        if own & set(of_file):
+        part_of = {file.path.resolve(): part for part, files in found.items() for file in files}
+        own = find_files(self.spec.files or (), folder.path, f"{self.key}.files")
+        of_file = {file.name: part_of.pop(file.path.resolve(), None) for file in own}
+        if any(of_file.values()) and not part_of:
             return self.with_columns(FileColumns({PART: of_file}))
-        if not id:
-            raise ValueError(
-                f"{key}: {', '.join(of_file)}: must be among the files of {self.key}; add them to files"
-            )
+        if not id or any(of_file.values()):
+            names = ", ".join(file.name for files in found.values() for file in files)
+            raise ValueError(f"{key}: {names}: must be among the files of {self.key}; add them to files")
         lists = [
             OpenSource.open(Source(files=(path,), header="no", format="csv"), f"{key}.{part}", folder)
             for part, path in split.files.items()
@@ -500,7 +512,7 @@ class OpenSource:
             for one, names in added:
                 columns |= zip(names, one.values(rows, names), strict=True)
             rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
-        if self.spec.missing or self.numbers:
+        if self.null_texts or self.numbers:
             columns = {
                 n: self._read(n, a) for n, a in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
             }
@@ -513,8 +525,7 @@ class OpenSource:
         """Return a column of text with nulls for missing values, and with decimal points."""
         if not is_text(array.type):
             return array
-        missing = self.spec.missing
-        words = missing.get(name, ()) if isinstance(missing, Mapping) else missing
+        words = (*self.null_texts.get("", ()), *self.null_texts.get(name, ()))
         if words:
             array = pc.if_else(
                 pc.is_in(array, pa.array(words, array.type)), pa.scalar(None, array.type), array

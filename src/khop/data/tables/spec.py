@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
+from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -21,7 +24,7 @@ from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 from khop.schema import EdgeType, edge_type_of
 
 Name = Annotated[str, Field(min_length=1)]
-Missing = Literal["mean", "zero", "refuse"]
+Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 _ONE_HOT, _EMBEDDED = 256, 65_536  # most categories by default
 
 
@@ -36,6 +39,19 @@ class Column(SpecTable):
 
     column: Name | None = None
     """Name of the column in the files, if it differs."""
+    missing: Texts | tuple[()] = ()
+    """Texts that are null in this column, beside those of the table."""
+
+    @property
+    def null_texts(self) -> tuple[str, ...]:
+        """Texts that are null in this column."""
+        return () if isinstance(self.missing, str) else self.missing
+
+    @property
+    def fill(self) -> str:
+        """What a null becomes: a word of `missing`, or its default."""
+        word = self.missing if isinstance(self.missing, str) else type(self).model_fields["missing"].default
+        return str(word)
 
 
 class Number(Column):
@@ -44,8 +60,8 @@ class Number(Column):
     kind: Literal["number"]
     scale: Literal["standard", "log", "none"] = "standard"
     """`log` standardizes sign(x) log(1 + |x|); `none` keeps the values."""
-    missing: Missing = "mean"
-    """Value of a null: the mean of training, zero, or an error."""
+    missing: Literal["mean", "zero", "refuse"] | Texts = "mean"  # type: ignore[assignment]
+    """Value of a null: the mean of training, zero, or an error; or texts that are null."""
     flag: Literal["none", "missing"] = "none"
     """`missing` adds a number that is 1 for nulls."""
 
@@ -132,8 +148,8 @@ class Date(Column):
     """Time zone of times without one, such as "UTC" or "Europe/Paris"."""
     format: Name | None = None
     """Format of times in text, as in Python's strptime; default: ISO 8601."""
-    missing: Literal["zero", "refuse"] = "zero"
-    """A null gives zeros, or an error."""
+    missing: Literal["zero", "refuse"] | Texts = "zero"  # type: ignore[assignment]
+    """A null gives zeros, or an error; or texts that are null."""
 
 
 class Vector(Column):
@@ -142,8 +158,8 @@ class Vector(Column):
     kind: Literal["vector"]
     separator: Name | None = None
     """Text between two numbers; needed for text columns."""
-    missing: Literal["zero", "refuse"] = "refuse"
-    """A null gives zeros, or an error."""
+    missing: Literal["zero", "refuse"] | Texts = "refuse"  # type: ignore[assignment]
+    """A null gives zeros, or an error; or texts that are null."""
 
 
 class Boolean(Column):
@@ -222,7 +238,6 @@ def _of_files(value: Any) -> Any:
     return value
 
 
-Texts = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 Format = Annotated[Literal["parquet", "csv", "arrow", "json"], BeforeValidator(_of_files)]
 Instant = Annotated[datetime, BeforeValidator(_aware)]
 
@@ -259,7 +274,8 @@ class Split(SpecTable):
     column: Name | None = None
     """A column with the name of each row's split; null: in none."""
     train: str | int | bool = "train"
-    """Value of `column` for training; without `column`, a file: of the table, or with an id per line."""
+    """Value of `column` for training; without `column`, a file: of the table, or with an id per line. A table
+    of edges that names no files has these."""
     val: str | int | bool = "val"
     """Value of `column`, or file, for validation."""
     test: str | int | bool = "test"
@@ -353,9 +369,24 @@ class Source(SpecTable):
     """Format of times in text, as in Python's strptime; default: ISO 8601."""
 
     @property
+    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
+        """Columns that are read, by name."""
+        return []
+
+    @property
     def numbers(self) -> set[str]:
         """Columns of the files that are read as numbers."""
-        return set()
+        kinds = ("number", "raw", "vector")
+        return {one.column or name for name, one in self.read_columns if one.kind in kinds}
+
+    @property
+    def null_texts(self) -> dict[str, tuple[str, ...]]:
+        """Texts that are null, by column of the files; those of "" in all columns."""
+        found = dict(self.missing) if isinstance(self.missing, Mapping) else {"": self.missing}
+        for name, one in self.read_columns:
+            at = one.column or name
+            found[at] = (*found.get(at, ()), *one.null_texts)
+        return {name: texts for name, texts in found.items() if texts}
 
     @property
     def has_rows(self) -> bool:
@@ -376,8 +407,21 @@ class Source(SpecTable):
         return self
 
 
-def _numbers(columns: Mapping[str, AnyEdgeColumn]) -> set[str]:
-    return {one.column or name for name, one in columns.items() if one.kind in ("number", "raw", "vector")}
+def _files_of(split: Any) -> list[str]:
+    """Return the files of a split by files, before it is checked."""
+    if not isinstance(split, Mapping) or {"time", "ratio", "column"} & set(split):
+        return []
+    return [split[part] for part in PARTS if isinstance(split.get(part), str)]
+
+
+def _names(table: Mapping[str, Any], file: str) -> bool:
+    """Return True if a table names a file, also by a glob, or no rows at all."""
+    if not {"files", "database", "rows"} & set(table):
+        return True
+    path, patterns = PurePath(os.path.normpath(file)), table.get("files") or ()
+    found = [PurePath(os.path.normpath(one)) for one in patterns if isinstance(one, str)]
+    is_flat = [one for one in found if len(one.parts) == len(path.parts) or "**" in one.parts]
+    return any(fnmatchcase(str(path), str(one)) for one in is_flat)
 
 
 class Also(Source):
@@ -422,10 +466,15 @@ class NodeSpec(Source):
     """The split of the labels, if it differs from [splits]."""
 
     @property
+    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
+        """Columns that are read, by name."""
+        return [*self.columns.items()]
+
+    @property
     def numbers(self) -> set[str]:
         """Columns of the files that are read as numbers."""
         label = {self.label.column} if self.label is not None and self.label.kind == "number" else set[str]()
-        return _numbers(self.columns) | label
+        return super().numbers | label
 
     @model_validator(mode="before")
     @classmethod
@@ -500,9 +549,17 @@ class EdgeSpec(Source, EdgeRules):
     """An edge type with its table."""
 
     @property
-    def numbers(self) -> set[str]:
-        """Columns of the files that are read as numbers."""
-        return _numbers(self.columns)
+    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
+        """Columns that are read, by name."""
+        return [*self.columns.items()]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_split(cls, values: Any) -> Any:
+        """Take the files of the split if the table names no rows."""
+        files = _files_of(values.get("split")) if isinstance(values, Mapping) else []
+        has_rows = not files or bool({"files", "database", "rows"} & set(values))
+        return values if has_rows else {**values, "files": files}
 
     @model_validator(mode="after")
     def _with_rows(self) -> EdgeSpec:
@@ -527,9 +584,9 @@ class EdgesFrom(Source):
     """The edge types."""
 
     @property
-    def numbers(self) -> set[str]:
-        """Columns of the files that are read as numbers."""
-        return {name for one in self.edges for name in _numbers(one.columns)}
+    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
+        """Columns that are read, by name."""
+        return [item for one in self.edges for item in one.columns.items()]
 
     @model_validator(mode="after")
     def _with_rows(self) -> EdgesFrom:
@@ -576,15 +633,14 @@ class Spec(SpecTable):
     def _split_edges_by_files(cls, values: Any) -> Any:
         """Give [splits] by files to the edge types of these files."""
         splits = values.get("splits") if isinstance(values, Mapping) else None
-        if not isinstance(splits, Mapping):
-            return values
-        tables = values.get("edges")
-        if not isinstance(tables, Mapping) or {"time", "ratio", "column"} & set(splits):
+        tables = values.get("edges") if isinstance(values, Mapping) else None
+        files = _files_of(splits)
+        if not isinstance(tables, Mapping) or not files:
             return values
         found = {
             name: {"split": splits, **one}
             for name, one in tables.items()
-            if isinstance(one, Mapping) and splits.get("train") in (one.get("files") or ())
+            if isinstance(one, Mapping) and _names(one, files[0])
         }
         return {**values, "edges": {**tables, **found}} if found else values
 
