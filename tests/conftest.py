@@ -74,10 +74,9 @@ settings.load_profile("khop")
 # need it as a terminal gives it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A layer is computed in one way on every machine; tests of the other ways choose them. The variable is for
-# commands that tests start.
+# A layer is computed in one way on every machine, also by commands (support/__init__.py); tests of the other
+# ways choose them.
 CHOICES.fix(None)
-os.environ["KHOP_LINEAR"] = "torch"
 
 # Without a GPU, Triton's kernels run in its interpreter, which must be chosen before anything imports triton.
 if not torch.cuda.is_available():

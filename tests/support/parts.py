@@ -27,7 +27,12 @@ class Part:
     sources: tuple[str, ...]
     tests: tuple[str, ...] = ()  # folders and files of tests/, of which the long tests run
     commands: tuple[str, ...] = ()
-    is_for_changes: bool = True  # False: needs root or downloads; runs with all, or by name
+    is_for_changes: bool = True  # False: an hour, root or downloads; runs with all, or by name
+
+    def ignored(self) -> list[str]:
+        """Return tests in the folders of this part that are a part of their own."""
+        listed = {name for part in PARTS.values() if part is not self for name in part.tests}
+        return sorted(name for name in listed for own in self.tests if name.startswith(f"{own}/"))
 
 
 RUNTIME = (
@@ -52,14 +57,14 @@ PARTS = {
         "tests/servers tests/test_suite.py",
     ), is_for_changes=False),
     "kernels": Part(("csrc", "src/khop/kernels", "scripts/compile-kernels"), ("kernels", "gpu", "reference")),
-    "graph": Part(("src/khop/graph", *OF_ALL), ("graph", "damage", "contracts", "testing")),
+    "graph": Part(("src/khop/graph", *OF_ALL), ("graph", "contracts", "testing")),
     "sampling": Part(
         ("src/khop/sampling", "src/khop/kernels", *OF_ALL), ("sampling", "extension", "contracts"),
     ),
     "loading": Part(("src/khop/loading", *OF_ALL), ("loading", "test_process_tuning.py", "test_forks.py")),
     "training": Part(("src/khop/models", "src/khop/training", "src/khop/inference"),
                      ("models", "training", "inference", "extension", "test_convolutions.py")),
-    "data": Part(("src/khop/data",), ("data", "damage")),
+    "data": Part(("src/khop/data",), ("data",)),
     "processes": Part(("src/khop/distributed", "src/khop/loading", "src/khop/training", "src/khop/inference"),
                       ("distributed", "processes", "test_walks.py")),
     "servers": Part(("src/khop/servers", "src/khop/api"), ("servers", "processes")),
@@ -73,6 +78,9 @@ PARTS = {
     "wheel": Part(("pyproject.toml", "constraints.txt", "CMakeLists.txt", "csrc", "scripts/make-venv"),
                   ("test_packaging.py", "test_seams.py")),
     "clone": Part(("Makefile",), ("test_fresh_clone.py",), is_for_changes=False),
+    "damage": Part(("src/khop/graph", "src/khop/data"), ("damage",), is_for_changes=False),
+    "kills": Part(("src/khop/cli",), ("cli/test_kills.py", "cli/test_second_ctrl_c.py"),
+                  is_for_changes=False),
     "memory": Part(("src/khop/graph",), ("memory",), is_for_changes=False),
     "network": Part(("src/khop/distributed", "src/khop/servers"), ("network",), is_for_changes=False),
 }  # fmt: skip
