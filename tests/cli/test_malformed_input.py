@@ -684,8 +684,8 @@ SPECS = [
     edited(
         "long delimiter",
         "\nid",
-        '\ndelimiter = ";;"\nid',
-        r"delimiter is ';;': must have at most 1 character",
+        '\ndelimiter = ";;;;;"\nid',
+        r"delimiter is ';;;;;': must have at most 4 characters",
     ),
     edited(
         "quote as delimiter",

@@ -19,7 +19,7 @@ from khop.run.read import is_run_folder, saved_run
 from khop.run.tables import LINK_PREDICTION
 
 
-def print_guess(files: list[str], header: str = "yes") -> None:
+def print_guess(files: list[str], header: str = "auto") -> None:
     """Print a spec for files of tables."""
     try:
         from khop.data.tables.guess import guess_spec
@@ -27,7 +27,7 @@ def print_guess(files: list[str], header: str = "yes") -> None:
         raise ValueError(str(error)) from None
     files = [file for file in files if file]
     typer.echo(guess_spec(files, Path(), header), nl=False)
-    guess = ("khop", "import", "--guess", *files, *(["--header", "no"] if header == "no" else []))
+    guess = ("khop", "import", "--guess", *files, *(["--header", header] if header != "auto" else []))
     tell_next((*guess, ">", "tables.toml"), ("khop", "import", "tables.toml"))
 
 

@@ -153,7 +153,7 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str
     "snap git": ({"edges.csv": "id_1,id_2\n0,1\n1,2"}, {"node": 3}, {"node edge node": 2}, ("id_1", "id_2")),
     "snap git nodes": ({"musae_git_target.csv": "id,name,ml_target\n0,ab,0\n1,bc,1\n2,cd,0", "edges.csv": "id_1,id_2\n0,1\n1,2"},
                        {"musae_git_target": 3}, {"musae_git_target edge musae_git_target": 2}, ("id_1", "id_2")),
-    "snap otc": ({"otc.csv": "6,2,4,1289241911.72836\n6,5,2,1289241941.53378"}, {"node": 3}, {"node otc node": 2},
+    "snap otc": ({"otc.csv": "6,2,4,1289241911.72836\n6,5,2,1289241941.53378\n2,6,1,1289241951.5"}, {"node": 3}, {"node otc node": 3},
                  ("0", "1")),
     "paysim": ({"log.csv": "step,type,amount,nameOrig,oldbalanceOrg,nameDest,isFraud\n1,PAY,9.6,C1,17.3,M1,0\n"
                            "1,PAY,1.5,C2,21.2,M1,0\n2,CASH,3.5,C1,2.1,C9,1"}, {"node": 4}, {"node log node": 3},
@@ -199,6 +199,10 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str
                {"user play artist": 3}, ("userID", "artistID")),
     "milliseconds": ({"log.csv": "user_id,item_id,created_at\n1,9,1511544070123\n1,8,1511561733456"},
                      {"user": 1, "item": 2}, {"user log item": 2}, ("user_id", "item_id")),
+    "ml-1m": ({"ratings.dat": "".join(f"{u}::{(u * k) % 7 + 1}::5::{978300760 + k}\n" for u in range(1, 8) for k in (1, 3, 5))[:-1]},
+              {"source": 7, "destination": 7}, {"source rating destination": 21}, ("0", "1")),
+    "kg triples": ({"kg.tsv": "Q1\tP1\t5\nQ2\tP1\t6\nQ1\tP2\t7\nP1\tQ2\t5"}, {"node": 4}, {"node kg node": 4}, ("0", "1")),
+    "years": ({"gdp.csv": "country,2019,2020\nDE,3.8,3.7\nFR,2.7,2.6"}, {"gdp": 2}, {}, ("", "")),
     "books": ({"ratings.csv": "User-ID;ISBN;Book-Rating\n276725;034545104X;0\n276726;0155061224;5"},
               {"user": 2, "ISBN": 2}, {"user rating ISBN": 2}, ("User-ID", "ISBN")),
 }  # fmt: skip
@@ -212,17 +216,20 @@ def test_forms_of_published_tables_are_guessed_and_imported(
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
     monkeypatch.chdir(tmp_path)
-    header = ["--header", "no"] if form in ("cora", "snap otc") else []
     with pytest.raises(SystemExit):
-        run(["import", "--guess", *files, *header])
+        run(["import", "--guess", *files])
     text = capsys.readouterr().out
+    is_bare = form in ("cora", "snap otc", "ml-1m", "kg triples")
+    assert ('header = "no"  # the first line of' in text) == is_bare
     (tmp_path / "spec.toml").write_text(text)
     done = import_tables(tmp_path / "spec.toml", tmp_path / "out")
     assert (done.nodes, {n: c for n, c in done.edges.items() if not n.split()[1].endswith("-by")}) == (
         nodes,
         edges,
     )
+    if not edges:
+        return
     edge = next(iter(tomllib.loads(text)["edges"].values()))
     assert (edge["source"], edge["destination"]) == ends
-    if form in ("movielens", "amazon", "taobao", "milliseconds"):
+    if form in ("movielens", "ml-1m", "amazon", "taobao", "milliseconds"):
         assert edge["unit"] == ("ms" if form == "milliseconds" else "s")

@@ -99,7 +99,7 @@ def import_graph(
     if guess:
         from khop.cli.importing import print_guess
 
-        header = values_of_components(context).get("header", "yes")
+        header = values_of_components(context).get("header", "auto")
         print_guess([guess, source, *([] if out is None else [str(out)]), *(more or [])], str(header))
         return
     if more or not source:

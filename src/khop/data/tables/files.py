@@ -234,10 +234,7 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
         raise ValueError(f"{place}: {problem}")
     try:
         text = codecs.getincrementaldecoder(dialect.encoding)().decode(start, final=len(start) < _CHUNK)
-        rows = csv.reader(
-            io.StringIO(text.removeprefix("\ufeff"), newline=""), delimiter=dialect.of(name), strict=True
-        )
-        first = next(rows, [])
+        first = first_row(text.removeprefix("\ufeff"), dialect.of(name))
     except UnicodeDecodeError as error:
         raise _undecodable(error, dialect, place, 1) from None
     except csv.Error:
@@ -259,6 +256,16 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
             f"{place}, line 1: the column {twice[0]!r} is there twice; rename one in the first row"
         )
     return columns
+
+
+def first_row(text: str, delimiter: str) -> list[str]:
+    """Return the fields of the first row of a text; csv.Error if a quote is not closed."""
+    if len(delimiter) > 1:  # what the csv module does not read
+        return [
+            field.removeprefix('"').removesuffix('"')
+            for field in text.partition("\n")[0].rstrip("\r").split(delimiter)
+        ]
+    return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), [])
 
 
 def _explained(error: BaseException, place: str, columns: Sequence[str]) -> BaseException:

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from khop.data.tables.encode_numbers import is_text
 from khop.data.tables.encode_text import texts_of
 from khop.data.tables.files import FORMATS, CsvTable, Dialect, InputFile, codec, find_files, open_files
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import pa, pc
+from khop.data.tables.packages import duckdb, pa, pc
 from khop.data.tables.rows import Table, read_pieces
 from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table
@@ -165,7 +166,7 @@ _LEAST_SHARE = 0.5  # of the values of a column that links to a key
 _PAIRS = {
     ("source", "target"), ("source", "destination"), ("src", "dst"), ("from", "to"), ("head", "tail"),
     ("orig", "dest"), ("origin", "destination"), ("sender", "receiver"), ("follower", "followee"),
-    ("citing", "cited"), ("u", "v"), ("a", "b"), ("1", "2"), ("0", "1"),
+    ("citing", "cited"), ("u", "v"), ("a", "b"), ("1", "2"),
 }  # fmt: skip
 _PERSONS = {
     "user", "customer", "account", "author", "member", "reviewer", "person", "client", "buyer", "player",
@@ -174,6 +175,7 @@ _PERSONS = {
 _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
+_YEAR_1990, _YEAR_2035 = 631152000, 2051222400  # in seconds since 1970
 _RESERVED = {"x", "time", "label", "split"}
 _WORDS = 2.0  # per row: fewer are names, not text
 
@@ -187,10 +189,13 @@ class _GuessedTable:
     key: str | None
     form: Sequence[str] = ()  # lines of the spec
     links: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> node type, values found
+    has_header: bool = True
 
-    @property
+    @cached_property
     def pair(self) -> tuple[str, str, str] | None:
         """The columns of two ends of one type, and a word for it: txId1 and txId2, source and target."""
+        if not self.has_header:
+            return ("0", "1", "node") if _share_ids(self.table, self.columns) else None
         words = {name: _tokens(name) for name in self.columns if self.columns[name].kind is not None}
         for one, other in ((a, b) for a in words for b in words if len(words[a]) == len(words[b])):
             differ = [at for at, word in enumerate(words[one]) if word != words[other][at]]
@@ -208,11 +213,12 @@ class _GuessedTable:
         return max((one.rows for one in self.columns.values()), default=0)
 
 
-def guess_spec(files: Sequence[str], folder: Path, header: str = "yes") -> str:
+def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     """Return the text of a spec for files of tables, with a comment for each claim.
 
     All files are read twice: for keys, types and categories, then for links by values that are keys of other
-    tables. The keys of all tables take memory. `header` is "no" if the first rows of CSV files are data.
+    tables. The keys of all tables take memory. `header` is "yes" or "no" if the first rows of CSV files name
+    the columns or are data; "auto" takes them for data where their values say so.
     """
     tables = _tables(find_files(files, folder, "--guess"), header)
     for table in tables:
@@ -245,10 +251,13 @@ def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
         table = open_files(of_group, dialect, "--guess", format)
         form = [f'format = "{format}"'] if format else []
         form += [f"delimiter = {_text(dialect.delimiter)}"] if dialect.delimiter else []
-        form += ['header = "no"'] if isinstance(table, CsvTable) and header == "no" else []
+        if isinstance(table, CsvTable) and dialect.header == "no":
+            why = "" if header == "no" else f"  # the first line of {of_group[0].name} is data, as the others"
+            form.append(f'header = "no"{why}')
         name = _name(of_group, [one.name for one in found])
         columns = facts_of(table)
         guessed = _GuessedTable(name, _patterns(of_group), table, columns, None, form)
+        guessed.has_header = not isinstance(table, CsvTable) or dialect.header == "yes"
         key = _best_key(name, columns)
         guessed.key = (
             None
@@ -266,11 +275,55 @@ def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
     if FORMATS.get(suffix, "csv") != "csv":
         return Dialect(), None
     with pa.input_stream(str(file.path), compression=codec(file.name)) as stream:
-        line = stream.read(1 << 16).split(b"\n")[0].decode("utf-8", "replace")
-    plain = Dialect(header)
-    most = max("\t;|,", key=line.count)
+        text = stream.read(1 << 16).decode("utf-8-sig", "replace").replace("\r\n", "\n")
+    line, plain = text.partition("\n")[0], Dialect()
+    most = max(("::", *"\t;|,"), key=line.count)
     given = most if line.count(most) and most != plain.of(file.name) else None
+    if header == "auto":
+        lines, delimiter = text.split("\n"), given or plain.of(file.name)
+        whole = lines if len(lines) < 3 else lines[:-1]  # the last one may be cut
+        rows = [one.split(delimiter) for one in whole if one]
+        header = "no" if _is_data(rows) else "yes"
     return Dialect(header, given), None if suffix else "csv"
+
+
+def _is_data(rows: Sequence[Sequence[str]]) -> bool:
+    """Return True if the first row is certainly data, with numbers, times and words as other rows have."""
+    first, *others = rows or [[]]
+    others = [row for row in others if len(row) == len(first)]
+    if not others or '"' in "".join(first):
+        return False
+    values = f"{_NUMBER}|{_TIME}"
+    columns = list(zip(*others, strict=True))
+    typed = [at for at, of in enumerate(columns) if all(re.match(values, one) for one in of if one)]
+    words = [at for at in range(len(first)) if at not in typed]
+    if not typed or not all(re.match(values, first[at]) for at in typed):
+        return False
+    return not words or any(first[at] in columns[at] for at in words)
+
+
+_SHARED = """
+WITH l AS (SELECT "0" id, count(*) n FROM edges GROUP BY 1),
+r AS (SELECT "1" id, count(*) n FROM edges GROUP BY 1)
+SELECT count(*), (SELECT count(*) FROM l), (SELECT count(*) FROM r), coalesce(sum(l.n * r.n), 0),
+(SELECT count(*) FROM edges WHERE "0" = "1"), (SELECT count(*) FROM edges) FROM l JOIN r USING (id)
+"""
+
+
+def _share_ids(table: Table, columns: Mapping[str, ColumnFacts]) -> bool:
+    """Return True if the first two columns of a table are ids of one type.
+
+    Most ids of the shorter column are in the other one, too, and links from a node to itself are rarer than
+    by chance: ids of two types are in one range, too, if they are counted.
+    """
+    if not {"0", "1"} <= set(columns) or columns["0"].has_fraction or columns["1"].has_fraction:
+        return False
+    batches = [piece().batch for piece in read_pieces(table, ["0", "1"])]
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("edges", pa.Table.from_batches(batches))
+        found: Any = connection.execute(_SHARED).fetchone()
+    both, left, right, chance, own, rows = map(float, found)
+    return both > 0 and both >= min(left, right) / 2 and (own == 0 or own < chance / rows / 2)
 
 
 def _tokens(name: str) -> list[str]:
@@ -287,9 +340,13 @@ def _safe(name: str, taken: Sequence[str] = ()) -> str:
 
 def _epoch(facts: ColumnFacts) -> str | None:
     """Return the unit of numbers that are times since 1970, by their name and range (1973 to 2100)."""
-    if not facts.is_number or not set(_tokens(facts.name)) & _TIMES:
+    if not facts.is_number:
         return None
-    return epoch_unit(facts.low, facts.high)
+    if (
+        facts.name.isdigit() and _YEAR_1990 < facts.low <= facts.high < _YEAR_2035
+    ):  # of a table without header
+        return "s"
+    return epoch_unit(facts.low, facts.high) if set(_tokens(facts.name)) & _TIMES else None
 
 
 def _suffix(name: str) -> str:
@@ -378,6 +435,11 @@ def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
         elif table.pair is not None:  # one end of two is found: both are of its type
             node_type = next(table.links[end][0] for end in table.pair[:2] if end in table.links)
             table.links = {end: table.links.get(end, (node_type, 0)) for end in table.pair[:2]}
+        elif not table.has_header and table.key is None and {"0", "1"} <= set(table.columns):
+            for name, stem in (("0", "source"), ("1", "destination")):
+                node_type = stem if stem not in known else f"{stem}-{table.name}"
+                table.links[name] = (node_type, table.columns[name].rows - table.columns[name].nulls)
+                added += [] if node_type in added else [node_type]
         for name, facts in table.columns.items():
             words = _tokens(name)
             end = "-".join(word for word in words if word not in _IDS) or name

@@ -225,7 +225,7 @@ def check_columns(table: Table, wanted: dict[str, str]) -> None:
 
 def _near_row(column: str, there: Sequence[str]) -> str:
     """Return a hint to the columns that exist, or to the delimiter of a file that seems to have only one."""
-    delimiter = next((one for one in ";|\t," if len(there) == 1 and one in there[0]), None)
+    delimiter = next((one for one in ("::", *";|\t,") if len(there) == 1 and one in there[0]), None)
     if delimiter is None:
         return nearest(column, there)
     return f"the first row has the one field {there[0]!r}; give delimiter = {json.dumps(delimiter)}"

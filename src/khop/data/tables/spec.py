@@ -217,7 +217,7 @@ def _aware(value: Any) -> Any:
 
 
 def _separating(delimiter: str) -> str:
-    if delimiter in '"\r\n':
+    if set(delimiter) & set('"\r\n'):
         raise ValueError(f"delimiter is {delimiter!r}: must not be a quote or a line end")
     return delimiter
 
@@ -351,8 +351,8 @@ class Source(SpecTable):
     """Rows to read: one SQL expression over the columns of a row."""
     header: Literal["yes", "no"] = "yes"
     """`no`: the first row of CSV files is data, and columns are named "0", "1", ..."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1), AfterValidator(_separating)] | None = None
-    """Character between two fields of CSV files; default: found in the first rows."""
+    delimiter: Annotated[str, Field(min_length=1, max_length=4), AfterValidator(_separating)] | None = None
+    """Text between two fields of CSV files, as ";" or "::"; default: found in the first rows."""
     encoding: Annotated[Name, AfterValidator(_known)] = "utf-8"
     """Encoding of CSV files, as Python names it: "latin-1", "cp1252", "utf-16"."""
     missing: Texts | Mapping[Name, Texts] = ()
