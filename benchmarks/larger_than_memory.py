@@ -53,10 +53,10 @@ from khop.graph.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder
 from khop.loading.device.device_placement import StorePlace
 from khop.loading.device.placed_stores import folder_features
+from khop.run.check import checked
 from khop.run.planning.graph_size import graph_size
 from khop.run.planning.prediction import MEASURED, from_disk
 from khop.run.planning.workload import Cluster, Run
-from khop.run.read import checked
 
 WIDTH, ROW_BYTES, PAGE = 128, 256, 4096
 UNADVISED_ROWS = 200  # each takes milliseconds

@@ -40,17 +40,20 @@ MAY_IMPORT = {
     "batch": {"schema"},
     "kernels": {"_core", "errors", "user_cache", "draw"},
     "graph": {"arguments", "errors", "schema", "draw", "kernels"},
-    "sampling": {"arguments", "errors", "schema", "draw", "batch", "kernels", "graph"},
+    "sampling": {"arguments", "components", "errors", "schema", "draw", "batch", "kernels", "graph"},
     "data": {"arguments", "components", "errors", "user_cache", "schema", "draw", "kernels", "graph"},
     "loading": {"arguments", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling"},
     "distributed": {"arguments", "errors", "schema", "draw", "kernels", "graph", "sampling", "loading"},
     "servers": {
-        "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "loading", "distributed",
+        "components", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "loading",
+        "distributed",
     },
-    "models": {"arguments", "schema", "draw", "batch", "kernels", "graph", "sampling", "distributed"},
+    "models": {
+        "arguments", "components", "schema", "draw", "batch", "kernels", "graph", "sampling", "distributed",
+    },
     "training": {
-        "arguments", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "loading",
-        "distributed", "models",
+        "arguments", "components", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling",
+        "loading", "distributed", "models",
     },
     "inference": {
         "arguments", "errors", "schema", "draw", "batch", "kernels", "graph", "sampling", "loading",

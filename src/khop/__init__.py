@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from khop.sampling.random_walks import random_walks as random_walks
     from khop.sampling.random_walks import walk_neighbors as walk_neighbors
     from khop.sampling.rules.labor import Labor as Labor
-    from khop.sampling.rules.relation_mean import RelationMean as RelationMean
+    from khop.sampling.rules.sum import RelationMean as RelationMean
     from khop.sampling.rules.sum import Sum as Sum
     from khop.sampling.rules.sum import SymmetricSum as SymmetricSum
     from khop.sampling.rules.temporal import Temporal as Temporal
@@ -204,7 +204,7 @@ _PUBLIC = {
     "Quantized": "khop.graph.inputs",
     "Recommendations": "khop.api.inference",
     "RowAdam": "khop.training.optimizer_settings",
-    "RelationMean": "khop.sampling.rules.relation_mean",
+    "RelationMean": "khop.sampling.rules.sum",
     "Rule": "khop.graph.rule",
     "RuleBase": "khop.graph.rule",
     "Sample": "khop.batch",

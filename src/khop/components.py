@@ -15,10 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge, Le, MinLen
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
+
+LARGEST = 2**31 - 1  # largest count: the product of any two counts fits the integers of the native core
+Count = Annotated[int, Ge(1), Le(LARGEST)]
+CountOrNone = Annotated[int, Ge(0), Le(LARGEST)]
+Text = Annotated[str, MinLen(1)]
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,15 @@ class Component:
     options: type  # a pydantic model or a dataclass
     build: Callable[[Any, Any], Any]  # (options, context) -> the object that khop uses
     resolve: Callable[[Any, Any], Any]  # (options, context) -> options with open settings filled in
-    rule: str | None = None  # of a model: the kind of rule that draws its neighbors, unless a run names one
+    declared: Any = None  # the class itself
+
+    @property
+    def rule(self) -> str | None:
+        """Of a model, the kind of rule that draws its neighbors, unless a run names one."""
+        found = getattr(self.declared, "rule", None)
+        if found is None or isinstance(found, str):
+            return found
+        return RULES.kind_of(type(found)) if found.has_weights(-1) else None
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,20 @@ class ImportedLater:
 
 
 @dataclass(frozen=True)
+class Allowed:
+    """The allowed values of an option in words, if its type and limits do not say it."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Default:
+    """The meaning of an option's default in words, if its value does not say it."""
+
+    words: str
+
+
+@dataclass(frozen=True)
 class Family:
     """Components that are used in the same place."""
 
@@ -80,10 +111,18 @@ class Family:
     builtin: Mapping[str, str]  # kind -> "module:Class"
     # "module:function", which declares an object without build, such as a class of torch, or returns None
     declared_by: str | None = None
+    default: str = ""  # the kind of a run that names none; empty: none
+    makes: str = ""  # the object that a component builds
+    methods: tuple[str, ...] = ()  # by which this object is known
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of khop and of installed packages, without loading any of them."""
         return (*self.builtin, *(kind for kind in self._installed() if kind not in self.builtin))
+
+    def kind_of(self, declared: type) -> str | None:
+        """Return the kind of one of khop's classes; None for another class."""
+        target = f"{declared.__module__}:{declared.__qualname__}"
+        return next((kind for kind, name in self.builtin.items() if name == target), None)
 
     def allowed(self) -> str:
         """Return the allowed kinds in words."""
@@ -120,6 +159,90 @@ class Family:
         return _installed_in(self.group, tuple(place for place in sys.path if not _is_working_folder(place)))
 
 
+# khop's own components: a new one is a class in its module, and a line here (then scripts/options-file).
+MODELS = Family(
+    "khop.models",
+    {
+        "sage": "khop.models.sage:SAGE",
+        "rgcn": "khop.models.rgcn:RGCN",
+        "gat": "khop.models.gat:GAT",
+        "gin": "khop.models.gin:GIN",
+        "gcn": "khop.models.gcn:GCN",
+        "hgt": "khop.models.hgt:HGT",
+        "lightgcn": "khop.models.light_gcn:LightGCN",
+    },
+    default="sage",
+    makes="torch.nn.Module",
+    methods=("forward", "state_dict"),
+)
+LINK_PREDICTION = "link-prediction"
+TASKS = Family(
+    "khop.tasks",
+    {
+        "node-classification": "khop.run.tasks.node_task:ClassifyNodes",
+        "node-regression": "khop.run.tasks.node_task:RegressNodes",
+        "multi-label": "khop.run.tasks.node_task:LabelNodes",
+        "edge-classification": "khop.run.tasks.edge_run_task:ClassifyEdges",
+        "edge-regression": "khop.run.tasks.edge_run_task:RegressEdges",
+        LINK_PREDICTION: "khop.run.tasks.link_run_task:PredictLinks",
+    },
+    default="node-classification",
+    makes="khop.run.contexts.RunTask",
+    methods=("loader", "scores"),
+)
+SAMPLERS = Family(
+    "khop.samplers",
+    {
+        "neighbor": "khop.sampling.links.links:Neighborhoods",
+        "saint-node": "khop.sampling.group_samplers:SaintNodes",
+        "saint-edge": "khop.sampling.group_samplers:SaintEdges",
+        "saint-walk": "khop.sampling.group_samplers:SaintWalks",
+        "cluster": "khop.sampling.group_samplers:ClusterSampler",
+        "shadow": "khop.sampling.group_samplers:ShadowSampler",
+    },
+    default="neighbor",
+    makes="khop.Sampler",
+    methods=("sample", "needs", "with_threads"),
+)
+RULES = Family(
+    "khop.rules",
+    {
+        "uniform": "khop.sampling.rules.uniform:Uniform",
+        "weighted": "khop.sampling.rules.weighted:Weighted",
+        "sum": "khop.sampling.rules.sum:Sum",
+        "symmetric-sum": "khop.sampling.rules.sum:SymmetricSum",
+        "relation-mean": "khop.sampling.rules.sum:RelationMean",
+        "labor": "khop.sampling.rules.labor:Labor",
+        "top-k": "khop.sampling.rules.top_k:TopK",
+    },
+    makes="khop.Rule",
+    methods=("plan", "check", "needs", "most"),
+)
+OPTIMIZERS = Family(
+    "khop.optimizers",
+    {
+        "adam": "khop.training.optimizer_settings:Adam",
+        "adamw": "khop.training.optimizer_settings:AdamW",
+        "nadam": "khop.training.optimizer_settings:NAdam",
+        "radam": "khop.training.optimizer_settings:RAdam",
+        "sgd": "khop.training.optimizer_settings:SGD",
+        "rmsprop": "khop.training.optimizer_settings:RMSprop",
+        "adagrad": "khop.training.optimizer_settings:Adagrad",
+    },
+    "khop.training.optimizer_settings:component_of_class",
+    default="adam",
+    makes="khop.OptimizerSettings",  # its type is checked
+)
+# By the path of the table of a run that names one.
+FAMILIES: Mapping[str, Family] = {
+    "task": TASKS,
+    "sampler": SAMPLERS,
+    "sampler.rule": RULES,
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+}
+
+
 def _is_dotted(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
@@ -127,6 +250,8 @@ def _is_dotted(name: str) -> bool:
 @cache
 def _installed_in(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
     """Return the entry points of a group below these folders; reading them for each field is slow."""
+    from importlib.metadata import distributions  # slow to import, and not always needed
+
     by_package: dict[str, Distribution] = {}
     for each in distributions(path=list(path)):
         by_package.setdefault(each.name, each)  # the first one on the path is the one that Python imports
@@ -231,10 +356,7 @@ def _component(found: Any) -> Component:  # noqa: ANN401
             "a component is a class with build(options, context), and with Options, a dataclass or pydantic "
             "model; or it is a dataclass without both"
         )
-    rule = getattr(found, "rule", None)
-    return Component(
-        options, build, getattr(found, "resolve", _unchanged), rule if isinstance(rule, str) else None
-    )
+    return Component(options, build, getattr(found, "resolve", _unchanged), found)
 
 
 def _itself(options: object, context: object) -> object:

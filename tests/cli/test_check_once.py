@@ -9,7 +9,8 @@ import pytest
 from khop.cli import ranks
 from khop.cli.commands.shared import RankOptions
 from khop.cli.ranks import check_once
-from khop.run.read import RawRun, checked
+from khop.run.check import checked
+from khop.run.read import RawRun
 
 
 def test_a_wrong_run_and_too_many_processes_are_named_once(learnable: Path) -> None:

@@ -14,8 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from khop.cli.options import Options, shown, takes_groups, takes_run_options
-from khop.run.read import RawRun, checked, with_options
-from khop.run.run_type import RunField, run_fields
+from khop.run.check import checked
+from khop.run.fields import RunField, run_fields
+from khop.run.read import RawRun, with_options
 
 Parse = Callable[..., tuple[str | None, bool, Options]]
 

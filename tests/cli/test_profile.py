@@ -18,7 +18,7 @@ from cli.conftest import Ran
 from cli.test_processes import ENVIRONMENT, KHOP, process
 from khop.cli.train import WARM_UP
 from khop.run.bottleneck import Kind
-from khop.run.run_type import field_at
+from khop.run.fields import field_at
 from support.commands import TORCHRUN
 from support.gate import WAIT_S, wait_until
 

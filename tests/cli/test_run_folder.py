@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import khop
-from khop.cli.run_folder import new_run_folder, read_run, write_config, write_whole
-from khop.run.read import RawRun, checked
+from khop.cli.arguments import read_run
+from khop.cli.run_folder import new_run_folder, write_config, write_whole
+from khop.run.check import checked
+from khop.run.read import RawRun
 from khop.run.values import RunConfig
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cli.conftest import Ran
-from khop.run.run_type import kind_fields, run_fields
+from khop.run.fields import kind_fields, run_fields
 
 TEN = {
     "--resume", "--procs", "--graph", "--out", "--device", "--fanouts", "--hidden", "--epochs",

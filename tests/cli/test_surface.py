@@ -14,7 +14,7 @@ from typing import Any
 import typer.main
 
 from khop.cli.main import app
-from khop.run.run_type import run_fields
+from khop.run.fields import run_fields
 
 FROZEN = Path(__file__).with_name("surface.txt")
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -29,8 +29,7 @@ from khop.sampling.links.links import LinkSampler
 from khop.sampling.outputs import Output
 from khop.sampling.random_walks import Node2Vec, WalkCounts, random_walks, walk_neighbors
 from khop.sampling.rules.labor import Labor
-from khop.sampling.rules.relation_mean import RelationMean
-from khop.sampling.rules.sum import Sum, SymmetricSum
+from khop.sampling.rules.sum import RelationMean, Sum, SymmetricSum
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.sampling.rules.top_k import TopK
 from khop.sampling.rules.uniform import Uniform

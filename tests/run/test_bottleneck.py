@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from khop.process_tuning import usable_cores
 from khop.run.bottleneck import Bottleneck, Kind, Machine, bottleneck, has_fast_bfloat16, this_machine
+from khop.run.check import checked
+from khop.run.fields import field_at
 from khop.run.profile import summarized
-from khop.run.read import RawRun, checked, with_options
-from khop.run.run_type import field_at, value_at
+from khop.run.read import RawRun, with_options
+from khop.run.run_type import value_at
 from khop.run.values import RunConfig
 from support.synthetic_profiles import records_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from khop.run.build_components import component_of_class
-from khop.run.builtin import SumOptions
-from khop.run.tables import OPTIMIZERS
+from khop.components import OPTIMIZERS
+from khop.sampling.rules.sum import SumOptions
+from khop.training.optimizer_settings import component_of_class
 
 
 @pytest.mark.parametrize(

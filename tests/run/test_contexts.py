@@ -25,8 +25,9 @@ from khop import (
 )
 from khop.components import ANY_NAMED
 from khop.run.build import prepare
+from khop.run.check import checked
 from khop.run.contexts import RunTask, SamplerContext, rule_of
-from khop.run.read import RawRun, checked
+from khop.run.read import RawRun
 from khop.run.tasks.link_run_task import LinkTask
 from khop.run.tasks.node_task import NodeTask
 

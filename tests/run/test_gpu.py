@@ -22,9 +22,10 @@ from khop.inference.chunks import Progress
 from khop.loading.device.device_placement import StorePlace
 from khop.loading.device.memory_plan import GIB, FreeMemory
 from khop.run.build import prepare, resolve
+from khop.run.check import checked
 from khop.run.contexts import LinkSettings, TaskContext
 from khop.run.memory import work_sizes
-from khop.run.read import RawRun, checked
+from khop.run.read import RawRun
 from khop.run.tasks.baselines import own_features
 from khop.run.tasks.edge_run_task import SplitEdges
 from khop.run.tasks.link_run_task import LinkTask

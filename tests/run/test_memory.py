@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from khop.graph.folder import open_folder
+from khop.run.check import checked
 from khop.run.memory import check_memory, weight_bytes
-from khop.run.read import RawRun, checked
+from khop.run.read import RawRun
 from support.typed_runs import write_tagged_shop
 
 GB = 10**9

@@ -16,8 +16,9 @@ from khop.batch import Batch, num_bytes
 from khop.distributed.processes.group import ALONE
 from khop.run import memory_need as module
 from khop.run.build import Run, fitted, prepare
+from khop.run.check import checked
 from khop.run.memory_need import MemoryNeed, fit_memory, memory_need
-from khop.run.read import RawRun, checked
+from khop.run.read import RawRun
 from khop.training.step_clock import Unwatched
 from support.typed_runs import write_tagged_shop
 

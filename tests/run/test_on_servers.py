@@ -18,8 +18,9 @@ from khop.api.serve import service_of
 from khop.cli.main import run
 from khop.errors import Unsupported
 from khop.run.build import prepare
+from khop.run.check import checked
 from khop.run.parts import GraphOnServers, graph_on_servers
-from khop.run.read import RawRun, checked
+from khop.run.read import RawRun
 from khop.servers.access import Address, ServerSecurity, Token
 from khop.servers.flight_server import served
 from khop.servers.request_handler import Client, Incoming, QueueLimits, RequestHandler, ResponseStream

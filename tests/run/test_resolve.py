@@ -13,7 +13,8 @@ from khop.graph.tables import EdgeTable, NodeTable
 from khop.loading.device.streams import gpu_remedy
 from khop.process_tuning import sampler_threads, usable_cores
 from khop.run.build import graph_folder, notes_of, resolve
-from khop.run.read import RawRun, checked, with_options
+from khop.run.check import checked
+from khop.run.read import RawRun, with_options
 from khop.run.values import RunConfig
 
 TABLES = {

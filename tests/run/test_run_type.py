@@ -19,21 +19,23 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from khop.components import ANY_NAMED
-from khop.run.read import RawRun, checked, preset, preset_names, to_toml
+import khop
+from khop.components import ANY_NAMED, FAMILIES
+from khop.run.check import checked, to_toml
+from khop.run.fields import field_at, run_fields
+from khop.run.read import RawRun, preset, preset_names
 from khop.run.run_type import (
     built,
     component_of,
     composed,
-    field_at,
+    fields_of,
     options_of,
-    run_fields,
     run_schema,
     run_type,
     sections,
     value_at,
 )
-from khop.run.tables import FAMILIES, RgcnTable, SageTable, SamplerTable, Section
+from khop.run.tables import ModelTable, SamplerTable, Section
 from khop.run.values import RunConfig
 
 
@@ -41,16 +43,16 @@ def test_without_kinds_a_run_has_khops_defaults() -> None:
     made = run_type({})
     run = made(graph="g")
     assert isinstance(run, RunConfig)
-    assert isinstance(run.model, SageTable)
-    assert component_of(run, "model").options is SageTable
+    assert isinstance(run.model, ModelTable)
+    assert component_of(run, "model").declared is khop.models.SAGE
     assert run_type({"model": {"kind": "sage"}}) is made
 
 
 def test_kinds_change_their_tables_alone() -> None:
     values = {"model": {"kind": "rgcn"}, "sampler": {"rule": {"kind": "weighted"}}}
     run = run_type(values)(graph="g", model={"kind": "rgcn", "bases": 3})
-    assert component_of(run, "model").options is RgcnTable
-    assert component_of(run, "sampler").options is SamplerTable
+    assert component_of(run, "model").declared is khop.models.RGCN
+    assert isinstance(run.sampler, SamplerTable)
     fields = type(run).model_fields["sampler"].annotation.model_fields  # type: ignore[union-attr]
     assert "rule" in fields
 
@@ -223,7 +225,7 @@ def test_limits_of_a_type_that_may_be_none_are_kept() -> None:
         """Heads"""
 
     made = composed(Table, Limited)
-    (entry,) = (each for each in run_fields(made) if each.path == "heads")
+    (entry,) = (each for each in fields_of(made) if each.path == "heads")
     assert (entry.kind, entry.allowed, entry.default) == (int, "a whole number of at least 1", None)
     assert options_of(made(heads=2), Limited) == Limited(2)
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
@@ -278,12 +280,12 @@ def test_presets_and_complete_runs_are_valid(validator: Any) -> None:  # noqa: A
         validator.validate(tomllib.loads(to_toml(checked(raw))))
 
 
-@pytest.mark.parametrize(("path", "kind"), [(p, k) for p, (f, _) in FAMILIES.items() for k in f.kinds()])
+@pytest.mark.parametrize(("path", "kind"), [(p, k) for p, f in FAMILIES.items() for k in f.kinds()])
 def test_each_component_may_have_its_options(validator: Any, path: str, kind: str) -> None:  # noqa: ANN401
     values: dict[str, Any] = {"kind": kind}
     for name in reversed(path.split(".")):
         values = {name: values}
-    fields = run_fields(run_type(values))
+    fields = fields_of(run_type(values))
     run: dict[str, Any] = {"graph": "shop", **values}
     for entry in fields:
         if entry.path.startswith(f"{path}.") and entry.path.count(".") == path.count(".") + 1:

@@ -10,21 +10,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+import khop
+from khop.components import FAMILIES, Count
 from khop.run.run_type import composed
-from khop.run.tables import (
-    FAMILIES,
-    Bytes,
-    BytesOrNone,
-    CacheText,
-    Count,
-    Fanouts,
-    RuleTable,
-    SageTable,
-    SamplerTable,
-    Section,
-    StackTable,
-    Window,
-)
+from khop.run.tables import Bytes, BytesOrNone, CacheText, Fanouts, RuleTable, SamplerTable, Section, Window
 
 
 @pytest.mark.parametrize("beside", [{"weight": "price"}, {"replacement": True}], ids=str)
@@ -36,21 +25,21 @@ def test_a_rule_of_its_own_stands_alone(beside: dict[str, object]) -> None:
 
 
 def test_bases_are_of_rgcn_alone() -> None:
-    assert StackTable(kind="rgcn", bases=2).bases == 2
-    with pytest.raises(ValidationError, match="only rgcn has bases"):
-        SageTable(bases=2)
+    assert khop.models.RGCN.Options(bases=2).bases == 2
+    with pytest.raises(ValueError, match="bases is 2: only rgcn has bases"):
+        khop.models.SAGE.Options(bases=2)
 
 
-KINDS = [(path, kind) for path, (family, _) in FAMILIES.items() for kind in family.builtin]
+KINDS = [(path, kind) for path, family in FAMILIES.items() for kind in family.builtin]
 
 
 @pytest.mark.parametrize(("path", "kind"), KINDS)
 def test_every_kind_is_loaded_with_options_for_its_table(path: str, kind: str) -> None:
-    family, default = FAMILIES[path]
+    family = FAMILIES[path]
     component = family.load(kind)
     assert callable(component.build)
     assert issubclass(composed(Section, component.options), Section)
-    assert default is None or default in family.builtin
+    assert family.default in ("", *family.builtin)
 
 
 class Table(Section):

@@ -7,7 +7,8 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from khop.run.read import RawRun, checked
+from khop.run.check import checked
+from khop.run.read import RawRun
 from khop.run.values import RunConfig
 
 

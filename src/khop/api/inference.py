@@ -83,7 +83,7 @@ from khop.models.node_embedding import gathered
 from khop.models.stack import Layered, Stack
 from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.links import LinkSampler
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Fanout
 from khop.sampling.seeds import SeedIds, ids_here, node_ids
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of, sole_type
@@ -104,7 +104,7 @@ def infer(
     node_types: NodeType | Sequence[NodeType] | None = None,
     nodes: SeedIds | None = None,
     values: Values = "embeddings",
-    rule: Rule = Uniform(),
+    rule: Rule = UNIFORM,
     fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 2048,
     chunk_edges: int = CHUNK_EDGES,
@@ -186,7 +186,7 @@ class Inference:
             "chunk size": str(chunks.nodes),
             "edges of a chunk": str(chunks.edges),
         }
-        if draws.rule != Uniform():
+        if draws.rule != UNIFORM:
             facts["rule"] = str(draws.rule)
         if takes_fanouts(draws.rule, graph.schema, graph.schema.edge_types):
             facts["fanouts"] = str(list(draws.fanouts or ()))
@@ -523,7 +523,7 @@ def _check_list(links: object) -> None:
 
 def _rule_of(loader: Loader | None) -> Rule:
     """Return the rule of training: that of the loader's sampler, if there is a loader."""
-    return Uniform() if loader is None else loader.graph_sampler.rule
+    return UNIFORM if loader is None else loader.graph_sampler.rule
 
 
 def _link_sampler(
@@ -579,7 +579,7 @@ def recommend(
     *,
     k: int = 20,
     candidates: Candidates = "unseen",
-    rule: Rule = Uniform(),
+    rule: Rule = UNIFORM,
     fanouts: Sequence[Fanout] | None = None,
     work_folder: str | os.PathLike[str] | None = None,
     progress: Progress = unwatched,

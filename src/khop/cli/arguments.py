@@ -15,11 +15,20 @@ from typing import Annotated
 
 import typer
 
-from khop.components import ANY_NAMED, Permission
+from khop.cli.lines import tell
+from khop.components import ANY_NAMED, FAMILIES, Permission
 from khop.data.importers import BUILTIN_NAMES, builtin_path
 from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
-from khop.run.read import COMMAND_LINE, CONFIG, RawRun, preset, preset_names, read_toml, with_options
-from khop.run.tables import FAMILIES
+from khop.run.read import (
+    COMMAND_LINE,
+    CONFIG,
+    RawRun,
+    preset,
+    preset_names,
+    read_toml,
+    saved_run,
+    with_options,
+)
 from khop.user_cache import cache_folder
 
 _ALLOW_CODE = "--allow-code"
@@ -62,6 +71,15 @@ def _near(source: str) -> str:
 def is_graph_folder(path: Path) -> bool:
     """Return whether a folder has the file that describes a graph, whole or in parts."""
     return any((path / name).is_file() for name in (MANIFEST, BOOK, SNAPSHOT_RECORD))
+
+
+def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
+    """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
+
+    If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
+    run are compared with the checkpoint; all others are used as they are.
+    """
+    return saved_run(folder, packages, tell)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 import typer
 
 from khop.cli.terminal import tell_next
+from khop.components import LINK_PREDICTION
 from khop.graph.layout import owner_of
 from khop.loading.device.device_placement import byte_size
 from khop.process_tuning import allowed_cores
 from khop.run.read import is_run_folder, saved_run
-from khop.run.tables import LINK_PREDICTION
 
 
 def print_guess(files: list[str], header: str = "auto") -> None:

@@ -35,7 +35,6 @@ from khop.cli.commands import (
 from khop.cli.lines import tell
 from khop.cli.options import takes_groups
 from khop.cli.start import INTERRUPTED, exit_code, interrupts, sentence
-from khop.cli.terminal import tell_next
 
 DEBUG = "--debug"
 # Commands by purpose, as in the help of khop.
@@ -129,6 +128,8 @@ def show_help(
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
+    from khop.cli.terminal import tell_next
+
     typer.echo(f"khop {khop.__version__}")
     tell_next(("khop", "doctor"))
 

@@ -22,10 +22,9 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from khop.cli.arguments import Words, named_run
-from khop.components import ANY_NAMED, NOTHING_NAMED, Permission
-from khop.run.read import run_type_of
-from khop.run.run_type import RunField, Value, kind_fields, run_fields
-from khop.run.tables import Fanout
+from khop.components import ANY_NAMED, FAMILIES, NOTHING_NAMED, Permission
+from khop.run.fields import Fanout, RunField, Value, fields_of_kind, kind_fields, run_fields
+from khop.run.read import value_in
 
 Command = Callable[..., None]
 
@@ -247,8 +246,15 @@ class RunCommand(ComponentCommand):
         raw = named_run(words, self.file_of)
         if permission is NOTHING_NAMED:
             raw = replace(raw, options={}, permission=permission)
-        known = {entry.path for entry in run_fields()}
-        return [entry for entry in run_fields(run_type_of(raw)) if entry.path not in known]
+        found: list[RunField] = []
+        for path, family in FAMILIES.items():
+            kind = value_in(raw.values, f"{path}.kind")
+            if kind not in (None, *family.builtin):
+                from khop.run.check import fields_of_others
+
+                return fields_of_others(raw)
+            found += fields_of_kind(path, str(kind)) if kind is not None else ()
+        return found
 
 
 def values_of_components(context: Any) -> dict[str, object]:  # noqa: ANN401

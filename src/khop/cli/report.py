@@ -13,15 +13,17 @@ from rich.filesize import decimal
 
 import khop
 from khop.api.open_graph import names_of
+from khop.cli.arguments import read_run
 from khop.cli.lines import tell
 from khop.cli.ranks import run_of_rank
-from khop.cli.run_folder import read_run, write_whole
+from khop.cli.run_folder import write_whole
 from khop.cli.terminal import counting_bar, say, say_next
 from khop.cli.train import sentences
 from khop.graph.atomic import refuse_dangling
 from khop.run.bottleneck import Machine, bottleneck
 from khop.run.build import Run
-from khop.run.read import CHECKPOINTS, RawRun, checked, with_options
+from khop.run.check import checked
+from khop.run.read import CHECKPOINTS, RawRun, with_options
 from khop.run.reporting.examined import Examined, examined
 from khop.run.reporting.page import ReportedRun, page
 from khop.run.reporting.run_summary import STEPS, RunSummary, run_summary

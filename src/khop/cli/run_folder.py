@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import khop
-from khop.cli.lines import tell
 from khop.graph.atomic import refuse_dangling
 from khop.graph.layout import owner_of
+from khop.run.check import to_toml
 from khop.run.read import CHECKPOINTS as CHECKPOINTS
-from khop.run.read import CONFIG, DIGEST, RawRun, digest_of, saved_run, to_toml
+from khop.run.read import CONFIG, DIGEST, digest_of
 from khop.run.values import RunConfig
 
 RUNS = Path("runs")
@@ -81,12 +80,3 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError:
         beside.unlink(missing_ok=True)
         raise
-
-
-def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
-    """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
-
-    If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
-    run are compared with the checkpoint; all others are used as they are.
-    """
-    return saved_run(folder, packages, tell)

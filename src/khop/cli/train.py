@@ -49,7 +49,9 @@ from khop.graph.node_ids import stored_ids
 from khop.process_tuning import usable_cores
 from khop.run.bottleneck import Bottleneck, bottleneck, has_fast_bfloat16, this_machine
 from khop.run.build import Run, notes_of
+from khop.run.check import to_toml
 from khop.run.contexts import draws_all_edges
+from khop.run.fields import field_at
 from khop.run.memory import check_gpu_is_there
 from khop.run.profile import (
     RankRecord,
@@ -60,7 +62,7 @@ from khop.run.profile import (
     summarized,
     without_first,
 )
-from khop.run.read import CHECKPOINTS, CONFIG, RawRun, to_toml
+from khop.run.read import CHECKPOINTS, CONFIG, RawRun
 from khop.run.reporting.run_summary import (
     ENVIRONMENT,
     baselines_of,
@@ -69,7 +71,7 @@ from khop.run.reporting.run_summary import (
     peak_memory_bytes,
     scores_of,
 )
-from khop.run.run_type import field_at, run_fields, value_at
+from khop.run.run_type import fields_of, value_at
 from khop.run.tasks.baselines import biased_draws, own_features, unread_edge_columns
 from khop.run.tasks.link_run_task import LinkTask
 from khop.run.values import RunConfig
@@ -178,7 +180,7 @@ def _watchers(console: Console, run: Run, folder: Path, rank: int) -> Iterator[O
         if run.config.tensorboard:
             made = TensorBoard(folder / TENSORBOARD, to_toml(run.config))
             observers.append(loggers.enter_context(closing(made)))
-        settings = {entry.path: value_at(run.config, entry.path) for entry in run_fields(type(run.config))}
+        settings = {entry.path: value_at(run.config, entry.path) for entry in fields_of(type(run.config))}
         match run.config.logger:
             case "wandb":
                 wandb = WandbLog(settings, {"dir": str(folder), "name": folder.name})
@@ -234,7 +236,7 @@ _TO_TRY: Mapping[bool, Sequence[tuple[str, object]]] = {
 
 def _below_baselines(run: Run, record: Mapping[str, object]) -> Iterator[str]:
     """Yield a sentence with three settings to try if a score of the run does not beat its baseline."""
-    metric, known = run.task.metric, {entry.path: entry for entry in run_fields(type(run.config))}
+    metric, known = run.task.metric, {entry.path: entry for entry in fields_of(type(run.config))}
     words = []
     for split in ("val", "test"):
         score = score_name(split, metric)

@@ -47,7 +47,7 @@ from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import EdgePredictor, LinkPredictor, scored
 from khop.models.node_embedding import gathered
 from khop.sampling.links.link_seeds import PADDING, LinkList, Links, check_links
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Fanout, Sampler
 from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds, check_ids
 from khop.schema import EdgeType, NodeType
@@ -64,7 +64,7 @@ def node_rows(
     features: FeatureStore,
     node_types: Sequence[NodeType],
     *,
-    rule: Rule = Uniform(),
+    rule: Rule = UNIFORM,
     fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 8192,
     chunk_edges: int = CHUNK_EDGES,

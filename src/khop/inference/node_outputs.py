@@ -43,7 +43,7 @@ from khop.loading.columns import ColumnChoice, NamesByType
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.node_embedding import gathered
 from khop.models.stack import Layered, destination_types, followed_edge_types
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Fanout, NeighborSampler, Sampler, check_timeless, fanouts_by_type
 from khop.sampling.seeds import SeedIds, SeedTimes, node_ids, seed_times
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs, Type
@@ -104,7 +104,7 @@ def unknown_fanouts(rule: Rule) -> ValueError:
 class ExactDraws:
     """The rule of training, and its fanouts for rules that take the same edges in exact inference."""
 
-    rule: Rule = Uniform()
+    rule: Rule = UNIFORM
     fanouts: Sequence[Fanout] | None = None  # of training: one per layer, that of the seeds first
 
     def of_layers(
@@ -215,7 +215,7 @@ def layerwise_inference(
     node_type: NodeType,
     *,
     nodes: SeedIds | None = None,
-    rule: Rule = Uniform(),
+    rule: Rule = UNIFORM,
     fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 8192,
     chunk_edges: int = CHUNK_EDGES,

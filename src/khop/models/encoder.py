@@ -215,6 +215,20 @@ class UnknownRow(nn.Module):
         return self
 
 
+@dataclass(frozen=True, eq=False)
+class ModelInputs:
+    """Inputs of the `build` of a model; `khop.run.contexts.ModelContext` in a run."""
+
+    graph: HasTypes
+    sizes: ModelSizes  # widths of inputs and outputs, target types, edge types that the sampler follows
+    hidden: int  # the setting model.hidden
+    layers: int  # number of blocks of a batch
+
+    def relation_count(self, edge_type: EdgeType, column: str) -> int:
+        """Return the number of relations in an edge column, counted in the graph."""
+        raise NotImplementedError
+
+
 Encoding = Literal["none", "linear"]
 
 

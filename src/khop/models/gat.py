@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +13,18 @@ from torch.nn.functional import leaky_relu, linear
 
 from khop.arguments import LARGEST_WIDTH, check_word, whole_number
 from khop.batch import Adjacency, Block
+from khop.components import Count, Default, Text
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import rows_of_destinations, rows_of_sources
 from khop.kernels.segment_attention import segment_attention, segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
-from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelInputs, ModelSizes
 from khop.models.layer import (
     BlockLayer,
     LayerOptions,
     Norm,
     Residual,
+    StackOptions,
     Total,
     layer_norms,
     linear_weight,
@@ -36,6 +38,18 @@ Attention = Literal["gat", "gatv2"]
 SLOPE = 0.2  # of the leaky ReLU of scores, as in both papers
 
 
+@dataclass(frozen=True)
+class GatOptions(StackOptions):
+    """Options of a GAT, as a run sets them."""
+
+    heads: Count = 4
+    """Attention heads of gat and hgt, which share the hidden width"""
+    attention: Attention = "gat"
+    """Scores of gat: of its paper, or of GATv2, which may rank neighbors differently for each node"""
+    edge_column: Annotated[Text | None, Default("scores of nodes alone")] = None
+    """Edge column of numbers that the scores also depend on, of all edge types that have it"""
+
+
 class GAT(Stack):
     """Graph attention network with a linear head on top.
 
@@ -46,6 +60,11 @@ class GAT(Stack):
     layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used. With `edges`, scores
     also depend on a column of numbers of each edge, as with `edge_dim` in torch_geometric; batches need it.
     """
+
+    Options = GatOptions
+    summary = "graph attention"
+    attends = True  # weighs neighbors itself, under any rule
+    other_kinds: ClassVar[Mapping[str, Mapping[str, str]]] = {"gatv2": {"attention": "gatv2"}}
 
     def __init__(
         self,
@@ -104,6 +123,14 @@ class GAT(Stack):
         sizes = ModelSizes.of(graph, target, *inputs)
         edges = None if edge_column is None else EdgeInputs.of(graph.schema, edge_column, sizes.edge_types)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention, edges)
+
+    @classmethod
+    def build(cls, options: GatOptions, context: ModelInputs) -> GAT:
+        """Make the model of a run, with new weights from torch's generator."""
+        shape = (context.hidden, context.layers, options.dropout, options.norm, options.added)
+        named, schema = options.edge_column, context.graph.schema
+        edges = None if named is None else EdgeInputs.of(schema, named, context.sizes.edge_types)
+        return cls(context.sizes, *shape, options.encoder, options.heads, options.attention, edges)
 
     @property
     def input_columns(self) -> Mapping[Type, tuple[str, ...]]:

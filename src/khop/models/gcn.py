@@ -8,12 +8,20 @@ from torch import Tensor
 
 from khop.batch import Block
 from khop.graph.rule import Rule
-from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
-from khop.models.layer import Layer, LayerOptions, Norm, Residual, Total, weighted
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelInputs, ModelSizes
+from khop.models.layer import (
+    NORMALIZED,
+    Layer,
+    LayerOptions,
+    Norm,
+    Residual,
+    StackOptions,
+    Total,
+    weighted,
+)
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.sage import SageWeights
 from khop.models.stack import Stack
-from khop.sampling.rules.sum import SymmetricSum
 from khop.schema import EdgeType, NodeType
 
 
@@ -31,7 +39,10 @@ class GCN(Stack):
         >>> sampler = khop.NeighborSampler(graph, fanouts=[10, 5], rule=model.rule)
     """
 
-    rule: Rule = SymmetricSum()
+    rule: Rule = NORMALIZED
+
+    Options = StackOptions
+    summary = "graph convolutions"
 
     def __init__(
         self,
@@ -68,6 +79,12 @@ class GCN(Stack):
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
 
+    @classmethod
+    def build(cls, options: StackOptions, context: ModelInputs) -> GCN:
+        """Make the model of a run, with new weights from torch's generator."""
+        shape = (context.hidden, context.layers, options.dropout, options.norm, options.added)
+        return cls(context.sizes, *shape, options.encoder)
+
 
 class GcnLayer(Layer):
     """A layer over sums of neighbors; ValueError for neighbors without weights."""
@@ -76,7 +93,7 @@ class GcnLayer(Layer):
         """Return a function that adds own rows and sums of in-neighbors, each times a weight."""
         for edge_type in self.weights.by_edge_type():
             if edge_type in block.adjacencies:
-                weighted(edge_type, block.adjacencies[edge_type], "GCN", "SymmetricSum")
+                weighted(edge_type, block.adjacencies[edge_type], "GCN", GCN.rule)
         return super().totals(h, block)
 
 

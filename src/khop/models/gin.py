@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from khop.batch import Block
 from khop.graph.rule import Rule
 from khop.kernels.linear_blocks import Activation
-from khop.models.encoder import EmbeddedTypes, HasTypes, ModelSizes
+from khop.models.encoder import EmbeddedTypes, HasTypes, ModelInputs, ModelSizes
 from khop.models.layer import (
     BlockLayer,
     LayerOptions,
     Norm,
     Residual,
+    StackOptions,
     Total,
     aggregated,
     layer_norms,
@@ -38,6 +39,9 @@ class GIN(Stack):
     """
 
     rule: Rule = Sum()
+
+    Options = StackOptions
+    summary = "graph isomorphism"
 
     def __init__(
         self,
@@ -71,6 +75,13 @@ class GIN(Stack):
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual)
+
+    @classmethod
+    def build(cls, options: StackOptions, context: ModelInputs) -> GIN:
+        """Make the model of a run, with new weights from torch's generator."""
+        return cls(
+            context.sizes, context.hidden, context.layers, options.dropout, options.norm, options.added
+        )
 
 
 class GinLayer(BlockLayer):
@@ -117,5 +128,5 @@ class GinLayer(BlockLayer):
             if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
                 total = total + h[edge_type[0]][:0].sum()
                 continue
-            total = total + aggregated(h[edge_type[0]], weighted(edge_type, adjacency, "GIN", "Sum"))
+            total = total + aggregated(h[edge_type[0]], weighted(edge_type, adjacency, "GIN", GIN.rule))
         return total

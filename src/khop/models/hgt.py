@@ -11,15 +11,24 @@ from torch.nn.functional import gelu, linear
 
 from khop.arguments import LARGEST_WIDTH, whole_number
 from khop.batch import Adjacency, Block
+from khop.components import Count
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import edge_rows
 from khop.kernels.segment_attention import segment_dot, segment_softmax
 from khop.kernels.segment_weighted import segment_weighted_sum
-from khop.models.encoder import EmbeddedTypes, HasTypes, ModelSizes
-from khop.models.layer import BlockLayer, LayerOptions, Norm, Total, layer_norms, parameter_name
+from khop.models.encoder import EmbeddedTypes, HasTypes, ModelInputs, ModelSizes
+from khop.models.layer import BlockLayer, LayerOptions, Norm, NormOptions, Total, layer_norms, parameter_name
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class HgtOptions(NormOptions):
+    """Options of an HGT, as a run sets them."""
+
+    heads: Count = 4
+    """Attention heads of gat and hgt, which share the hidden width"""
 
 
 class HGT(Stack):
@@ -30,6 +39,10 @@ class HGT(Stack):
     layer by node type, and a learned share of the row itself. Then norm and dropout. As for `GAT`,
     layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used.
     """
+
+    Options = HgtOptions
+    summary = "heterogeneous graph transformer"
+    attends = True  # weighs neighbors itself, under any rule
 
     def __init__(
         self,
@@ -73,6 +86,12 @@ class HGT(Stack):
         """Make an HGT that fits the graph; the other arguments are as in `SAGE.for_graph`."""
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         return cls(ModelSizes.of(graph, target, *inputs), hidden, layers, dropout, norm, heads)
+
+    @classmethod
+    def build(cls, options: HgtOptions, context: ModelInputs) -> HGT:
+        """Make the model of a run, with new weights from torch's generator."""
+        shape = (context.hidden, context.layers, options.dropout, options.norm)
+        return cls(context.sizes, *shape, options.heads)
 
 
 class HgtLayer(BlockLayer):

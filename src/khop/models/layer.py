@@ -12,14 +12,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from khop.arguments import LARGEST_WIDTH, check_word, real_number, whole_number
 from khop.batch import Adjacency, Block
+from khop.components import RULES, CountOrNone, Default
+from khop.graph.rule import Rule
 from khop.kernels.activations import dropout, relu_
 from khop.kernels.choice import Engine, engine
 from khop.kernels.lazy_rows import SparseRows
@@ -27,8 +30,10 @@ from khop.kernels.linear import linear, linear_sum
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import prefix_and_mean, segment_mean
 from khop.kernels.segment_weighted import segment_weighted_sum
+from khop.sampling.rules.sum import SymmetricSum
 from khop.schema import EdgeType, NodeType, edge_type_of
 
+NORMALIZED: Rule = SymmetricSum()  # draws neighbors for models that sum by the degrees of both ends
 # Cost of aggregating one number of one edge, in multiply-adds of a matrix product (measured: 3 to 10).
 AGGREGATION_COST = 6
 MOSTLY_REACHED = 0.7  # above this fraction of destinations with edges, skipping the others does not pay
@@ -118,13 +123,13 @@ def _few_reached(adjacency: Adjacency) -> Tensor | None:
     return reached if reached.numel() <= adjacency.num_dst * MOSTLY_REACHED else None
 
 
-def weighted(edge_type: EdgeType, adjacency: Adjacency, model: str, rule: str) -> Adjacency:
+def weighted(edge_type: EdgeType, adjacency: Adjacency, model: str, rule: Rule) -> Adjacency:
     """Return the adjacency; ValueError with the remedy, a rule, if it has no weights to sum neighbors by."""
     if adjacency.weight is None:
-        kind = {"Sum": "sum", "SymmetricSum": "symmetric-sum"}[rule]
+        kind = RULES.kind_of(type(rule))
         raise ValueError(
             f"neighbors of {edge_type} have no weights: {model} sums neighbors; draw them by "
-            f'rule=khop.{rule}(), in a run file sampler.rule.kind = "{kind}"'
+            f'rule=khop.{type(rule).__name__}(), in a run file sampler.rule.kind = "{kind}"'
         )
     return adjacency
 
@@ -312,6 +317,40 @@ class LayerOptions:
             raise ValueError(f"dropout {self.dropout}: must be at least 0 and below 1")
         check_word("norm", self.norm, Norm)
         check_word("residual", self.residual, Residual)
+
+
+@dataclass(frozen=True)
+class NormOptions:
+    """Options of a model with dropout and norms, as a run sets them."""
+
+    dropout: Annotated[float, Ge(0), Lt(1), Default("0 for link-prediction")] = 0.5
+    """Dropout probability of hidden values"""
+    norm: Norm = "none"
+    """Normalization after each layer"""
+
+
+@dataclass(frozen=True)
+class StackOptions(NormOptions):
+    """Options of a model with residual connections, as a run sets them."""
+
+    unread: ClassVar[tuple[str, ...]] = ("bases",)
+
+    residual: bool = False
+    """Add the input of each layer to its output"""
+    encoder: Literal["none", "linear"] = "none"
+    """Layer before the first layer: none, or linear for each node type. No effect for gin, which always has
+    it, and for rgcn, which has it unless model.inputs is columns"""
+    bases: Annotated[CountOrNone, Default("one matrix per edge type")] = 0
+    """Basis matrices that the edge types of rgcn share"""
+
+    def __post_init__(self) -> None:
+        if self.bases and "bases" in self.unread:
+            raise ValueError(f"bases is {self.bases}: only rgcn has bases; leave it out")
+
+    @property
+    def added(self) -> Residual:
+        """The residual connections as an argument of the model."""
+        return "add" if self.residual else "none"
 
 
 class LayerWeights(Protocol):

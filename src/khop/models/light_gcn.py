@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from khop.batch import Batch, Block
+from khop.components import NoOptions
 from khop.graph.rule import Rule
-from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
-from khop.models.layer import LayerOptions, aggregated, weighted
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelInputs, ModelSizes
+from khop.models.layer import NORMALIZED, LayerOptions, aggregated, weighted
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.stack import Stack
-from khop.sampling.rules.sum import SymmetricSum
 from khop.schema import EdgeType, NodeType
 
 
@@ -27,7 +27,10 @@ class LightGCN(Stack):
     targets returns the means themselves, `hidden` numbers; a classifier has a linear head on top.
     """
 
-    rule: Rule = SymmetricSum()
+    rule: Rule = NORMALIZED
+
+    summary = "LightGCN"
+    embeds_hidden = True  # the rows of all layers are added, so embeddings have their width
 
     def __init__(self, sizes: ModelSizes, hidden: int = 64, layers: int = 3) -> None:
         encoding: Encoding = "linear" if sizes.inputs else "none"
@@ -72,6 +75,11 @@ class LightGCN(Stack):
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         return cls(ModelSizes.of(graph, target, *inputs), hidden, layers)
 
+    @classmethod
+    def build(cls, options: NoOptions, context: ModelInputs) -> LightGCN:
+        """Make the model of a run, with new weights from torch's generator."""
+        return cls(context.sizes, context.hidden, context.layers)
+
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
         """Return (rows, 2 * hidden) of each node type: its rows, and as their sum so far the same again."""
         rows = self.encoder(batch)
@@ -109,7 +117,7 @@ class LightLayer(nn.Module):
             if adjacency is None:  # the rows take part nevertheless: their parameters need a gradient
                 rows = rows + sources[:0].sum()
             else:
-                rows = rows + aggregated(sources, weighted(edge_type, adjacency, "LightGCN", "SymmetricSum"))
+                rows = rows + aggregated(sources, weighted(edge_type, adjacency, "LightGCN", LightGCN.rule))
         return torch.cat([rows, h[node_type][:count, hidden:] + rows], dim=1)
 
 

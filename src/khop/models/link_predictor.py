@@ -31,7 +31,7 @@ from khop.models.decoders import (
 )
 from khop.models.layer import RowNames, parameter_name
 from khop.models.stack import OutputUnit
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType, EdgeTypeName, NodeType, by_edge_type, edge_type_of
 
 HeadsByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
@@ -81,7 +81,7 @@ class EdgePredictor(nn.Module):
     @property
     def rule(self) -> Rule:
         """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
-        return getattr(self.encoder, "rule", Uniform())
+        return getattr(self.encoder, "rule", UNIFORM)
 
     @classmethod
     def of(
@@ -339,7 +339,7 @@ class LinkPredictor(nn.Module):
     @property
     def rule(self) -> Rule:
         """Rule by which a sampler draws neighbors for the encoder, unless another one is chosen."""
-        return getattr(self.encoder, "rule", Uniform())
+        return getattr(self.encoder, "rule", UNIFORM)
 
     @classmethod
     def of(

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from khop.batch import Adjacency, Block
+from khop.components import Default, Text
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc
 from khop.kernels.linear import grouped_linear
 from khop.kernels.linear_blocks import Activation
 from khop.kernels.segment import accumulator, segment_sum
 from khop.kernels.segment_weighted import merge_edges, segment_mixture, segment_weighted_sum
-from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelInputs, ModelSizes
 from khop.models.layer import (
     Layer,
     LayerOptions,
@@ -28,6 +30,7 @@ from khop.models.layer import (
     Norm,
     Residual,
     RowNames,
+    StackOptions,
     Total,
     linear_weight,
     parameter_name,
@@ -224,6 +227,31 @@ def _rows(indptr: Tensor, count: int) -> Tensor:
     return numbers.repeat_interleave(indptr.diff(), output_size=count)
 
 
+@dataclass(frozen=True)
+class RgcnOptions(StackOptions):
+    """Options of an R-GCN, as a run sets them."""
+
+    unread: ClassVar[tuple[str, ...]] = ()
+
+    relation: Annotated[Text | None, Default("each edge type is one relation")] = None
+    """Edge column with relations, whole numbers from 0 on, of all edge types that have it"""
+    inputs: Literal["encoded", "columns"] = "encoded"
+    """Input of the first layer of rgcn: a linear layer of the column for each node type (encoded), or the
+    column itself, of one width for all node types (columns)"""
+
+
+def _relations(name: str | None, context: ModelInputs) -> RelationColumn | None:
+    """Return the column of relations, with their numbers in the graph."""
+    if name is None:
+        return None
+    schema, edge_types = context.graph.schema, context.sizes.edge_types
+    having = [t for t in edge_types if name in schema.columns.get(t, {})]
+    if not having:
+        there = {" ".join(t): sorted(schema.columns.get(t, {})) for t in edge_types}
+        raise ValueError(f"model.relation is {name!r}: no edge type has this column; there are {there}")
+    return RelationColumn(name, {t: context.relation_count(t, name) for t in having})
+
+
 class RGCN(Stack):
     """R-GCN with a linear head on top, and by default a linear encoder per node type below.
 
@@ -239,6 +267,10 @@ class RGCN(Stack):
     of a rule it averages the drawn edges of each relation, and a relation without drawn edges adds 0, so rare
     relations count less than in exact inference.
     """
+
+    Options = RgcnOptions
+    summary = "relational GCN"
+    other_kinds: ClassVar[Mapping[str, Mapping[str, str]]] = {"r-gcn": {}}
 
     def __init__(
         self,
@@ -293,6 +325,13 @@ class RGCN(Stack):
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases, relations, encoder)
+
+    @classmethod
+    def build(cls, options: RgcnOptions, context: ModelInputs) -> RGCN:
+        """Make the model of a run, with new weights from torch's generator."""
+        shape = (context.hidden, context.layers, options.dropout, options.norm, options.added)
+        encoder: Encoding = "none" if options.inputs == "columns" else "linear"
+        return cls(context.sizes, *shape, options.bases, _relations(options.relation, context), encoder)
 
     @property
     def relations(self) -> RelationColumn | None:

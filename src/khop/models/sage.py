@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelSizes
-from khop.models.layer import Layer, LayerOptions, Norm, Residual, layer_norms, linear_weight, parameter_name
+from khop.models.encoder import EmbeddedTypes, Encoding, HasTypes, ModelInputs, ModelSizes
+from khop.models.layer import (
+    Layer,
+    LayerOptions,
+    Norm,
+    Residual,
+    StackOptions,
+    layer_norms,
+    linear_weight,
+    parameter_name,
+)
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.stack import Stack
 from khop.schema import EdgeType, NodeType
@@ -22,6 +32,11 @@ class SAGE(Stack):
     type has its own W, b and norm, every edge type its own W_e; only types that can reach the target have
     parameters. Integer and half-precision columns are cast to the parameters' dtype.
     """
+
+    Options = StackOptions
+    summary = "GraphSAGE with mean aggregation"
+    other_kinds: ClassVar[Mapping[str, Mapping[str, str]]] = {"graphsage": {}}
+    multiplies_destinations = True  # alone: other layers multiply the rows of sources, or weigh edges
 
     def __init__(
         self,
@@ -63,6 +78,12 @@ class SAGE(Stack):
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)
+
+    @classmethod
+    def build(cls, options: StackOptions, context: ModelInputs) -> SAGE:
+        """Make the model of a run, with new weights from torch's generator."""
+        shape = (context.hidden, context.layers, options.dropout, options.norm, options.added)
+        return cls(context.sizes, *shape, options.encoder)
 
 
 def _layer(

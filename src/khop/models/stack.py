@@ -20,7 +20,7 @@ from khop.graph.rule import Rule
 from khop.kernels.lazy_rows import SparseRows
 from khop.models.encoder import Encoder, Encoding, ModelSizes
 from khop.models.layer import LayerOptions, parameter_name
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType, NodeType, Schema, Type
 
 
@@ -100,7 +100,7 @@ class Stack(nn.Module):
     Only types that can reach a target have parameters, and all parameters take part in every batch.
     """
 
-    rule: Rule = Uniform()
+    rule: Rule = UNIFORM
     """Rule by which a sampler draws neighbors for this model, unless another one is chosen."""
 
     def __init__(

@@ -20,6 +20,7 @@ from khop.api.inference import Inference, Values
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph, open_graph
 from khop.api.split_links import edges_of_split
+from khop.components import TASKS
 from khop.data.builtin import builtin_folder, builtin_names
 from khop.distributed.processes.group import this_group
 from khop.graph.atomic import ProgressCallback
@@ -34,13 +35,15 @@ from khop.loading.device.streams import gpu_remedy, num_gpus
 from khop.models.encoder import Encoder
 from khop.models.node_embedding import NodeEmbedding
 from khop.process_tuning import sampler_threads, usable_cores
+from khop.run.check import checked, facts_of
 from khop.run.contexts import Evaluation, PredictingTask, PreparingTask, RunTask, TaskContext, exact_draws_of
+from khop.run.fields import Fanout
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
-from khop.run.read import CONFIG, EMBEDDING, RawRun, checked, facts_of, notes_on, with_options
+from khop.run.read import CONFIG, EMBEDDING, RawRun, notes_on, with_options
 from khop.run.run_type import built, component_of, options_of, with_values
-from khop.run.tables import TASKS, Fanout, TaskTable
+from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
     LABEL,
     SPLIT_FIELDS,
@@ -186,8 +189,8 @@ def _with_inputs(config: RunConfig, schema: Schema, raw: RawRun) -> RunConfig:
     if len(fit - labels) == 1:
         chosen: dict[str, object] = {"column": (fit - labels).pop()}
     elif not fit - labels:
-        is_light = config.model.kind == "lightgcn"  # it adds the rows of all layers, of one width
-        chosen = {"embedding": config.model.hidden if is_light else EMBEDDING}
+        adds_rows = getattr(component_of(config, "model").declared, "embeds_hidden", False)
+        chosen = {"embedding": config.model.hidden if adds_rows else EMBEDDING}
     else:
         return config
     return config.model_copy(update={"model": config.model.model_copy(update=chosen)})

@@ -12,45 +12,48 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from khop.api.edges import relation_count
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
+from khop.api.partition import clusters_of
+from khop.components import SAMPLERS
 from khop.distributed.processes.group import this_group
-from khop.draw import Negatives
 from khop.graph.rule import Rule
 from khop.inference.chunks import Progress
 from khop.inference.node_outputs import ExactDraws, all_neighbors, layerwise_inference, sampled_inference
 from khop.inference.predictions import Predictions
 from khop.loading.columns import ColumnChoice, NamesByType
-from khop.models.encoder import ModelSizes
+from khop.models.encoder import ModelInputs, ModelSizes
 from khop.models.stack import Layered
 from khop.run.memory import LaterPlacement
 from khop.run.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
 from khop.run.run_type import built
-from khop.run.tables import SAMPLERS, SamplerTable
+from khop.run.tables import SamplerTable
 from khop.run.values import RunConfig
-from khop.sampling.links.exclusion import Exclude, SpotTarget
 from khop.sampling.links.link_seeds import LinkList
+from khop.sampling.links.links import LinkSettings as LinkSettings
+from khop.sampling.links.links import SamplerInputs
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
-from khop.sampling.rules.uniform import Uniform
-from khop.sampling.rules.weighted import Weighted
+from khop.sampling.rules.weighted import drawn_by
 from khop.sampling.sampler import Expansion, Fanout, Sampler, followed_types
 from khop.sampling.seeds import NodeTuples
-from khop.schema import NodeType
+from khop.schema import EdgeType, NodeType
 from khop.training.steps import seeded
 from khop.training.tasks import Task
 
 
 @dataclass(frozen=True, eq=False)
-class ModelContext:
+class ModelContext(ModelInputs):
     """Inputs of a model's `build`, which returns a module over batches (`torch.nn.Module`).
 
     `build` is called with torch's generator seeded by the run's seed.
     """
 
     graph: Graph
-    sizes: ModelSizes  # widths of inputs and outputs, target types, edge types that the sampler follows
-    hidden: int  # the setting model.hidden
-    layers: int  # number of blocks of a batch
+
+    def relation_count(self, edge_type: EdgeType, column: str) -> int:
+        """Return the number of relations in an edge column, counted in the graph. Collective."""
+        return relation_count(self.graph, edge_type, column)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,27 +63,15 @@ class RuleContext:
     graph: Graph
 
 
-@dataclass(frozen=True)
-class LinkSettings:
-    """Settings of a sampler of links."""
-
-    negatives: Negatives | None  # None: the links have labels
-    exclude: Exclude | SpotTarget | None  # links that carry no message in the batch
-    relation: str | None = None  # the edge column with the links' relations
-
-
 @dataclass(frozen=True, eq=False)
-class SamplerContext:
+class SamplerContext(SamplerInputs):
     """Inputs of a sampler's `build`, which returns a `khop.Sampler` of training batches."""
 
     graph: Graph
-    fanouts: Sequence[Fanout]  # of each hop, the hop at the seeds first
-    rule: Rule  # of the settings of neighbor sampling, or of the table sampler.rule
-    expansion: Expansion
-    links: LinkSettings | None  # None: seeds are nodes
-    layers: int = 0  # blocks of a batch: the setting model.layers
-    seed: int = 0  # of the run
-    edge_columns: tuple[str, ...] = ()  # that the model reads; the sampler then gives the ids of edges
+
+    def clusters(self, column: str) -> Mapping[NodeType, Tensor]:
+        """Return the cluster of every node, from a column of the graph. Collective."""
+        return clusters_of(self.graph, column)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +170,7 @@ class TaskContext:
 
     def neighbor_sampler(self, fanouts: Sequence[Fanout], links: LinkSettings | None = None) -> Sampler:
         """Make a sampler of neighborhoods by the run's rule, for evaluation."""
-        made: Sampler = SAMPLERS.load("neighbor").build(self.config.sampler, self._sampling(fanouts, links))
+        made: Sampler = SAMPLERS.load(SAMPLERS.default).build(None, self._sampling(fanouts, links))
         return made
 
     def loader(
@@ -290,7 +281,7 @@ def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
     if table.rule is not None:
         made: Rule = built(config, "sampler.rule", RuleContext(graph))
         return made
-    return Uniform(table.replacement) if table.weight is None else Weighted(table.weight, table.replacement)
+    return drawn_by(table.weight, table.replacement)
 
 
 def rule_of(config: RunConfig, graph: Graph) -> Rule:

@@ -14,6 +14,7 @@ import torch
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph, placed_on
 from khop.api.split_links import time_cut_offs
+from khop.components import LINK_PREDICTION
 from khop.distributed.processes.group import this_group
 from khop.graph.atomic import in_bytes
 from khop.graph.folder import Folder
@@ -23,7 +24,6 @@ from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import PlacedStores
 from khop.run.read import RawRun
 from khop.run.run_type import value_at
-from khop.run.tables import LINK_PREDICTION
 from khop.run.tasks.resolve_task import targets_of
 from khop.run.values import RunConfig
 from khop.sampling.sampler import fanouts_by_type

@@ -12,11 +12,12 @@ from torch import nn
 from khop.api.loader import Loader, drawn_size
 from khop.api.open_graph import Graph
 from khop.batch import Sample
+from khop.components import LINK_PREDICTION
 from khop.distributed.processes.group import Group
 from khop.graph.atomic import in_bytes
 from khop.kernels.memory import free_memory_bytes, own_memory_bytes
 from khop.run.read import RawRun
-from khop.run.tables import LINK_PREDICTION
+from khop.run.run_type import component_of
 from khop.run.values import RunConfig
 from khop.sampling.sampler import fanouts_by_type
 from khop.schema import EdgeType, NodeType
@@ -172,7 +173,7 @@ def _step_bytes(config: RunConfig, graph: Graph, sample: Sample, row_bytes: int)
 def _layer_bytes(config: RunConfig, sources: float, destinations: float, edges: float, into: float) -> float:
     out = _FLOAT * config.model.hidden
     total = 2 * destinations * (into + 2 * out)
-    if config.model.kind != "sage":  # other layers multiply the rows of sources, or weigh edges
+    if not getattr(component_of(config, "model").declared, "multiplies_destinations", False):
         total += 2 * sources * out + _FLOAT * _EDGE_NUMBERS * edges
     return total
 

@@ -25,7 +25,6 @@ from khop.loading.columns import NamesByType
 from khop.loading.device.device_placement import CacheSize
 from khop.loading.ordered_map import InFlight
 from khop.run.read import RawRun
-from khop.run.tables import GroupsTable
 from khop.run.values import RunConfig
 from khop.sampling.links.exclusion import Exclude, SpotTarget
 from khop.sampling.links.link_seeds import LinkList
@@ -49,7 +48,7 @@ def seeds_loader(
     return Loader(
         sampler,
         seeds,
-        table.groups_per_step if isinstance(table, GroupsTable) else config.training.batch_size,
+        getattr(table, "groups_per_step", config.training.batch_size),
         shuffle=True,
         drop_last=config.training.drop_last,
         micro_batches=config.training.micro_batches,

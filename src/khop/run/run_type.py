@@ -2,7 +2,7 @@
 
 Tables of components: a table of a run with the fields of the options that a component declares.
 
-The fields of a run as a flat list, from which options, errors and docs/command.md are generated.
+The content of options.json, made from the classes of khop's components and the tables of a run.
 
 JSON Schema of a run file, with which editors complete and check run.toml.
 """
@@ -18,6 +18,7 @@ from dataclasses import Field as DataclassField
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
+from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -25,16 +26,11 @@ from pydantic import BaseModel, Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from khop.components import NOTHING_NAMED, Component, Permission
+from khop.components import FAMILIES, LARGEST, NOTHING_NAMED, Allowed, Component, Default, Permission
+from khop.run.fields import OPTIONS_OF_COMMANDS, RunField, Value, field_at, kind_options, run_fields
 from khop.run.tables import (
-    FAMILIES,
-    LARGEST,
     LARGEST_BYTES,
-    MADE,
     Alias,
-    Allowed,
-    Default,
-    Fanout,
     KindOf,
     OptionName,
     Section,
@@ -172,20 +168,23 @@ def run_type(
     values: Mapping[str, object],
     permission: Permissions = lambda path: NOTHING_NAMED,
     where: Where | None = None,
+    builtin: Callable[[str, str], Component | None] | None = None,
 ) -> type[RunConfig]:
-    """Return the class for a run with these values; it imports the components that they name.
+    """Return the class for a run with these values; it imports the components of others that they name.
 
     ValueError if a kind names no component, or one that may not be imported.
     """
     found: list[tuple[str, type[Section], Component]] = []
-    for path, (family, default) in FAMILIES.items():
+    for path, family in FAMILIES.items():
         kind = _at(values, f"{path}.kind")
         if kind is None:
-            kind = default
-        if not isinstance(kind, str):
+            kind = family.default
+        if (kind == "" and not family.default) or not isinstance(kind, str):
             continue  # no component, or a value that the check of the run reports
         try:
-            component = family.load(kind, permission(f"{path}.kind"))
+            component = (builtin or _builtin)(path, kind)
+            if component is None:
+                component = family.load(kind, permission(f"{path}.kind"))
             found.append((path, composed(_table(path), component.options), component))
         except ValueError as error:
             place = f" ({where(f'{path}.kind')})" if where else ""
@@ -193,9 +192,66 @@ def run_type(
     return _of_tables(tuple(found))
 
 
+@cache
+def _builtin(path: str, kind: str) -> Component | None:
+    """Return one of khop's components, with its table from options.json; building it imports its class."""
+    if kind not in FAMILIES[path].builtin:
+        return None
+    new = {
+        entry.path.rpartition(".")[2]: _typed(entry, limits)
+        for entry, limits in kind_options(path, kind).options
+    }
+    table = _with_fields(_table(path), new) if new else _table(path)
+    return Component(table, _Later(path, kind, "build"), _Later(path, kind, "resolve"))
+
+
+def _typed(entry: RunField, limits: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return annotation and field of an option in options.json."""
+    literal: Any = Literal[entry.choices] if entry.choices else entry.kind
+    words = [Default(entry.default_words)] if entry.default_words else []
+    worded = [Allowed(entry.allowed)] if entry.is_worded else []
+    annotation: Any = Annotated[(literal, *words, *worded)] if words or worded else literal
+    limits = dict(limits)
+    if limits.pop("optional", False):
+        annotation = annotation | None
+    if not entry.required:
+        limits["default"] = entry.default
+    return annotation, Field(description=entry.description, **limits)
+
+
+@dataclass(frozen=True)
+class _Later:
+    """A function of one of khop's components, whose class is imported when it is called."""
+
+    path: str
+    kind: str
+    method: str
+
+    def __call__(self, table: Section, context: object) -> Any:  # noqa: ANN401
+        """Import the class, and call its function with its options."""
+        component = FAMILIES[self.path].load(self.kind)
+        return getattr(component, self.method)(options_of(table, component.options), context)
+
+
 def component_of(config: RunConfig, path: str) -> Component:
-    """Return the component of a checked run's table, such as "model": the one that the check has loaded."""
-    return config.components[path]
+    """Return the component of a checked run's table, such as "model", with its class."""
+    component = config.components[path]
+    match component.build:
+        case _Later(path=_, kind=kind):
+            return FAMILIES[path].load(kind)
+    return component
+
+
+def accepted(config: RunConfig) -> None:
+    """Raise ValueError, which names the table, if options of khop's components exclude each other."""
+    for path in config.components:
+        component, table = component_of(config, path), _table_in(config, path)
+        names = {name for name, _, _ in _declared(component.options)}
+        try:
+            options_of(table, component.options)
+        except ValueError as error:
+            separator = "." if str(error).partition(" ")[0] in names else ": "
+            raise ValueError(f"{path}{separator}{error}") from error
 
 
 def built(config: RunConfig, path: str, context: object) -> Any:  # noqa: ANN401
@@ -203,15 +259,15 @@ def built(config: RunConfig, path: str, context: object) -> Any:  # noqa: ANN401
 
     ValueError if it is no object of the kind that the table needs, by its methods.
     """
-    component, table = component_of(config, path), _table_in(config, path)
+    component, table = config.components[path], _table_in(config, path)
     made = component.build(options_of(table, component.options), context)
-    needed, methods = MADE[path]
-    for method in methods:
+    family = FAMILIES[path]
+    for method in family.methods:
         if not callable(getattr(made, method, None)):
             kind = getattr(table, "kind", None)
             raise ValueError(
                 f"{path}.kind is {kind!r}: its build returned {type(made).__name__}, which has no method "
-                f"{method}; it must return a {needed}"
+                f"{method}; it must return a {family.makes}"
             )
     return made
 
@@ -228,22 +284,17 @@ def _table_in(config: RunConfig, path: str) -> Section:
 def _of_tables(tables: tuple[tuple[str, type[Section], Component], ...]) -> type[RunConfig]:
     of_path = {path: table for path, table, _ in tables}
     if rule := of_path.pop("sampler.rule", None):
-        of_path["sampler"] = _with_field(of_path["sampler"], "rule", rule | None, None)
+        of_path["sampler"] = _with_fields(of_path["sampler"], {"rule": (rule | None, None)})
     made: type[RunConfig] = RunConfig
     for name, table in of_path.items():
-        made = _with_field(made, name, table, Field(default_factory=table))
+        made = _with_fields(made, {name: (table, Field(default_factory=table))})
     made.components = {path: component for path, _, component in tables}
     return made
 
 
-def _with_field(base: type[Section], name: str, annotation: object, default: object) -> Any:  # noqa: ANN401
-
+def _with_fields(base: type[Section], fields: Mapping[str, tuple[object, object]]) -> Any:  # noqa: ANN401
     return create_model(  # type: ignore[call-overload]
-        base.__name__,
-        __base__=base,
-        __doc__=base.__doc__,
-        __module__=__name__,
-        **{name: (annotation, default)},
+        base.__name__, __base__=base, __doc__=base.__doc__, __module__=__name__, **fields
     )
 
 
@@ -267,82 +318,18 @@ def _at(values: object, path: str) -> object:
     return values
 
 
-Value = str | int | float | bool | tuple[Fanout, ...] | tuple[str, ...] | tuple[float, ...] | None
-# Options that are no fields: the option of a field in a component of one's own has another name.
-OPTIONS_OF_COMMANDS = frozenset(
-    {
-        "--help",
-        "--help-all",
-        "--debug",
-        "--resume",
-        "--procs",
-        "--oversubscribe",
-        "--json",
-        "--steps",
-        "--allow-code",
-    }
-)
-
-
-@dataclass(frozen=True)
-class RunField:
-    """One setting of a run."""
-
-    path: str  # dotted, as in run.toml: "training.epochs"
-    option: str  # on the command line: "--epochs"
-    aliases: tuple[str, ...]  # other names of the option: "--lr"
-    kind: type  # str, int, float, bool or tuple
-    item: type  # of a tuple: str, float, or int, also for a list of fanouts
-    choices: tuple[str, ...]  # the allowed words; empty if the field takes other values
-    allowed: str  # the allowed values, in words
-    is_worded: bool  # the field's declaration words them, also for its own validators
-    description: str
-    default: Value
-    default_words: str  # the meaning of the default; empty if its value says it
-    required: bool
-
-    @property
-    def section(self) -> str:
-        """The table of run.toml that contains the field; "" for the top level."""
-        return self.path.rpartition(".")[0]
-
-
 @cache
-def run_fields(run: type[Section] | None = None) -> tuple[RunField, ...]:
-    """Return every field of a run, with tables in the order of their definition.
-
-    `run` is the class of a run with components that it names, or another table; without it the components
-    are khop's defaults.
-    """
-    default = _fields_of(run_type({}), "")
-    if run is None:
-        return default
+def fields_of(run: type[Section]) -> tuple[RunField, ...]:
+    """Return every field of the class of a run with components that it names, or of another table."""
     if not issubclass(run, RunConfig):
         return _fields_of(run, "")
-    paths = {entry.path for entry in default}
-    taken = {name for entry in default for name in (entry.option, *entry.aliases)} | OPTIONS_OF_COMMANDS
+    paths = {entry.path for entry in run_fields()}
+    taken = {name for entry in run_fields() for name in (entry.option, *entry.aliases)} | OPTIONS_OF_COMMANDS
     found: list[RunField] = []
     for entry in _fields_of(run, ""):
         found.append(entry if entry.path in paths else _with_free_option(entry, taken))
         taken.add(found[-1].option)
     return tuple(found)
-
-
-@cache
-def kind_fields() -> dict[str, tuple[RunField, tuple[str, ...]]]:
-    """Return by path the fields that only some of khop's components have, each with their kinds."""
-    default = {entry.path for entry in run_fields()}
-    found: dict[str, tuple[RunField, tuple[str, ...]]] = {}
-    for path, (family, _) in FAMILIES.items():
-        for kind in family.builtin:
-            values: object = {"kind": kind}
-            for name in reversed(path.split(".")):
-                values = {name: values}
-            assert isinstance(values, dict)
-            for entry in run_fields(run_type(values)):
-                if entry.path not in default and entry.section == path:
-                    found[entry.path] = entry, (*found.get(entry.path, (entry, ()))[1], kind)
-    return found
 
 
 @cache
@@ -352,9 +339,9 @@ def sections(run: type[Section] | None = None) -> dict[str, type[Section]]:
     return {"": run, **dict(_tables(run, ""))}
 
 
-def field_at(path: str, run: type[Section] | None = None) -> RunField | None:
-    """Return the field at a dotted path, or None."""
-    return next((field for field in run_fields(run) if field.path == path), None)
+def field_in(path: str, run: type[Section]) -> RunField | None:
+    """Return the field of a run, or of another table, at a dotted path, or None."""
+    return next((field for field in fields_of(run) if field.path == path), None)
 
 
 def value_at(config: RunConfig, path: str) -> Value:
@@ -470,6 +457,65 @@ def _limit(item: object) -> str:
     return ""
 
 
+def options_document() -> dict[str, Any]:
+    """Return the content of options.json, from the classes of khop's components."""
+    default = _fields_of(run_type({}, builtin=_of_class), "")
+    taken = {name for entry in default for name in (entry.option, *entry.aliases)} | OPTIONS_OF_COMMANDS
+    paths = frozenset(entry.path for entry in default)
+    kinds: dict[str, Any] = {
+        path: {kind: _kind_document(path, kind, paths, taken) for kind in family.builtin}
+        for path, family in FAMILIES.items()
+    }
+    fields: list[dict[str, object]] = []
+    summaries = {
+        f"{path}.kind": ", ".join(
+            f"{of['summary']} ({kind})" if of["summary"] else kind for kind, of in found.items()
+        )
+        for path, found in kinds.items()
+    }
+    for entry in default:
+        words = entry.description.format(kinds=summaries.get(entry.path, ""))
+        fields.append(replace(entry, description=words).document())
+    return {"fields": fields, "kinds": kinds}
+
+
+def _of_class(path: str, kind: str) -> Component | None:
+    """Return one of khop's components with the options of its class."""
+    return FAMILIES[path].load(kind) if kind in FAMILIES[path].builtin else None
+
+
+def _kind_document(path: str, kind: str, default: Set[str], taken: Set[str]) -> dict[str, Any]:
+    component = FAMILIES[path].load(kind)
+    table = composed(_table(path), component.options)
+    declared = {name for name, _, _ in _declared(component.options)}
+    options = []
+    for name, info in table.model_fields.items():
+        if name in declared:
+            entry = _run_field(table, f"{path}.", name, info)
+            entry = entry if entry.path in default else _with_free_option(entry, taken)
+            limits = _limits(info)
+            options.append(entry.document() | ({"limits": limits} if limits else {}))
+    summary = getattr(component.declared, "summary", "")
+    others = getattr(component.declared, "other_kinds", {})
+    return {
+        "summary": summary,
+        "rule": component.rule,
+        "other_kinds": others,
+        "names": [*table.model_fields],
+        "unread": getattr(component.options, "unread", ()),
+        "column_setting": getattr(component.declared, "column_setting", ""),
+        "options": options,
+    }
+
+
+def _limits(info: FieldInfo) -> dict[str, object]:
+    names = ("ge", "gt", "le", "lt", "min_length", "pattern")
+    metadata = [*info.metadata, *metadata_of(info.annotation)]
+    found = {name: getattr(item, name, None) for item in metadata for name in names if hasattr(item, name)}
+    limits = {name: limit for name, limit in found.items() if limit is not None}
+    return limits | ({"optional": True} if NoneType in get_args(info.annotation) else {})
+
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _OF_OTHERS = ":"  # is in the name of a component of another package, whose options only that package knows
 _SIZE = {"type": "string", "pattern": r"^\s*[0-9.]+\s*([kKMGTP]i?)?B?\s*$"}
@@ -480,7 +526,7 @@ Schema = dict[str, Any]
 def run_schema() -> Schema:
     """Return the schema, with the options of all components of khop."""
     schema = _of_run({})
-    for path, (family, _) in FAMILIES.items():
+    for path, family in FAMILIES.items():
         tables = [_schema_at(_of_run(_with_kind(path, kind)), path) for kind in family.kinds()]
         _schema_at(schema, path).update(_joined(tables, family.kinds()))
     return {"$schema": DIALECT, "title": "A run of khop", **schema}

@@ -11,16 +11,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from khop.components import Component
+from khop.components import Allowed, Component, Count, CountOrNone, Default, Text
 from khop.run.tables import (
     Alias,
-    Allowed,
     Bytes,
     BytesOrNone,
     CacheText,
-    Count,
-    CountOrNone,
-    Default,
     Fanouts,
     ModelTable,
     OptimizerTable,
@@ -28,7 +24,6 @@ from khop.run.tables import (
     SamplerTable,
     Section,
     TaskTable,
-    Text,
     Threads,
 )
 

@@ -15,7 +15,7 @@ from khop.graph.rule import Hop, Rule, check_rule
 from khop.graph.store import GraphStore
 from khop.kernels.philox import WORD, philox
 from khop.sampling.node_set import NodeSet, NodeSetPool
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Expansion, Fanout, SamplerBase, check_seeds, expand, fanout_by_type
 from khop.sampling.seeds import Seeds, check_ids
 from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only, sole_type
@@ -57,7 +57,7 @@ class FrontierView:
         self,
         nodes: Tensor | NodesByType,
         fanout: Fanout,
-        rule: Rule = Uniform(),
+        rule: Rule = UNIFORM,
     ) -> dict[EdgeType, Edges]:
         """Draw up to `fanout` in-edges of every node (-1 = all), with edge ids, in the order of the nodes."""
         key = self._key.plus(self._draws)
@@ -66,7 +66,7 @@ class FrontierView:
 
     def in_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
         """Return all in-edges of the nodes, with edge ids. Nothing is random."""
-        return self._in_edges(nodes, -1, Uniform(), self._key)
+        return self._in_edges(nodes, -1, UNIFORM, self._key)
 
     def random_words(self, node_type: NodeType, nodes: Tensor) -> Tensor:
         """Draw a whole number from 0 to 2^32 - 1 for every node, int64 (nodes); `nodes` are global ids.
@@ -90,7 +90,7 @@ class FrontierView:
         return self._turned(self.in_edges(nodes))
 
     def sample_out_edges(
-        self, nodes: Tensor | NodesByType, fanout: Fanout, rule: Rule = Uniform()
+        self, nodes: Tensor | NodesByType, fanout: Fanout, rule: Rule = UNIFORM
     ) -> dict[EdgeType, Edges]:
         """Draw up to `fanout` out-edges of every node, by `rule` of the reverse types; see `out_edges`."""
         return self._turned(self.sample_in_edges(nodes, fanout, rule))

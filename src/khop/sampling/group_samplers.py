@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from khop.arguments import as_mapping, checked_field, graph_of, instance_of, seed_number, shown, whole_number
 from khop.batch import Sample
+from khop.components import Count, CountOrNone, Default, Text
 from khop.draw import (
     DegreeNegatives,
     DrawKey,
@@ -42,11 +43,37 @@ from khop.sampling.groups import (
     with_seeds,
     with_targets,
 )
+from khop.sampling.links.links import SamplerInputs
 from khop.sampling.node_set import NodeSetPool, TreeSet
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Expansion, Fanout, SamplerBase, expand, fanouts_by_type
 from khop.sampling.seeds import GROUPS, GroupSeeds, GroupShare, SeedKind, Seeds, array_bytes, digest_of
 from khop.schema import EdgeType, NodeType, only, sole_type
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """Options of a sampler of groups of nodes, as a run sets them."""
+
+    groups_per_step: Count = 1
+    """Groups per optimizer step, over all processes, in place of training.batch_size"""
+
+
+@dataclass(frozen=True)
+class ClusterOptions(GroupOptions):
+    """Options of Cluster-GCN's sampler, as a run sets them."""
+
+    cluster_column: Text = "cluster"
+    """Node column of clusters, as `khop graph cluster` writes it"""
+    clusters_per_group: Count = 1
+    """Clusters whose nodes form a subgraph"""
+
+
+def _layers(context: SamplerInputs) -> int:
+    """Return the number of blocks; ValueError for links, which are in no group."""
+    if context.links is not None:
+        raise ValueError("sampler.kind: groups are of nodes, not of links; leave sampler.kind out")
+    return context.layers
 
 
 class ClusterSampler(SamplerBase):
@@ -62,6 +89,15 @@ class ClusterSampler(SamplerBase):
     blocks: each is the whole subgraph. Chiang et al., arXiv 1905.07953.
     """
 
+    Options = ClusterOptions
+
+    @classmethod
+    def build(cls, options: ClusterOptions, context: SamplerInputs) -> ClusterSampler:
+        """Make the sampler of a run."""
+        clusters, per_group = context.clusters(options.cluster_column), options.clusters_per_group
+        layers = _layers(context)
+        return cls(context.graph, clusters, layers=layers, per_group=per_group, rule=context.rule)
+
     def __init__(
         self,
         graph: GraphStore,
@@ -69,7 +105,7 @@ class ClusterSampler(SamplerBase):
         *,
         layers: int,
         per_group: int = 1,
-        rule: Rule = Uniform(),
+        rule: Rule = UNIFORM,
     ) -> None:
         super().__init__(graph)
         self.rule = rule
@@ -153,6 +189,14 @@ def _checked(graph: GraphStore, node_type: NodeType, given: object) -> Tensor:
     return numbers
 
 
+@dataclass(frozen=True)
+class ShadowOptions(GroupOptions):
+    """Options of ShaDow's sampler, as a run sets them."""
+
+    seeds_per_group: Count = 1
+    """Seeds that share a subgraph; 1: each seed has its own"""
+
+
 class ShadowSampler(SamplerBase):
     """ShaDow's sampler: neighbors of a group of seeds, drawn by `fanouts`, and all edges among these nodes.
 
@@ -164,6 +208,14 @@ class ShadowSampler(SamplerBase):
     others are averaged. `sample.trees` has the group of each node. Zeng et al., arXiv 2201.07858.
     """
 
+    Options = ShadowOptions
+
+    @classmethod
+    def build(cls, options: ShadowOptions, context: SamplerInputs) -> ShadowSampler:
+        """Make the sampler of a run."""
+        layers, per_group = _layers(context), options.seeds_per_group
+        return cls(context.graph, context.fanouts, layers=layers, per_group=per_group, rule=context.rule)
+
     def __init__(
         self,
         graph: GraphStore,
@@ -171,7 +223,7 @@ class ShadowSampler(SamplerBase):
         *,
         layers: int,
         per_group: int = 1,
-        rule: Rule = Uniform(),
+        rule: Rule = UNIFORM,
     ) -> None:
         super().__init__(graph)
         self._subgraphs = GroupGraph(graph, layers, rule)
@@ -244,6 +296,46 @@ def _planted(share: GroupShare) -> Seeds:
 MOST = (1 << 31) - 1
 
 
+@dataclass(frozen=True)
+class SaintOptions(GroupOptions):
+    """Options of GraphSAINT's samplers, as a run sets them."""
+
+    groups_per_epoch: Annotated[CountOrNone, Default("nodes of the graph over nodes of a subgraph")] = 0
+    """Subgraphs per epoch"""
+    coverage: Count = 50
+    """Presampled nodes that normalize edges and losses, over the nodes of the graph"""
+
+    def sampler(self, draw: SaintNodes | SaintEdges | SaintWalks, context: SamplerInputs) -> SaintSampler:
+        """Make the sampler of a run by a draw of nodes."""
+        return SaintSampler(
+            context.graph,
+            draw,
+            layers=_layers(context),
+            groups_per_epoch=self.groups_per_epoch or None,
+            coverage=self.coverage,
+            seed=context.seed,
+            rule=context.rule,
+        )
+
+
+@dataclass(frozen=True)
+class SaintSizeOptions(SaintOptions):
+    """Options of subgraphs by nodes or by edges."""
+
+    subgraph_draws: Count = 2000
+    """Nodes (saint-node) or edges (saint-edge) drawn for a subgraph"""
+
+
+@dataclass(frozen=True)
+class SaintWalkOptions(SaintOptions):
+    """Options of subgraphs by random walks."""
+
+    walk_roots: Count = 1000
+    """Random walks of a subgraph"""
+    walk_length: Count = 2
+    """Steps of a walk"""
+
+
 class SaintDraw(Protocol):
     """A way to draw the nodes of a subgraph: SaintNodes, SaintEdges or SaintWalks."""
 
@@ -267,7 +359,14 @@ class SaintDraw(Protocol):
 class SaintNodes:
     """Draws of nodes in proportion to their in-degree, with replacement."""
 
+    Options: ClassVar[type] = SaintSizeOptions
+
     size: int  # draws per subgraph
+
+    @classmethod
+    def build(cls, options: SaintSizeOptions, context: SamplerInputs) -> SaintSampler:
+        """Make the sampler of a run."""
+        return options.sampler(cls(options.subgraph_draws), context)
 
     def __post_init__(self) -> None:
         checked_field(self, "size", whole_number, 1, MOST)
@@ -296,7 +395,14 @@ class SaintEdges:
     1 / degree(v), as in the paper. A node without in-edges may be drawn alone.
     """
 
+    Options: ClassVar[type] = SaintSizeOptions
+
     size: int  # draws per subgraph
+
+    @classmethod
+    def build(cls, options: SaintSizeOptions, context: SamplerInputs) -> SaintSampler:
+        """Make the sampler of a run."""
+        return options.sampler(cls(options.subgraph_draws), context)
 
     def __post_init__(self) -> None:
         checked_field(self, "size", whole_number, 1, MOST // 2)
@@ -324,8 +430,15 @@ class SaintWalks:
     A walk that reaches a node without in-edges ends there.
     """
 
+    Options: ClassVar[type] = SaintWalkOptions
+
     roots: int  # walks per subgraph
     length: int  # steps of a walk
+
+    @classmethod
+    def build(cls, options: SaintWalkOptions, context: SamplerInputs) -> SaintSampler:
+        """Make the sampler of a run."""
+        return options.sampler(cls(options.walk_roots, options.walk_length), context)
 
     def __post_init__(self) -> None:
         checked_field(self, "roots", whole_number, 1, MOST)
@@ -369,7 +482,7 @@ def drawn_nodes(
 
 def stepped(graph: GraphStore, edge_type: EdgeType, walkers: Frontier, step: int, key: DrawKey) -> Tensor:
     """Move each walker to a uniformly drawn in-neighbor; one without in-edges stays. int64 (walkers)."""
-    hop = Hop(step, {edge_type: 1}, Uniform(), edge_ids=False)
+    hop = Hop(step, {edge_type: 1}, UNIFORM, edge_ids=False)
     found = graph.sample_hop({edge_type[2]: walkers}, hop, key)[edge_type]
     moved = walkers.nodes.clone()
     moved[found.offsets.diff() > 0] = found.nodes.long()
@@ -413,7 +526,7 @@ class SaintSampler(SamplerBase):
         groups_per_epoch: int | None = None,
         coverage: int = 50,
         seed: int = 0,
-        rule: Rule = Uniform(),
+        rule: Rule = UNIFORM,
     ) -> None:
         super().__init__(graph)
         remedy = "must be khop.SaintNodes(...), SaintEdges(...) or SaintWalks(...)"

@@ -18,7 +18,7 @@ from khop.graph.rule import Hop, Rule, check_rule, reads_times
 from khop.graph.store import GraphStore
 from khop.sampling.node_set import NodeSetPool, TreeSet
 from khop.sampling.outputs import counted_degrees, degree_hop, normalized
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import GROUPS, GroupSeeds, GroupShare, NodeSeeds, SeedList, Seeds
 from khop.schema import EdgeType, NodeType
@@ -67,7 +67,7 @@ class GroupGraph:
         self.graph = graph
         self.layers = whole_number("layers", layers, 1)
         self.needs = tuple(need for edge_type in graph.schema.edge_types for need in rule.needs(edge_type))
-        weighs = rule if rule.has_weights(-1) else Uniform()
+        weighs = rule if rule.has_weights(-1) else UNIFORM
         self._hop = Hop(1, dict.fromkeys(graph.schema.edge_types, -1), weighs, edge_ids=True)
         self._degree_hop = degree_hop(rule, graph.schema, 2)
         self._sets = NodeSetPool(graph, TreeSet)

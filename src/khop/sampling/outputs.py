@@ -19,7 +19,7 @@ from khop.graph.rule import Hop, Rule
 from khop.graph.store import DrawsHops, GraphStore
 from khop.kernels.edge_arrays import known_edges
 from khop.sampling.node_set import NodeSet
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType, NodeType, Schema
 
 ROWS_AT_ONCE = 1 << 14  # destinations per chunk: limits the in-edges in memory
@@ -80,7 +80,7 @@ def induced(graph: GraphStore, node_set: NodeSet, sample: Sample, rows_at_once: 
     """Return the sample's nodes with every edge among them, by local destination id, then in graph order."""
     subgraph = sample.subgraph
     assert subgraph is not None
-    hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), Uniform(), edge_ids=True)
+    hop = Hop(0, dict.fromkeys(graph.schema.edge_types, -1), UNIFORM, edge_ids=True)
     pieces: dict[EdgeType, list[tuple[Tensor, Tensor, Tensor]]] = {t: [] for t in graph.schema.edge_types}
     for frontier in _frontiers(sample.nodes, rows_at_once):
         for edge_type, found in graph.sample_hop(frontier, hop, DrawKey(0)).items():

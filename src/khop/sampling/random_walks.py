@@ -28,7 +28,7 @@ from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
 from khop.graph.tables import EdgeChunks, EdgeTable
 from khop.kernels.philox import WORD, mix64_reference, philox, philox_reference, reduce_wide, signed
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.seeds import SeedIds, node_ids
 from khop.schema import EdgeType, EdgeTypeName, edge_type_of
 
@@ -75,7 +75,7 @@ def biased_step(
     going = at >= 0
     last, at, numbers = last[going], at[going], numbers[going]
     nodes, rows = torch.cat([at, last]).unique(return_inverse=True)
-    hop = Hop(step, {edge_type: -1}, Uniform(), edge_ids=False)
+    hop = Hop(step, {edge_type: -1}, UNIFORM, edge_ids=False)
     found = graph.sample_hop({edge_type[2]: Frontier(nodes)}, hop, key)[edge_type]
     sources, degrees = _rows(found, rows[: at.numel()])
     walk = torch.repeat_interleave(degrees)
@@ -220,7 +220,7 @@ def next_step(
     if bias is not None and before is not None:
         return biased_step(graph, edge_type, (before, at), numbers, step, key, bias)
     going = at >= 0
-    hop = Hop(step, {edge_type: 1}, Uniform(), edge_ids=False)
+    hop = Hop(step, {edge_type: 1}, UNIFORM, edge_ids=False)
     walkers = Frontier(at[going], tree=numbers[going])
     found = graph.sample_hop({edge_type[2]: walkers}, hop, key)[edge_type]
     after = torch.full_like(walkers.nodes, ENDED)

@@ -39,7 +39,7 @@ from khop.sampling.outputs import (
     induced,
     normalized,
 )
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.seeds import GROUPS, NODES, SeedKind, Seeds, check_ids
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -226,7 +226,7 @@ class SamplerBase(Sampler):
     def __init__(self, graph: GraphStore) -> None:
         graph_of("graph", graph)
         self.graph = graph
-        self.rule: Rule = Uniform()
+        self.rule: Rule = UNIFORM
 
     @property
     def num_layers(self) -> int | None:
@@ -339,7 +339,7 @@ class NeighborSampler(SamplerBase):
         graph: GraphStore,
         fanouts: Sequence[Fanout],
         *,
-        rule: Rule = Uniform(),
+        rule: Rule = UNIFORM,
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
         trees: Trees = "merged",

@@ -10,17 +10,12 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
+from khop.components import RULES
 from khop.draw import DegreeNegatives, GivenNegatives, MixedNegatives, UniformNegatives, WeightedNegatives
 from khop.errors import Unsupported
 from khop.sampling.links.exclusion import SpotTarget
 from khop.sampling.links.links import LinkSampler
-from khop.sampling.rules.labor import Labor
-from khop.sampling.rules.relation_mean import RelationMean
-from khop.sampling.rules.sum import Sum, SymmetricSum
 from khop.sampling.rules.temporal import Temporal
-from khop.sampling.rules.top_k import TopK
-from khop.sampling.rules.uniform import Uniform
-from khop.sampling.rules.weighted import Weighted
 from khop.sampling.sampler import NeighborSampler
 from khop.servers.codec import Plain
 
@@ -29,13 +24,7 @@ _BUILTIN: dict[str, type] = {
     for kind in (
         NeighborSampler,
         LinkSampler,
-        Uniform,
-        Weighted,
-        Sum,
-        SymmetricSum,
-        RelationMean,
-        Labor,
-        TopK,
+        *(RULES.load(kind).declared for kind in RULES.builtin),
         Temporal,
         UniformNegatives,
         DegreeNegatives,

@@ -15,7 +15,7 @@ from khop.graph.needs import NegativeNeed
 from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
 from khop.kernels.csc import Csc
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType
 from khop.testing.graphs import BOUGHT_BY, BUYS, LIKE, SHOP, PlainGraph, int64, plain_graphs, shop_frontier
 from khop.testing.promises import examples, expect, expect_equal, expect_refusal, promise, unless_unsupported
@@ -28,7 +28,7 @@ Make = Callable[[PlainGraph], GraphStore]
 def all_rows(graph: GraphStore, edge_type: EdgeType) -> list[list[int]]:
     """Return the sources of every row of an edge type, by a hop that takes all neighbors."""
     nodes = torch.arange(graph.num_nodes(edge_type[2]))
-    drawn = graph.sample_hop({edge_type[2]: Frontier(nodes)}, Hop(1, {edge_type: -1}, Uniform()), KEY)
+    drawn = graph.sample_hop({edge_type[2]: Frontier(nodes)}, Hop(1, {edge_type: -1}, UNIFORM), KEY)
     offsets, sources = drawn[edge_type].offsets.tolist(), drawn[edge_type].nodes.tolist()
     return [sources[begin:end] for begin, end in pairwise(offsets)]
 
@@ -57,7 +57,7 @@ def it_states_types_and_counts(make: Make) -> None:
 def hops_are_drawn_alike_by_their_object(make: Make) -> None:
     """Draw the same by the object of `for_hops` as by the store."""
     graph, frontier = make(SHOP), shop_frontier(0, 3, 8)
-    hop = Hop(2, {BUYS: 2, BOUGHT_BY: -1, LIKE: 3}, Uniform(), edge_ids=True)
+    hop = Hop(2, {BUYS: 2, BOUGHT_BY: -1, LIKE: 3}, UNIFORM, edge_ids=True)
     expected = graph.sample_hop(frontier, hop, KEY)
     found = graph.for_hops([hop]).sample_hop(frontier, hop, KEY)
     for edge_type, of_type in expected.items():
@@ -102,14 +102,14 @@ def results_are_on_the_frontiers_device(make: Make) -> None:
     graph = make(SHOP)
     device = graph.frontier_device
     frontier = {"item": Frontier(int64([1]).to(device))}
-    drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 2}, Uniform()), KEY)[LIKE]
+    drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 2}, UNIFORM), KEY)[LIKE]
     expect_equal("devices of offsets and nodes", {drawn.offsets.device, drawn.nodes.device}, {device})
 
 
 @promise
 def preparing_changes_no_draw(make: Make) -> None:
     """Take any needs in `prepare`, also twice, and draw the same afterwards."""
-    graph, hop = make(SHOP), Hop(1, {LIKE: 3, BUYS: 2}, Uniform())
+    graph, hop = make(SHOP), Hop(1, {LIKE: 3, BUYS: 2}, UNIFORM)
     before = [of_type.nodes.tolist() for of_type in graph.sample_hop(shop_frontier(1, 4), hop, KEY).values()]
     for _ in range(2):
         graph.prepare(())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from khop.draw import DrawKey, Frontier, Neighbors, stream
 from khop.graph.rule import Hop
 from khop.graph.store import GraphStore
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType
 from khop.testing import graph_members
 from khop.testing.graphs import BOUGHT_BY, BUYS, LIKE, SHOP, PlainGraph, int64, plain_graphs, shop_frontier
@@ -54,7 +55,10 @@ def draws_follow_the_specification(make: Make) -> None:
         nodes = {node_type: data.draw(vectors(count - 1)) for node_type, count in plain.counts.items()}
         trees = {node_type: data.draw(st.none() | vectors(99, len(ids))) for node_type, ids in nodes.items()}
         fanouts = {edge_type: data.draw(st.integers(-1, 6)) for edge_type in plain.edges}
-        rule, key = Uniform(data.draw(st.booleans())), data.draw(st.integers(0, (1 << 64) - 1))
+        rule, key = (
+            replace(UNIFORM, replacement=data.draw(st.booleans())),
+            data.draw(st.integers(0, (1 << 64) - 1)),
+        )
         frontier = {
             t: Frontier(int64(ids), tree=None if (tree := trees[t]) is None else int64(tree))
             for t, ids in nodes.items()
@@ -95,7 +99,7 @@ def entries_follow_the_order_of_the_fanouts(make: Make) -> None:
     """Give one entry for each edge type of the hop, in the order of its fanouts."""
     graph = make(SHOP)
     for order in ([BUYS, BOUGHT_BY, LIKE], [LIKE, BUYS, BOUGHT_BY]):
-        drawn = graph.sample_hop(shop_frontier(0, 1), Hop(1, dict.fromkeys(order, 2), Uniform()), KEY)
+        drawn = graph.sample_hop(shop_frontier(0, 1), Hop(1, dict.fromkeys(order, 2), UNIFORM), KEY)
         expect_equal("edge types", list(drawn), order)
 
 
@@ -105,15 +109,13 @@ def types_without_frontier_have_no_entry(make: Make) -> None:
     graph = make(SHOP)
     frontier = {"item": Frontier(int64([1, 2]))}
     for fanouts, expected in (({BUYS: 2, BOUGHT_BY: 2}, [BUYS]), ({LIKE: 2}, [LIKE])):
-        expect_equal(
-            "edge types", list(graph.sample_hop(frontier, Hop(1, fanouts, Uniform()), KEY)), expected
-        )
+        expect_equal("edge types", list(graph.sample_hop(frontier, Hop(1, fanouts, UNIFORM), KEY)), expected)
 
 
 @promise
 def an_empty_frontier_has_an_entry(make: Make) -> None:
     """Give an entry without rows for an empty frontier."""
-    hop = Hop(1, {LIKE: 2, BUYS: -1}, Uniform(), edge_ids=True)
+    hop = Hop(1, {LIKE: 2, BUYS: -1}, UNIFORM, edge_ids=True)
     drawn = make(SHOP).sample_hop({"item": Frontier(int64([]))}, hop, KEY)
     expect_equal("edge types", list(drawn), [LIKE, BUYS])
     for edge_type, of_type in drawn.items():
@@ -124,7 +126,7 @@ def an_empty_frontier_has_an_entry(make: Make) -> None:
 @promise
 def a_node_without_edges_has_an_empty_row(make: Make) -> None:
     """Give an empty row for a node without edges."""
-    hop = Hop(1, {BUYS: -1}, Uniform())
+    hop = Hop(1, {BUYS: -1}, UNIFORM)
     drawn = make(SHOP).sample_hop({"item": Frontier(int64([8, 0, 8]))}, hop, KEY)[BUYS]
     expect_equal("rows of items 8, 0 and 8", rows_of(drawn), [[], [0, 1, 2, 3, 4, 5], []])
 
@@ -132,7 +134,7 @@ def a_node_without_edges_has_an_empty_row(make: Make) -> None:
 @promise
 def rows_keep_the_order_of_the_frontier(make: Make) -> None:
     """Keep rows in the order of the frontier; a row depends on no other."""
-    graph, hop = make(SHOP), Hop(2, {LIKE: 3}, Uniform())
+    graph, hop = make(SHOP), Hop(2, {LIKE: 3}, UNIFORM)
     one, other = (
         rows_of(graph.sample_hop({"item": Frontier(int64(items))}, hop, KEY)[LIKE])
         for items in ([0, 3, 5, 3], [5, 3, 0])
@@ -149,7 +151,7 @@ def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
     graph, frontier = make(PlainGraph({"item": 200}, edges)), {"item": Frontier(int64([0]))}
 
     def drawn(key: DrawKey, number: int, edge_type: EdgeType) -> list[int]:
-        hop = Hop(number, {edge_type: 10}, Uniform())
+        hop = Hop(number, {edge_type: 10}, UNIFORM)
         return graph.sample_hop(frontier, hop, key)[edge_type].nodes.tolist()
 
     first = drawn(KEY, 1, a)
@@ -166,7 +168,7 @@ def draws_depend_on_key_hop_and_edge_type(make: Make) -> None:
 @promise
 def threads_share_it(make: Make) -> None:
     """Draw the same when several threads call `sample_hop` at once."""
-    graph, hop = make(SHOP), Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, Uniform())
+    graph, hop = make(SHOP), Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, UNIFORM)
     items = [[start, (start * 5) % 9, 7] for start in range(9)] * 8
     alone = [graph.sample_hop(shop_frontier(*some), hop, KEY) for some in items]
     with ThreadPoolExecutor(4) as pool:
@@ -181,7 +183,7 @@ def numbers_of_threads_change_no_draw(make: Make) -> None:
     places = torch.arange(900)  # in khop's kernels a thread has 256 rows or more
     frontier = {"item": Frontier(places % 9), "user": Frontier(places % 6)}
     one, three = (
-        graph.sample_hop(frontier, Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, Uniform(), threads=count), KEY)
+        graph.sample_hop(frontier, Hop(1, {BUYS: 3, LIKE: 4, BOUGHT_BY: -1}, UNIFORM, threads=count), KEY)
         for count in (1, 3)
     )
     expect(same(one, three), "a hop with three threads draws other neighbors than with one")
@@ -191,9 +193,9 @@ def numbers_of_threads_change_no_draw(make: Make) -> None:
 def edge_ids_come_on_request(make: Make) -> None:
     """Give edge ids, int64 positions in CSC order, only if `hop.edge_ids` is set."""
     graph, frontier = make(SHOP), shop_frontier(3, 6)
-    without = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, Uniform()), KEY)[LIKE]
+    without = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, UNIFORM), KEY)[LIKE]
     expect(without.edges is None, "edges are given, and hop.edge_ids is False")
-    drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, Uniform(), edge_ids=True), KEY)[LIKE]
+    drawn = graph.sample_hop(frontier, Hop(1, {LIKE: 4}, UNIFORM, edge_ids=True), KEY)[LIKE]
     expect(drawn.edges is not None, "edges are None, and hop.edge_ids is True")
     assert drawn.edges is not None
     expect_equal("dtype of edges", drawn.edges.dtype, torch.int64)
@@ -205,14 +207,14 @@ def edge_ids_come_on_request(make: Make) -> None:
 def the_frontier_does_not_change(make: Make) -> None:
     """Leave the tensors of the frontier as they are."""
     nodes = int64([4, 4, 1])
-    make(SHOP).sample_hop({"item": Frontier(nodes)}, Hop(1, {LIKE: 2, BUYS: 2}, Uniform()), KEY)
+    make(SHOP).sample_hop({"item": Frontier(nodes)}, Hop(1, {LIKE: 2, BUYS: 2}, UNIFORM), KEY)
     expect_equal("nodes of the frontier after the hop", nodes.tolist(), [4, 4, 1])
 
 
 @promise
 def a_missing_node_is_named(make: Make) -> None:
     """Raise ValueError that names a frontier node out of range, its edge type and the number of nodes."""
-    graph, hop = make(SHOP), Hop(1, {LIKE: 2}, Uniform())
+    graph, hop = make(SHOP), Hop(1, {LIKE: 2}, UNIFORM)
     for node in (9, -1, 1 << 40):
         frontier = {"item": Frontier(int64([0, node]))}
         expect_refusal(
@@ -229,7 +231,7 @@ def a_missing_type_is_named(make: Make) -> None:
     """Raise ValueError that names a type that the graph does not have, and the types that it has."""
     graph = make(SHOP)
     unknown = ("user", "sells", "item")
-    hop = Hop(1, {unknown: 2}, Uniform())
+    hop = Hop(1, {unknown: 2}, UNIFORM)
     expect_refusal(
         lambda: graph.sample_hop(shop_frontier(0), hop, KEY), f"edge type {unknown}", "sells", "buys"
     )
@@ -239,14 +241,14 @@ def a_missing_type_is_named(make: Make) -> None:
 @promise
 def a_wrong_fanout_is_named(make: Make) -> None:
     """Raise ValueError that names a fanout below -1 and its edge type."""
-    graph, hop = make(SHOP), Hop(1, {LIKE: -2}, Uniform())
+    graph, hop = make(SHOP), Hop(1, {LIKE: -2}, UNIFORM)
     expect_refusal(lambda: graph.sample_hop(shop_frontier(0), hop, KEY), "fanout -2", "like", "-2")
 
 
 @promise
 def time_limits_need_a_rule_that_reads_them(make: Make) -> None:
     """Raise ValueError if the frontier has time limits and the rule does not read them."""
-    graph, hop = make(SHOP), Hop(1, {LIKE: 2}, Uniform())
+    graph, hop = make(SHOP), Hop(1, {LIKE: 2}, UNIFORM)
     frontier = {"item": Frontier(int64([0]), until=int64([5]))}
     expect_refusal(lambda: graph.sample_hop(frontier, hop, KEY), "time limits", "like", "time", "Uniform")
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from khop.arguments import check_word, checked_field, instance_of, mapping_of, real_number, whole_number
+from khop.components import Component
 from khop.distributed.processes.group import Group
 from khop.models.node_embedding import NodeEmbedding, gathered_from_all, sent_to_owners, summed
 
@@ -340,3 +342,157 @@ def set_next(scheduler: LambdaLR) -> None:
 
 
 CONSTANT = Schedule()
+
+
+_Share = Annotated[float, Ge(0), Lt(1)]
+_Least = Annotated[float, Ge(0)]
+
+
+@dataclass(frozen=True)
+class AdamOptions:
+    """Options of optimizers with two moments."""
+
+    beta1: _Share = 0.9
+    """Decay of the mean of gradients"""
+    beta2: _Share = 0.999
+    """Decay of the mean of squared gradients"""
+    eps: _Least = 1e-8
+    """Number added to the divisor"""
+
+
+@dataclass(frozen=True)
+class AmsgradOptions(AdamOptions):
+    """Options of Adam."""
+
+    amsgrad: bool = False
+    """Divide by the largest mean of squared gradients so far"""
+
+
+@dataclass(frozen=True)
+class SgdOptions:
+    """Options of gradient descent."""
+
+    momentum: _Share = 0.0
+    """Momentum"""
+    dampening: _Least = 0.0
+    """Dampening of the momentum"""
+    nesterov: bool = False
+    """Momentum of Nesterov"""
+
+
+@dataclass(frozen=True)
+class RmspropOptions:
+    """Options of RMSprop."""
+
+    alpha: _Share = 0.99
+    """Decay of the mean of squared gradients"""
+    eps: _Least = 1e-8
+    """Number added to the divisor"""
+    momentum: _Share = 0.0
+    """Momentum"""
+    centered: bool = False
+    """Divide by the deviation of gradients"""
+
+
+@dataclass(frozen=True)
+class AdagradOptions:
+    """Options of Adagrad."""
+
+    lr_decay: _Least = 0.0
+    """Decay of the learning rate"""
+    initial_accumulator_value: _Least = 0.0
+    """First sum of squared gradients"""
+    eps: _Least = 1e-10
+    """Number added to the divisor"""
+
+
+class _Kind:
+    """An optimizer of a run: a class of `torch.optim` and its options."""
+
+    optimizer: ClassVar[type[torch.optim.Optimizer]]
+
+    @classmethod
+    def build(cls, options: Any, context: object) -> OptimizerSettings:  # noqa: ANN401
+        """Make the optimizer of a run."""
+        values = asdict(options)
+        betas = {"betas": (values.pop("beta1"), values.pop("beta2"))} if "beta1" in values else {}
+        return OptimizerSettings(cls.optimizer, {**betas, **values})
+
+
+class Adam(_Kind):
+    """Adam."""
+
+    Options = AmsgradOptions
+    optimizer = torch.optim.Adam
+
+
+class AdamW(_Kind):
+    """Adam with decoupled weight decay."""
+
+    Options = AmsgradOptions
+    optimizer = torch.optim.AdamW
+
+
+class NAdam(_Kind):
+    """Adam with momentum of Nesterov."""
+
+    Options = AdamOptions
+    optimizer = torch.optim.NAdam
+
+
+class RAdam(_Kind):
+    """Rectified Adam."""
+
+    Options = AdamOptions
+    optimizer = torch.optim.RAdam
+
+
+class SGD(_Kind):
+    """Stochastic gradient descent."""
+
+    Options = SgdOptions
+    optimizer = torch.optim.SGD
+
+
+class RMSprop(_Kind):
+    """RMSprop."""
+
+    Options = RmspropOptions
+    optimizer = torch.optim.RMSprop
+
+
+class Adagrad(_Kind):
+    """Adagrad."""
+
+    Options = AdagradOptions
+    optimizer = torch.optim.Adagrad
+
+
+# Arguments that the run sets, and that change how but not what torch computes.
+_NO_OPTIONS = {*_SET_ELSEWHERE, *_WAYS_TO_COMPUTE}
+
+
+def component_of_class(found: object) -> Component | None:
+    """Return the component of a class of optimizers, as torch.optim:Adamax; None for another object.
+
+    Its options are the arguments with a default number, text, truth value or pair of numbers.
+    """
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        return None
+    options: list[Any] = [
+        (name, tuple[float, ...] if isinstance(default, tuple) else type(default), field(default=default))
+        for name, parameter in inspect.signature(found).parameters.items()
+        if name not in _NO_OPTIONS and _is_plain(default := parameter.default)
+    ]
+    made: type = make_dataclass(f"{found.__name__}Options", options, frozen=True)
+    return Component(made, _builder(found), lambda options, context: options, found)
+
+
+def _builder(kind: type[torch.optim.Optimizer]) -> Callable[[Any, object], OptimizerSettings]:
+    return lambda options, context: OptimizerSettings(kind, asdict(options))
+
+
+def _is_plain(default: object) -> bool:
+    if isinstance(default, tuple):
+        return all(isinstance(number, float) for number in default)
+    return isinstance(default, str | int | float)

@@ -24,7 +24,7 @@ from khop.batch import Batch, Change
 from khop.distributed.processes.group import Group
 from khop.draw import DrawKey, Purpose, mix64
 from khop.loading.device.streams import streams_of
-from khop.models.rgcn import RGCN
+from khop.models.rgcn import RelationColumn
 from khop.sampling.sampler import Sampler
 from khop.training import traffic
 from khop.training.gradients import GradientClock, averaging, not_yet_averaged
@@ -80,7 +80,8 @@ class StaticLoader(BatchLoader, Protocol):
 
 def notice_drawn_relations(model: nn.Module, loader: BatchLoader) -> None:
     """Warn if an R-GCN over a column of relations is trained on few neighbors without weights of a rule."""
-    columns = [each.relations for each in model.modules() if isinstance(each, RGCN) and each.relations]
+    found = (getattr(each, "relations", None) for each in model.modules())
+    columns = [each for each in found if isinstance(each, RelationColumn)]
     if not columns or not isinstance(loader, SamplingLoader):
         return
     averaged = loader.graph_sampler.averaged_types

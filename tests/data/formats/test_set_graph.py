@@ -14,8 +14,9 @@ from khop.data.formats.set_graph import EDGE, NODE, PUBLISHED, SetGraph
 from khop.graph.folder import open_folder, standard_set
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.pyg.import_set import PYG_RAW
+from khop.run.check import checked
 from khop.run.proposed_run import proposed_run
-from khop.run.read import checked, read_toml
+from khop.run.read import read_toml
 
 
 def small(name: str, labels: np.ndarray, **classes: int) -> SetGraph:

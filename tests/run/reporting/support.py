@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from khop.run.read import RawRun, checked
+from khop.run.check import checked
+from khop.run.read import RawRun
 from khop.run.values import RunConfig
 
 

@@ -15,7 +15,8 @@ from khop.graph.folder import open_folder
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.inference.chunks import unwatched
 from khop.run.build import Run, graph_folder, notes_of, prepare, resolve, resolved
-from khop.run.read import RawRun, checked, with_options
+from khop.run.check import checked
+from khop.run.read import RawRun, with_options
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import with_node_defaults
 from khop.schema import ColumnSpec, Schema

@@ -17,7 +17,7 @@ from khop.graph.rule_arrays import RuleArrays
 from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.rules.labor import Labor
-from khop.sampling.rules.relation_mean import RelationMean
+from khop.sampling.rules.sum import RelationMean
 from khop.sampling.rules.temporal import Temporal
 from khop.sampling.rules.top_k import TopK
 from khop.sampling.rules.uniform import Uniform

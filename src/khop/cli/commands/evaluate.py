@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import read_run
 from khop.cli.commands.shared import AllowCode, Baselines, Checkpoint, RankOptions, RankReport, RunFolder
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
-from khop.cli.run_folder import read_run
-from khop.run.read import MACHINE, TOGETHER, checked, with_options
-from khop.run.run_type import run_fields
+from khop.run.fields import run_fields
+from khop.run.read import MACHINE, TOGETHER, with_options
 
 
 class Split(StrEnum):
@@ -81,6 +81,8 @@ def _evaluate(
 ) -> None:
     """Evaluate a trained model on a split, exactly or on sampled neighborhoods."""
     raw = with_options(read_run(run_folder, allow_code or ()), options)
+    from khop.run.check import checked
+
     config = checked(raw)
     from khop.cli.trained import Request, evaluate
 

@@ -13,8 +13,8 @@ from khop.cli.arguments import Words
 from khop.cli.options import ComponentCommand, values_of_components
 from khop.components import ANY_NAMED, Component, Permission
 from khop.data.importers import BUILTIN_NAMES, IMPORTERS, NAME, ImportContext
-from khop.run.read import COMMAND_LINE, RawRun, checked_options, component_fields, read_toml
-from khop.run.run_type import RunField
+from khop.run.fields import RunField
+from khop.run.read import COMMAND_LINE, RawRun, read_toml
 
 KIND = "kind"
 
@@ -62,6 +62,8 @@ class ImportCommand(ComponentCommand):
 
     def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
+        from khop.run.check import component_fields
+
         if any(name == "--guess" for name, _ in words.options):
             edges = component_fields(_loaded(_spec("edges:-"), permission), words.known.keys(), "import")
             return [one for one in edges if one.path == "header"]
@@ -117,6 +119,8 @@ def import_graph(
     given = values_of_components(context)
     named = {path: f"--{path.replace('_', '-')}" for path in given}
     written = {name: value for name, value in raw.values.items() if name != KIND}
+    from khop.run.check import checked_options
+
     options = checked_options(replace(raw, values={**written, **given}, options=named), component)
     from khop.cli.terminal import bytes_bar
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import read_run
 from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder, Values
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
-from khop.cli.run_folder import read_run
-from khop.run.read import MACHINE, TOGETHER, checked, with_options
-from khop.run.run_type import run_fields
+from khop.run.fields import run_fields
+from khop.run.read import MACHINE, TOGETHER, with_options
 
 Out = Annotated[
     Path,
@@ -92,6 +92,8 @@ def _infer(
     if split is not None and ids is not None:
         raise ValueError("--split and --ids both select nodes: give only one of them")
     raw = with_options(read_run(run_folder, allow_code or ()), options)
+    from khop.run.check import checked
+
     config = checked(raw)
     from khop.cli.trained import InferRequest as Request
     from khop.cli.trained import infer

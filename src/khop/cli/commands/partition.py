@@ -15,8 +15,8 @@ from khop.cli.options import ComponentCommand, takes_groups, values_of_component
 from khop.components import ANY_NAMED, Component, Permission
 from khop.data.partition.methods import PARTITIONERS
 from khop.graph.partitions.placements import Placement
-from khop.run.read import COMMAND_LINE, RawRun, checked_options, component_fields
-from khop.run.run_type import RunField
+from khop.run.fields import RunField
+from khop.run.read import COMMAND_LINE, RawRun
 
 
 class PartitionCommand(ComponentCommand):
@@ -27,6 +27,8 @@ class PartitionCommand(ComponentCommand):
         kinds = words.values("--method")
         if not kinds or kinds[-1] in PARTITIONERS.builtin:
             return ()
+        from khop.run.check import component_fields
+
         return component_fields(_loaded(kinds[-1], permission), words.known.keys(), "method")
 
 
@@ -107,6 +109,8 @@ def partition(
     source = folder_of(graph)
     given = values_of_components(context)
     if method not in PARTITIONERS.builtin:
+        from khop.run.check import checked_options
+
         given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method, ANY_NAMED))
     from khop.cli.graph import PartitionSettings as Settings
     from khop.cli.graph import write_parts

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import read_run
 from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
-from khop.cli.run_folder import read_run
-from khop.run.read import checked, with_options
-from khop.run.run_type import run_fields
+from khop.run.fields import run_fields
+from khop.run.read import with_options
 
 Later = Annotated[
     Path | None,
@@ -71,6 +71,8 @@ def _predict(
     links scores --pairs, with --graph also those of new nodes.
     """
     raw = with_options(read_run(run_folder, allow_code or ()), options)
+    from khop.run.check import checked
+
     checked(raw)
     from khop.cli.trained import PredictRequest as Request
     from khop.cli.trained import predict

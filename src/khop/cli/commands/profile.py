@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.arguments import written
+from khop.cli.arguments import read_run, written
 from khop.cli.commands.shared import AllowCode, RankOptions, RankReport
 from khop.cli.options import Options, RunCommand, takes_groups, takes_run_options
-from khop.cli.run_folder import read_run
-from khop.run.read import CONFIG, checked, is_run_folder, preset_names, with_options
-from khop.run.run_type import run_fields
+from khop.run.fields import run_fields
+from khop.run.read import CONFIG, is_run_folder, preset_names, with_options
 
 _BESIDE_STEPS: dict[str, object] = {
     "checkpoint.steps": 0,
@@ -76,6 +75,8 @@ def _profile(
         else written(source, options, "khop profile", packages)
     )
     raw = with_options(run, {**options, **_BESIDE_STEPS, **({} if out is None else {"out": str(out)})})
+    from khop.run.check import checked
+
     config = checked(raw)
     from khop.cli.train import ProfileRequest as Request
     from khop.cli.train import profile

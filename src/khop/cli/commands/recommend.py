@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
+from khop.cli.arguments import read_run
 from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
 from khop.cli.options import takes_groups
-from khop.cli.run_folder import read_run
-from khop.run.read import checked
 
 
 class Until(StrEnum):
@@ -91,6 +90,8 @@ def _recommend(
             "recommend for whom? give --user ID, or --out FILE.parquet to write recommendations for all"
         )
     raw = read_run(run_folder, allow_code or ())
+    from khop.run.check import checked
+
     config = checked(raw)
     from khop.cli.trained import RecommendRequest as Request
     from khop.cli.trained import recommend

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.arguments import written
+from khop.cli.arguments import read_run, written
 from khop.cli.commands.shared import AllowCode, Baselines, RankOptions, RankReport
 from khop.cli.options import Options, RunCommand, takes_groups, takes_run_options
-from khop.cli.run_folder import read_run
-from khop.run.read import RESUMABLE, checked, is_run_folder, preset_names, with_options
-from khop.run.run_type import field_at, run_fields
+from khop.run.fields import field_at, run_fields
+from khop.run.read import RESUMABLE, is_run_folder, preset_names, with_options
 
 Source = Annotated[
     str | None,
@@ -57,6 +56,8 @@ def _train(
     packages = allow_code or ()
     run = read_run(resume, packages) if resume else written(source, options, "khop train", packages)
     raw = with_options(run, options)
+    from khop.run.check import checked
+
     config = checked(raw)
     from khop.cli.train import Request, train
 

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from khop.api.edges import edges_here, joined_rows
 from khop.api.open_graph import Graph
+from khop.components import MODELS
 from khop.inference.evaluation import labels_of
 from khop.models.link_predictor import EdgePredictor, LinkPredictor
 from khop.run.build import Run
+from khop.run.check import checked
 from khop.run.contexts import TaskContext, rule_of
 from khop.run.memory import without_later_placement
 from khop.run.parts import columns_of, words_of
-from khop.run.read import RawRun, checked
-from khop.run.run_type import built, run_fields, value_at
+from khop.run.read import RawRun
+from khop.run.run_type import built, component_of, fields_of, value_at
 from khop.run.tasks.node_task import NodeTask, context_of_split, training_labels
 from khop.run.values import RunConfig
 from khop.sampling.links.link_split import SPLIT, TIME
@@ -112,13 +114,10 @@ def _values(config: RunConfig) -> dict[str, object]:
     evaluation = found["evaluation"] | {"fanouts": no_neighbors if time else []}
     return {
         **{name: value for name, value in found.items() if name != "out"},
-        "model": {"kind": "sage", "embedding": 0, **model},
+        "model": {"kind": MODELS.default, "embedding": 0, **model},
         "sampler": {"fanouts": no_neighbors, **time},
         "evaluation": evaluation,
     }
-
-
-_ATTEND = ("gat", "hgt")  # models that weigh neighbors by attention, under any rule
 
 
 def biased_draws(config: RunConfig, graph: Graph) -> str | None:
@@ -130,7 +129,8 @@ def biased_draws(config: RunConfig, graph: Graph) -> str | None:
     rule = weighted_in(rule_of(config, graph))
     if rule is None or rule.replacement or config.evaluation.fanouts:
         return None
-    if config.model.kind in _ATTEND or not config.sampler.layers_are_hops:
+    attends = getattr(component_of(config, "model").declared, "attends", False)
+    if attends or not config.sampler.layers_are_hops:
         return None
     schema = graph.schema
     specs = {t: schema.columns.get(t, {}).get(rule.column) for t in schema.edge_types}
@@ -151,7 +151,7 @@ def unread_edge_columns(config: RunConfig, graph: Graph, model: nn.Module) -> st
     named = columns_of(config, graph, encoder)
     by_type = named if isinstance(named, Mapping) else {}
     settings = {"sampler.time", "sampler.weight", "sampler.rule.column", "links.relation", "task.label"}
-    settings &= {field.path for field in run_fields(type(config))}  # a component's tables have its own
+    settings &= {field.path for field in fields_of(type(config))}  # a component's tables have its own
     used = {SPLIT, TIME, *(value_at(config, path) for path in settings)}
     schema, found = graph.schema, dict[EdgeType, list[str]]()
     for edge_type in schema.edge_types:

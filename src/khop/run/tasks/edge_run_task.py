@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from khop.api.split_links import (
     split_links_by_time,
     time_cut_offs,
 )
+from khop.components import Count, Default
 from khop.distributed.processes.group import this_group
 from khop.inference.chunks import InferenceWork, Progress
 from khop.inference.evaluation import EdgeOutputs
@@ -38,15 +40,24 @@ from khop.models.link_predictor import EdgeHead, EdgePredictor
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
-from khop.run.tables import EdgeClassificationTable, RegressionTable
-from khop.run.tasks.resolve_task import links_split, targets_of
+from khop.run.tables import TaskTable
+from khop.run.tasks.node_task import target_of
+from khop.run.tasks.resolve_task import (
+    ClassOptions,
+    NumberOptions,
+    ResolveContext,
+    links_split,
+    resolved_edge_classes,
+    resolved_edge_numbers,
+    targets_of,
+)
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import LinkColumns
 from khop.sampling.sampler import Fanout, fanouts_by_type, followed_types
 from khop.schema import EdgeType, NodeType
 from khop.training.edge_tasks import EdgeClassification, EdgeObjective, EdgeRegression
 from khop.training.metrics import METRICS, REGRESSION_METRICS, known_metric
-from khop.training.tasks import ClassLoss, LabelScale, class_weights
+from khop.training.tasks import LabelScale, class_weights
 
 Hops = tuple[dict[EdgeType, int], ...]
 
@@ -277,34 +288,60 @@ class EdgeTask:
         return found[self.edge_type]
 
 
-def edge_classification(options: EdgeClassificationTable, context: TaskContext) -> EdgeTask:
-    """Make the task of predicting a class per edge."""
-    assert options.label is not None
-    parts, edge_type = _split(context, options.label)
-    classes = options.classes or _classes(parts, options.label)
-    loss = ClassLoss(options.loss, None, options.label_smoothing, options.gamma)
-    if options.class_weights == "balanced":
-        loss = replace(loss, weights=class_weights(edge_training_labels(parts), classes))
-    metric = known_metric(options.metric, METRICS)
-    return EdgeTask.of(context, parts, EdgeClassification(edge_type, options.label, metric, loss), classes)
+class ClassifyEdges:
+    """One class per edge of a type."""
+
+    @dataclass(frozen=True)
+    class Options(ClassOptions):
+        """Options of a task over classes of edges, as a run sets them."""
+
+        classes: Annotated[Count | None, Default("one more than the largest label")] = None
+        """Number of classes of the edges' labels"""
+
+    @staticmethod
+    def resolve(options: Options, context: ResolveContext) -> TaskTable:
+        """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
+        return resolved_edge_classes(context)
+
+    @staticmethod
+    def build(options: Options, context: TaskContext) -> EdgeTask:
+        """Make the task of predicting a class per edge."""
+        _, label = target_of(context)
+        parts, edge_type = _split(context, label)
+        classes, loss = options.classes or _classes(parts, label), options.class_loss
+        if options.class_weights == "balanced":
+            loss = replace(loss, weights=class_weights(edge_training_labels(parts), classes))
+        metric = known_metric(options.metric, METRICS)
+        return EdgeTask.of(context, parts, EdgeClassification(edge_type, label, metric, loss), classes)
 
 
-def edge_regression(options: RegressionTable, context: TaskContext) -> EdgeTask:
-    """Make the task of predicting the numbers of a label per edge."""
-    assert options.label is not None
-    parts, edge_type = _split(context, options.label)
-    width = math.prod(context.graph.schema.column(edge_type, options.label).shape)
-    scale = LabelScale((0.0,) * width, (1.0,) * width)
-    if options.standardize == "train":
-        scale = LabelScale.of(edge_training_labels(parts))
-    metric = known_metric(options.metric, REGRESSION_METRICS)
-    objective = EdgeRegression(edge_type, options.label, options.loss, metric, scale)
+class RegressEdges:
+    """Numbers per edge of a type."""
 
-    def in_unit(head: EdgeHead) -> None:
+    Options = NumberOptions
+
+    @staticmethod
+    def resolve(options: NumberOptions, context: ResolveContext) -> TaskTable:
+        """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
+        return resolved_edge_numbers(context)
+
+    @staticmethod
+    def build(options: NumberOptions, context: TaskContext) -> EdgeTask:
+        """Make the task of predicting the numbers of a label per edge."""
+        _, label = target_of(context)
+        parts, edge_type = _split(context, label)
+        width = math.prod(context.graph.schema.column(edge_type, label).shape)
+        scale = LabelScale((0.0,) * width, (1.0,) * width)
         if options.standardize == "train":
-            head.rescale(scale.mean, scale.deviation)
+            scale = LabelScale.of(edge_training_labels(parts))
+        metric = known_metric(options.metric, REGRESSION_METRICS)
+        objective = EdgeRegression(edge_type, label, options.loss, metric, scale)
 
-    return EdgeTask.of(context, parts, objective, width, "numbers", in_unit)
+        def in_unit(head: EdgeHead) -> None:
+            if options.standardize == "train":
+                head.rescale(scale.mean, scale.deviation)
+
+        return EdgeTask.of(context, parts, objective, width, "numbers", in_unit)
 
 
 def edge_training_labels(parts: SplitEdges) -> Tensor:

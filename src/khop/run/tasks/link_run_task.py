@@ -50,8 +50,9 @@ from khop.models.link_predictor import LinkPredictor
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
-from khop.run.tables import BuiltinTask
+from khop.run.tables import TaskTable
 from khop.run.tasks.edge_run_task import Hops, SplitEdges, work_of
+from khop.run.tasks.resolve_task import MetricOptions, ResolveContext, resolved_links
 from khop.run.values import Links
 from khop.sampling.links.link_negatives import hard_negatives
 from khop.sampling.links.link_seeds import LinkList
@@ -438,9 +439,20 @@ class LinkTask:
             self.hard.refresh(epoch)
 
 
-def link_prediction(options: BuiltinTask, context: TaskContext) -> LinkTask:
-    """Make the task of scoring the links of one or several edge types."""
-    return LinkTask.of(context)
+class PredictLinks:
+    """Scores of the links of an edge type."""
+
+    Options = MetricOptions
+
+    @staticmethod
+    def resolve(options: MetricOptions, context: ResolveContext) -> TaskTable:
+        """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
+        return resolved_links(context)
+
+    @staticmethod
+    def build(options: MetricOptions, context: TaskContext) -> LinkTask:
+        """Make the task of scoring the links of one or several edge types."""
+        return LinkTask.of(context)
 
 
 def _by_type(split: str, scored: Scores, metrics: Sequence[LinkMetric]) -> dict[str, float]:

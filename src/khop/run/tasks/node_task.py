@@ -6,25 +6,34 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
 from khop.api.loader import Loader
 from khop.api.open_graph import Graph
 from khop.api.split_links import edges_of_split, time_cut_offs
+from khop.components import Default
 from khop.graph.folder import TimeCutOffs
 from khop.inference.chunks import Progress
 from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
 from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
-from khop.run.tables import ClassificationTable, MultiLabelTable, RegressionTable
+from khop.run.tables import TaskTable
+from khop.run.tasks.resolve_task import (
+    ClassOptions,
+    NumberOptions,
+    ResolveContext,
+    resolved_classes,
+    resolved_label_sets,
+    resolved_numbers,
+)
 from khop.sampling.seeds import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.metrics import METRICS, REGRESSION_METRICS, known_metric
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
 from khop.training.tasks import (
-    ClassLoss,
     HasConstant,
     LabelScale,
     MultiLabelClassification,
@@ -156,53 +165,99 @@ class NodeTask:
         return time_cut_offs(self.context.graph)
 
 
-def node_classification(options: ClassificationTable, context: TaskContext) -> NodeTask:
-    """Make the task of predicting a class per node."""
-    assert options.target is not None
-    assert options.label is not None
-    loss = ClassLoss(options.loss, None, options.label_smoothing, options.gamma)
-    objective = NodeClassification(options.target, options.label, known_metric(options.metric, METRICS), loss)
-    if options.class_weights == "balanced":
-        classes = context.graph.schema.column(options.target, options.label).num_classes
-        assert classes is not None
-        weights = class_weights(training_labels(context, objective), classes)
-        objective = replace(objective, loss=replace(loss, weights=weights))
-    return NodeTask.of(context, objective)
+class ClassifyNodes:
+    """One class per node of a type."""
+
+    Options = ClassOptions
+
+    @staticmethod
+    def resolve(options: ClassOptions, context: ResolveContext) -> TaskTable:
+        """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
+        return resolved_classes(context)
+
+    @staticmethod
+    def build(options: ClassOptions, context: TaskContext) -> NodeTask:
+        """Make the task of predicting a class per node."""
+        target, label = target_of(context)
+        loss, metric = options.class_loss, known_metric(options.metric, METRICS)
+        objective = NodeClassification(target, label, metric, loss)
+        if options.class_weights == "balanced":
+            classes = context.graph.schema.column(target, label).num_classes
+            assert classes is not None
+            weights = class_weights(training_labels(context, objective), classes)
+            objective = replace(objective, loss=replace(loss, weights=weights))
+        return NodeTask.of(context, objective)
 
 
-def node_regression(options: RegressionTable, context: TaskContext) -> NodeTask:
-    """Make the task of predicting the numbers of a label per node."""
-    assert options.target is not None
-    assert options.label is not None
-    metric = known_metric(options.metric, REGRESSION_METRICS)
-    width = _width(context, options.target, options.label)
-    scale = LabelScale((0.0,) * width, (1.0,) * width)
-    objective = NodeRegression(options.target, options.label, options.loss, metric, scale)
-    if options.standardize == "train":
-        scale = LabelScale.of(training_labels(context, objective))
-        objective = replace(objective, scale=scale)
+class RegressNodes:
+    """Numbers per node of a type."""
 
-    def in_unit(model: nn.Module) -> nn.Module:
-        if options.standardize == "none":
+    Options = NumberOptions
+
+    @staticmethod
+    def resolve(options: NumberOptions, context: ResolveContext) -> TaskTable:
+        """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
+        return resolved_numbers(context)
+
+    @staticmethod
+    def build(options: NumberOptions, context: TaskContext) -> NodeTask:
+        """Make the task of predicting the numbers of a label per node."""
+        target, label = target_of(context)
+        metric = known_metric(options.metric, REGRESSION_METRICS)
+        width = _width(context, target, label)
+        scale = LabelScale((0.0,) * width, (1.0,) * width)
+        objective = NodeRegression(target, label, options.loss, metric, scale)
+        if options.standardize == "train":
+            scale = LabelScale.of(training_labels(context, objective))
+            objective = replace(objective, scale=scale)
+
+        def in_unit(model: nn.Module) -> nn.Module:
+            if options.standardize == "none":
+                return model
+            if not isinstance(model, Stack):
+                raise ValueError(
+                    f"task.standardize is 'train': {type(model).__name__} is no model of khop, so its "
+                    'outputs cannot be rescaled; set task.standardize = "none", and let it give the unit of '
+                    "the label"
+                )
+            model.rescale(scale.mean, scale.deviation)
             return model
-        if not isinstance(model, Stack):
-            raise ValueError(
-                f"task.standardize is 'train': {type(model).__name__} is no model of khop, so its outputs "
-                'cannot be rescaled; set task.standardize = "none", and let it give the unit of the label'
-            )
-        model.rescale(scale.mean, scale.deviation)
-        return model
 
-    return NodeTask.of(context, objective, width, "numbers", in_unit)
+        return NodeTask.of(context, objective, width, "numbers", in_unit)
 
 
-def multi_label(options: MultiLabelTable, context: TaskContext) -> NodeTask:
-    """Make the task of predicting any number of labels per node."""
-    assert options.target is not None
-    assert options.label is not None
-    metric = known_metric(options.metric, MULTI_LABEL_METRICS)
-    objective = MultiLabelClassification(options.target, options.label, metric)
-    return NodeTask.of(context, objective, _width(context, options.target, options.label), "sets")
+class LabelNodes:
+    """Any number of labels per node of a type."""
+
+    @dataclass(frozen=True)
+    class Options:
+        """Options of a task over sets of labels, as a run sets them."""
+
+        metric: Annotated[
+            Literal["f1-micro", "f1-macro", "roc-auc", "average-precision"] | None, Default("f1-micro")
+        ] = None
+        """Metric of evaluation"""
+
+    @staticmethod
+    def resolve(options: Options, context: ResolveContext) -> TaskTable:
+        """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
+        return resolved_label_sets(context)
+
+    @staticmethod
+    def build(options: Options, context: TaskContext) -> NodeTask:
+        """Make the task of predicting any number of labels per node."""
+        target, label = target_of(context)
+        metric = known_metric(options.metric, MULTI_LABEL_METRICS)
+        objective = MultiLabelClassification(target, label, metric)
+        return NodeTask.of(context, objective, _width(context, target, label), "sets")
+
+
+def target_of(context: TaskContext) -> tuple[str, str]:
+    """Return the target and the label of a resolved task."""
+    target, label = context.config.task.target, context.config.task.label
+    assert target is not None
+    assert label is not None
+    return target, label
 
 
 def context_of_split(context: TaskContext, split: str) -> TaskContext:

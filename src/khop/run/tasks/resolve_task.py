@@ -10,34 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Lt
+from pydantic import Field
 from torch import Tensor
 
+from khop.components import LINK_PREDICTION, TASKS, Allowed, Default
 from khop.graph.folder import Folder, TimeCutOffs
 from khop.graph.partitions.parts_folder import PartsFolder
 from khop.run.parts import GraphOnServers, cut_offs_of, words_of
 from khop.run.read import RawRun, chosen
 from khop.run.run_type import value_at
-from khop.run.tables import (
-    FAMILIES,
-    LINK_PREDICTION,
-    BuiltinTask,
-    ClassificationTable,
-    EdgeClassificationTable,
-    MultiLabelTable,
-    RegressionTable,
-    TaskTable,
-)
+from khop.run.tables import TaskTable
 from khop.run.values import Links, RunConfig
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.training.edge_tasks import check_link_metric
 from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, entries_of
-
-AnyTask = TypeVar("AnyTask", bound=TaskTable)
-
+from khop.training.tasks import ClassLoss, ClassLossKind
 
 LABEL = "label"  # the column of labels that an import writes
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
@@ -52,21 +44,72 @@ class ResolveContext:
     raw: RawRun  # for errors: `raw.where(path)` names the file or option
 
 
-def resolved_node_task(task: ClassificationTable, context: ResolveContext) -> ClassificationTable:
+@dataclass(frozen=True)
+class MetricOptions:
+    """Options of a task over classes or links, as a run sets them."""
+
+    metric: Annotated[
+        str | None,
+        Field(
+            pattern=r"^(accuracy|f1-macro|f1-micro|roc-auc|average-precision|mrr|"
+            r"(hits|recall|ndcg)@[1-9][0-9]{0,17})$"
+        ),
+        Allowed(
+            "one of accuracy, f1-macro, f1-micro, roc-auc, average-precision, mrr, and hits@K, recall@K and "
+            "ndcg@K for a whole number K"
+        ),
+        Default("accuracy for nodes, mrr for links"),
+    ] = None
+    """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
+    roc-auc, average-precision, mrr, or hits, recall or ndcg among the first K, such as hits@50"""
+
+
+@dataclass(frozen=True)
+class ClassOptions(MetricOptions):
+    """Options of a task over classes, as a run sets them."""
+
+    loss: ClassLossKind = "cross-entropy"
+    """Loss of a node or edge: cross-entropy, or focal loss, which weighs those with a certain class less"""
+    gamma: Annotated[float, Ge(0), Lt(1000)] = 2.0
+    """Exponent of focal loss"""
+    class_weights: Annotated[Literal["none", "balanced"], Default("none")] = "none"
+    """Weights of the classes in the loss: none, or inverse to their counts in training (balanced)"""
+    label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Share of the target that is spread over all classes"""
+
+    @property
+    def class_loss(self) -> ClassLoss:
+        """The loss without weights of classes."""
+        return ClassLoss(self.loss, None, self.label_smoothing, self.gamma)
+
+
+@dataclass(frozen=True)
+class NumberOptions:
+    """Options of a task over numbers, as a run sets them."""
+
+    metric: Annotated[Literal["rmse", "mae", "r2"] | None, Default("rmse")] = None
+    """Metric of evaluation"""
+    loss: Literal["mse", "mae"] = "mse"
+    """Error that training minimizes: squared (mse) or absolute (mae)"""
+    standardize: Literal["train", "none"] = "train"
+    """Train on labels with mean 0 and deviation 1 over the training split; outputs keep the label's unit"""
+
+
+def resolved_classes(context: ResolveContext) -> TaskTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
-    return _resolved(task, context, METRICS, _Labels(_labels, _unlabeled_node))
+    return _resolved(context, METRICS, _Labels(_labels, _unlabeled_node))
 
 
-def resolved_regression(task: RegressionTable, context: ResolveContext) -> RegressionTable:
+def resolved_numbers(context: ResolveContext) -> TaskTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
-    return _resolved(task, context, REGRESSION_METRICS, _Labels(partial(_numbers, task.label), _no_number))
+    label = context.config.task.label
+    return _resolved(context, REGRESSION_METRICS, _Labels(partial(_numbers, label), _no_number))
 
 
-def resolved_multi_label(task: MultiLabelTable, context: ResolveContext) -> MultiLabelTable:
+def resolved_label_sets(context: ResolveContext) -> TaskTable:
     """Fill in node type, label and metric. Raises ValueError if the graph lacks a requested item."""
-    return _resolved(
-        task, context, MULTI_LABEL_METRICS, _Labels(partial(_label_sets, task.label), _no_label_set)
-    )
+    label = context.config.task.label
+    return _resolved(context, MULTI_LABEL_METRICS, _Labels(partial(_label_sets, label), _no_label_set))
 
 
 @dataclass(frozen=True)
@@ -77,8 +120,8 @@ class _Labels:
     problem: Callable[[Tensor, Tensor, NodeType, str], str | None]  # nodes, all labels, type and column
 
 
-def _resolved(task: AnyTask, context: ResolveContext, metrics: Iterable[str], labels: _Labels) -> AnyTask:
-    graph, raw = context.graph, context.raw
+def _resolved(context: ResolveContext, metrics: Iterable[str], labels: _Labels) -> TaskTable:
+    task, graph, raw = context.config.task, context.graph, context.raw
     metric = chosen("task.metric", task.metric or next(iter(metrics)), metrics, "metrics of nodes", raw)
     found = {node_type: labels.columns(graph.schema, node_type) for node_type in graph.schema.node_types}
     labeled = {node_type: columns for node_type, columns in found.items() if columns}
@@ -171,7 +214,7 @@ def task_notes(task: TaskTable, schema: Schema, raw: RawRun) -> list[str]:
     left_out = {name for name in defaults if not isinstance(given, Mapping) or given.get(name) is None}
     target, label, notes = task.target or "", task.label or "", list[str]()
     is_of_nodes, is_edge_type = task.kind in _NODE_TASKS, target not in schema.node_types
-    if "kind" in left_out and task.kind != FAMILIES["task"][1]:
+    if "kind" in left_out and task.kind != TASKS.default:
         why = "the target is an edge type" if "target" not in left_out else "no node has a label"
         why = f"{label!r} of {target!r} has such labels" if is_of_nodes else why
         notes.append(f"task.kind is {task.kind}: {why}")
@@ -277,9 +320,9 @@ def _no_label_set(nodes: Tensor, labels: Tensor, target: NodeType, column: str) 
 _SPLITS = {"column": "by a column", "time": "by time", "random": "at random"}
 
 
-def resolved_link_task(task: BuiltinTask, context: ResolveContext) -> BuiltinTask:
+def resolved_links(context: ResolveContext) -> TaskTable:
     """Fill in the edge types and the metric. Raises ValueError if the graph lacks a requested item."""
-    graph, raw = context.graph, context.raw
+    task, graph, raw = context.config.task, context.graph, context.raw
     if task.label is not None:
         where = raw.where("task.label")
         raise ValueError(f"task.label is {task.label!r}: links have no label column, leave it out ({where})")
@@ -429,22 +472,20 @@ def _check_shares(context: ResolveContext, count: int, target: str) -> None:
 _OF_SPLITS = {"split", "val", "test"}  # settings of links that runs over labels of edges have
 
 
-def resolved_edge_classification(
-    task: EdgeClassificationTable, context: ResolveContext
-) -> EdgeClassificationTable:
+def resolved_edge_classes(context: ResolveContext) -> TaskTable:
     """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
-    return _resolved_edge_task(task, context, METRICS, _is_class)
+    return _resolved_edge_task(context, METRICS, _is_class)
 
 
-def resolved_edge_regression(task: RegressionTable, context: ResolveContext) -> RegressionTable:
+def resolved_edge_numbers(context: ResolveContext) -> TaskTable:
     """Fill in edge type, label and metric. Raises ValueError if the graph lacks a requested item."""
-    return _resolved_edge_task(task, context, REGRESSION_METRICS, _is_number)
+    return _resolved_edge_task(context, REGRESSION_METRICS, _is_number)
 
 
 def _resolved_edge_task(
-    task: AnyTask, context: ResolveContext, metrics: Iterable[str], fits: Callable[[ColumnSpec], bool]
-) -> AnyTask:
-    schema, raw = context.graph.schema, context.raw
+    context: ResolveContext, metrics: Iterable[str], fits: Callable[[ColumnSpec], bool]
+) -> TaskTable:
+    task, schema, raw = context.config.task, context.graph.schema, context.raw
     _check_unused(context)
     metric = chosen("task.metric", task.metric or next(iter(metrics)), metrics, "metrics of edges", raw)
     kept = {SPLIT, TIME, context.config.sampler.time, context.config.sampler.weight}

@@ -17,7 +17,7 @@ from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByT
 from khop.graph.rule import Hop
 from khop.graph.store import GraphStore, GraphStoreBase
 from khop.kernels.edge_arrays import exclude_edges
-from khop.sampling.rules.sum import Sum
+from khop.sampling.rules.sum import COUNTING
 from khop.sampling.seeds import LinkSeeds, SeedLinks
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -220,7 +220,7 @@ def _lower_degrees(graph: GraphStore, edge_type: EdgeType, ends: Tensor) -> Tens
         frontier = {edge_type[2]: Frontier(ends.flatten())}
     else:
         frontier = {reverse[2]: Frontier(sources), edge_type[2]: Frontier(destinations)}
-    hop = Hop(1, {edge_type: 1, reverse: 1}, Sum(), edge_ids=False)  # weights are degrees
+    hop = Hop(1, {edge_type: 1, reverse: 1}, COUNTING, edge_ids=False)  # weights are degrees
     drawn = graph.sample_hop(frontier, hop, DrawKey(0))
     degrees = []
     for counted in (reverse, edge_type):

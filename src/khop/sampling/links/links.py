@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -31,7 +31,7 @@ from khop.sampling.links.link_negatives import EndRows, LinkNegatives, first_see
 from khop.sampling.links.link_seeds import check_links
 from khop.sampling.node_set import CPU, NodeSet, NodeSetPool
 from khop.sampling.outputs import Output
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import (
     Expansion,
     Fanout,
@@ -43,6 +43,33 @@ from khop.sampling.sampler import (
 )
 from khop.sampling.seeds import LinkSeeds, SeedKind, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """Settings of a sampler of links."""
+
+    negatives: Negatives | None  # None: the links have labels
+    exclude: Exclude | SpotTarget | None  # links that carry no message in the batch
+    relation: str | None = None  # the edge column with the links' relations
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerInputs:
+    """Inputs of the `build` of a sampler; `khop.run.contexts.SamplerContext` in a run."""
+
+    graph: GraphStore
+    fanouts: Sequence[Fanout]  # of each hop, the hop at the seeds first
+    rule: Rule  # of the settings of neighbor sampling, or of the table sampler.rule
+    expansion: Expansion
+    links: LinkSettings | None  # None: seeds are nodes
+    layers: int = 0  # blocks of a batch: the setting model.layers
+    seed: int = 0  # of the run
+    edge_columns: tuple[str, ...] = ()  # that the model reads; the sampler then gives the ids of edges
+
+    def clusters(self, column: str) -> Mapping[NodeType, Tensor]:
+        """Return the cluster of every node, from a column of the graph."""
+        raise NotImplementedError
 
 
 class LinkSampler(SamplerBase):
@@ -64,7 +91,7 @@ class LinkSampler(SamplerBase):
         negatives: Negatives | None = None,
         exclude: Exclude | SpotTarget | str | None = None,
         relation: str | None = None,
-        rule: Rule = Uniform(),
+        rule: Rule = UNIFORM,
         expansion: Expansion = Expansion.LAYERED,
         edge_ids: bool = False,
         trees: Trees = "merged",
@@ -243,3 +270,25 @@ def check_link_times(links: LinkSeeds, rule: Rule) -> None:
                 f"links of {edge_type} have times, but {rule} ignores them: the sample would contain later "
                 "edges; use khop.Temporal(column), or leave the times out"
             )
+
+
+class Neighborhoods:
+    """Draws of neighbors per hop: of nodes, or of links and their negatives."""
+
+    @staticmethod
+    def build(options: object, context: SamplerInputs) -> NeighborSampler | LinkSampler:
+        """Make the sampler of a run."""
+        graph, fanouts, links = context.graph, context.fanouts, context.links
+        rule, expansion, edge_ids = context.rule, context.expansion, bool(context.edge_columns)
+        if links is None:
+            return NeighborSampler(graph, fanouts, rule=rule, expansion=expansion, edge_ids=edge_ids)
+        return LinkSampler(
+            graph,
+            fanouts,
+            negatives=links.negatives,
+            exclude=links.exclude,
+            relation=links.relation,
+            rule=rule,
+            expansion=expansion,
+            edge_ids=edge_ids,
+        )

@@ -15,7 +15,7 @@ from khop.sampling.on_device.edge_arrays import Degrees, EdgeArrays, edge_arrays
 from khop.sampling.on_device.inputs import PairsByType
 from khop.sampling.on_device.type_nodes import DenseTable, Table, TreeTable
 from khop.sampling.outputs import Output
-from khop.sampling.rules.sum import Sum
+from khop.sampling.rules.sum import COUNTING
 from khop.sampling.sampler import Expansion, NeighborSampler
 from khop.schema import EdgeType, NodeType
 
@@ -111,7 +111,7 @@ class BatchPlan:
 
     def _degrees(self, counted: Rule) -> Degrees:
         """Return the in-degree of every node, added up over edge types as `counted_degrees` does."""
-        if counted != Sum():
+        if counted != COUNTING:
             raise ValueError(f"{self.rule}: no kernel counts degrees by {counted}; sample on the CPU")
         found: dict[NodeType, Tensor] = {}
         for edge_type in self._graph.schema.edge_types:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le
 
 from khop.arguments import checked_field, truth, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors, stream
@@ -37,7 +39,9 @@ class Labor(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST
     layer_dependent: bool = False
-    kappa: int = 1  # steps for which a node keeps its number
+    """Use the same numbers in all hops: fewer nodes, but biased over several layers"""
+    kappa: Annotated[int, Ge(1), Le(_MOST_KAPPA)] = 1
+    """Steps for which a node keeps its number; above 1, successive batches share nodes"""
 
     def __post_init__(self) -> None:
         truth("layer_dependent", self.layer_dependent)

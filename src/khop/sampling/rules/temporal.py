@@ -11,7 +11,7 @@ from khop.arguments import column_name, instance_of, shown, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, Rule, RuleBase, reads_times
 from khop.kernels.draw_request import DrawRequest, RowLimits
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType, Schema
 
 
@@ -41,7 +41,7 @@ class Temporal(RuleBase):
     column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
     strategy: TemporalStrategy = TemporalStrategy.SAMPLE
     window: tuple[int, int] | None = None  # (before, after); after is 0 or less
-    inner: Rule = Uniform()
+    inner: Rule = UNIFORM
 
     def __post_init__(self) -> None:
         column_name(self.column)
@@ -50,7 +50,7 @@ class Temporal(RuleBase):
         instance_of("inner", self.inner, RuleBase, remedy)
         if reads_times(self.inner):
             raise ValueError(f"inner {shown(self.inner)}: {remedy}")
-        if self.strategy is TemporalStrategy.LATEST and self.inner != Uniform():
+        if self.strategy is TemporalStrategy.LATEST and self.inner != UNIFORM:
             raise ValueError(
                 f"strategy=LATEST with {self.inner}: the latest edges are not drawn; leave inner out"
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NoReturn
 
 from khop.arguments import column_name
+from khop.components import Text
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
@@ -23,7 +24,8 @@ class TopK(RuleBase):
     """
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST
-    column: str  # an edge column: one number each
+    column: Text
+    """Edge column of values"""
 
     def __post_init__(self) -> None:
         column_name(self.column)

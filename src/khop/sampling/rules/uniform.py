@@ -19,6 +19,7 @@ class Uniform(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.UNIFORM
     replacement: bool = False
+    """Draw neighbors with replacement"""
 
     def __post_init__(self) -> None:
         truth("replacement", self.replacement)
@@ -34,3 +35,6 @@ class Uniform(RuleBase):
 
     def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
         """Return None: a mean over draws estimates the mean over all edges of a row."""
+
+
+UNIFORM = Uniform()  # the rule of a sampler that names none

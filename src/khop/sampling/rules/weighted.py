@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from khop.arguments import column_name, truth
+from khop.components import Text
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.rule import DrawArrays, Hop, Need, NeedKind, Rule, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
@@ -17,6 +18,7 @@ from khop.kernels.sample_reference import (
     sample_weighted_reference,
     shares_of_edges,
 )
+from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType
 
 
@@ -34,8 +36,11 @@ class Weighted(RuleBase):
     """
 
     kernel: ClassVar[Kernel] = Kernel.WEIGHTED
-    column: str  # an edge column: one number each, zero or more
+    column: Text
+    """Edge column of weights"""
     replacement: bool = False
+    """Draw neighbors with replacement; without it, means are biased unless all weights of a row are equal or
+    0"""
 
     def __post_init__(self) -> None:
         column_name(self.column)
@@ -76,6 +81,11 @@ class Weighted(RuleBase):
             )
         sums = arrays.weight_sums(edge_type, self.column)
         return None if sums is None else row_shares(arrays.edges[edge_type], sums.values)
+
+
+def drawn_by(column: str | None, replacement: bool) -> Rule:
+    """Return the rule of draws by a column of weights; without a column, of uniform draws."""
+    return Weighted(column, replacement) if column else replace(UNIFORM, replacement=replacement)
 
 
 def weighted_in(rule: Rule) -> Weighted | None:

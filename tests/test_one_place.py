@@ -1,0 +1,64 @@
+"""A component is declared in one place: few files name it, and options.json follows from its class."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import khop
+from khop.components import FAMILIES, TASKS
+from khop.run.fields import FILE, kind_fields, run_fields
+from khop.run.run_type import options_document
+
+SOURCE = Path(khop.__file__).parent
+ASIDE = {"__init__.py", "pyg"}
+# By the name of the class: its kind, if it is a text of its own. Kinds of tasks are also in proposed runs.
+NAMED = {
+    target.rpartition(":")[2]: kind if "-" in kind and family is not TASKS else ""
+    for family in FAMILIES.values()
+    for kind, target in family.builtin.items()
+}
+MOST = 3  # the registry, the module of the class, and one user
+
+
+@cache
+def _words(file: Path) -> frozenset[str]:
+    """The names that a file uses, defines or imports, and its texts of a single word."""
+    return frozenset(_words_of(ast.parse(file.read_text())))
+
+
+def _words_of(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ImportFrom(names=names):
+                yield from (each.name for each in names)
+            case ast.Constant(value=str(text)):
+                yield text
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_few_files_name_a_component(name: str) -> None:
+    words = {name, NAMED[name]} - {""}
+    files = [
+        str(path.relative_to(SOURCE))
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not ASIDE & set(path.relative_to(SOURCE).parts) and words & _words(path)
+    ]
+    assert len(files) <= MOST, files
+
+
+def test_the_file_of_options_is_what_the_classes_declare() -> None:
+    wanted = json.loads(json.dumps(options_document()))
+    assert json.loads(FILE.read_text()) == wanted, "run scripts/options-file"
+
+
+def test_every_option_of_a_component_has_a_description() -> None:
+    entries = [*run_fields(), *(entry for entry, _ in kind_fields().values())]
+    assert [entry.path for entry in entries if not entry.description] == []
