@@ -10,12 +10,12 @@ import pytest
 from khop.api.partition import partition_graph
 from khop.api.serve import part_service_of
 from khop.graph.partitions.book import read_book
-from khop.servers.parts.exchange import Owners
+from khop.servers.parts.exchange import OwnerAddresses
 from support.small_folders import write_learnable_graph
 
 pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
-TWO = Owners((("127.0.0.1:1",), ("127.0.0.1:2",)))
+TWO = OwnerAddresses((("127.0.0.1:1",), ("127.0.0.1:2",)))
 
 
 def test_a_part_is_served_under_the_fingerprint_of_the_whole_graph(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 
 from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.placement import LaneSource
 from khop.distributed.processes.group import ALONE
 from khop.distributed.rank_rows import RankRows, split_by_rows
@@ -33,7 +34,7 @@ def device_lane_source(host: LocalSource, placed: dict[str, tuple[str, ...]] = P
     offsets = {t: (0, next(iter(of_type.values())).shape[0]) for t, of_type in columns.items()}
     specs = {t: GRAPH.schema.columns[t] for t in columns}
     lanes = Lanes(ALONE, 2)
-    features = PartitionedFeatures(pieces, specs, offsets, PartitionOwners(1), lanes)
+    features = PartitionedFeatures(pieces, specs, offsets, RankOwners(PartitionOwners(1), lanes))
     rows = RankRows({t: {n: columns[t][n] for n in names} for t, names in placed.items()}, features, CPU)
     over_ranks = LaneSource(replace(host, features=features), lanes)
     first = [(request.seeds(), request.key) for request in StepRequests(ORDER, 1, range(4))]

@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import khop
-from khop.distributed.link_split import HeldEdges, rank_edges, split_over_ranks
+from khop.distributed.link_split import HeldEdges, LinkPlaces, held_edges, split_over_ranks
 from khop.draw import DrawKey, Purpose
 from khop.graph.partitions.local_partitions import (
     LocalPartitionFeatures,
@@ -46,7 +48,7 @@ def test_links_and_messages_are_those_of_one_process(typed_parts: Path) -> None:
 
 
 def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
-    edges = rank_edges(one_rank_graph(typed_parts))
+    edges = held_edges(one_rank_graph(typed_parts))
     ranges = edges.edge_ranges(LIKE)
     folder = open_parts(typed_parts)
     assert [each.csc.num_edges for each in ranges] == [part.num_edges(LIKE) for part in folder.parts]
@@ -73,7 +75,25 @@ def test_thinned_edges_have_their_own_columns(typed_parts: Path) -> None:
     assert torch.equal(found, every[kept])
 
 
-def test_counts_are_summed_as_told(typed_parts: Path) -> None:
+def test_counts_of_one_process_are_its_own(typed_parts: Path) -> None:
     held, counts = LocalPartitions.of(open_parts(typed_parts, [0])), torch.tensor([3, 4])
     assert HeldEdges(held).total(counts, Counted(BUYS)).tolist() == [3, 4]
-    assert HeldEdges(held, lambda own, of: own * 2).total(counts, Counted(BUYS)).tolist() == [6, 8]
+
+
+COUNTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+
+
+@given(counts=COUNTS, seed=st.integers(0, 99))
+def test_links_are_numbered_by_the_original_ids_of_their_destinations(counts: list[int], seed: int) -> None:
+    originals = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
+    by_id = [(node, row) for node, count in enumerate(counts) for row in range(count)]
+    expected = sorted(by_id, key=lambda link: (int(originals[link[0]]), link[1]))
+    places = LinkPlaces.of(torch.tensor(counts), originals)
+    assert places.count == len(expected)
+    rows = places.rows(torch.arange(places.count))
+    assert rows.tolist() == [by_id.index(link) for link in expected]
+    destinations = torch.tensor([node for node, _ in by_id], dtype=torch.int64)
+    numbers = places.numbers(destinations, torch.arange(places.count))
+    assert numbers[rows].tolist() == list(range(places.count))
+    offsets = [0, len(counts) // 2, len(counts)]
+    assert places.bounds(offsets) == [sum(counts[:end]) for end in offsets]

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.partitioned_features import PartitionOwners, RemoteRows, RowQuery
+from khop.distributed.owners import PartitionOwners
+from khop.distributed.partitioned_features import RemoteRows, RowQuery
 
 BOUNDS = [0, 4, 4, 10, 15]  # rank 0 is asked for the first four ids, rank 1 for nothing
 HERE = (4, 7)  # of the ids that rank 2 would be asked for

@@ -1,24 +1,20 @@
-"""The shares of owners make up a hop.
-
-Counts and edges that ranks exchange once, here of one rank; tests/processes has several.
-
-Negatives of ranks, here of one: those of the same parts in one process; tests/processes has several.
-"""
+"""Edges of ranks, here of one: hops and negatives are those of one process; tests/processes has several."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.exchange.peers import Message
-from khop.distributed.partitioned_graph import HopShares, RankLinks, of_all_nodes, rows_of_all_nodes
+from khop.distributed.owners import Degrees, JoinedRows, RankOwners, counts_of_all_nodes, rows_of_all_nodes
+from khop.distributed.partitioned_graph import OwnedEdges
 from khop.distributed.processes.group import ALONE
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives
 from khop.graph.partitions.local_partitions import LocalPartitionGraph, LocalPartitions
-from khop.graph.partitions.parts_folder import PartsFolder, open_parts
+from khop.graph.partitions.parts_folder import open_parts
 from khop.graph.rule import Hop
 from khop.sampling.rules.uniform import Uniform
 from support.one_rank import one_rank_graph
@@ -27,37 +23,36 @@ from support.small_typed_folders import BUYS, LIKE
 HOP, KEY = Hop(1, {LIKE: 3}, Uniform()), DrawKey(4)
 
 
-def shares_of(folder: PartsFolder, held: LocalPartitions, nodes: torch.Tensor) -> HopShares:
-    counts = {LIKE: folder.num_edges(LIKE)}
-    return HopShares.of({"item": Frontier(nodes)}, HOP, KEY, held, counts, folder.book.offsets)
-
-
-def test_neighbors_of_all_shares_are_those_of_the_frontier(typed_parts: Path) -> None:
-    folder = open_parts(typed_parts)
-    held = LocalPartitions.of(folder)
-    nodes = torch.tensor([150, 3, 77, 3, 199, 0])
-    shares = shares_of(folder, held, nodes)
-    counts = [shares.counts(owner)["item"] for owner in range(folder.book.num_parts)]
-    assert sum(counts) == nodes.numel()
-    drawn = [held.sample_hop(shares.frontier(owner), HOP, KEY) for owner in range(len(counts))]
-    found, expected = shares.joined(drawn)[LIKE], held.sample_hop({"item": Frontier(nodes)}, HOP, KEY)[LIKE]
+@pytest.mark.parametrize("nodes", [[150, 3, 77, 3, 199, 0], []])
+def test_neighbors_are_those_of_the_parts(typed_parts: Path, nodes: list[int]) -> None:
+    frontier = {"item": Frontier(torch.tensor(nodes, dtype=torch.int64))}
+    found = one_rank_graph(typed_parts).sample_hop(frontier, HOP, KEY)[LIKE]
+    expected = LocalPartitions.of(open_parts(typed_parts)).sample_hop(frontier, HOP, KEY)[LIKE]
     assert torch.equal(found.offsets, expected.offsets)
     assert torch.equal(found.nodes, expected.nodes)
 
 
 def test_a_node_of_no_part_and_a_type_that_there_is_not_are_refused(typed_parts: Path) -> None:
-    folder = open_parts(typed_parts)
-    held = LocalPartitions.of(folder)
+    graph = one_rank_graph(typed_parts)
     with pytest.raises(ValueError, match=r"frontier node 200: not in \[0, 200\)"):
-        shares_of(folder, held, torch.tensor([200]))
+        graph.sample_hop({"item": Frontier(torch.tensor([200]))}, HOP, KEY)
     hop = Hop(1, {("item", "nope", "item"): 3}, Uniform())
     with pytest.raises(ValueError, match="nope"):
-        HopShares.of({"item": Frontier(torch.tensor([0]))}, hop, KEY, held, {}, folder.book.offsets)
+        graph.sample_hop({"item": Frontier(torch.tensor([0]))}, hop, KEY)
 
 
-def links_of(parts: Path) -> RankLinks:
-    graph = one_rank_graph(parts)
-    return RankLinks(graph.held.folder, graph.holders, graph.lanes)
+def test_the_work_for_several_queries_is_that_for_each(typed_parts: Path) -> None:
+    graph = one_rank_graph(typed_parts)
+    queries = [{"item": Frontier(torch.tensor(nodes))} for nodes in ([150, 3], [77, 3, 199], [0])]
+    question = graph.question(queries[0], HOP, KEY)
+    for query, found in zip(queries, question.worked(queries), strict=True):
+        (expected,) = question.worked([query])
+        assert torch.equal(found[LIKE].offsets, expected[LIKE].offsets)
+        assert torch.equal(found[LIKE].nodes, expected[LIKE].nodes)
+
+
+def links_of(parts: Path) -> OwnedEdges:
+    return one_rank_graph(parts).negatives.edges
 
 
 def test_alone_a_rank_gets_its_own_counts_and_edges(typed_parts: Path) -> None:
@@ -77,17 +72,17 @@ def test_counts_that_cannot_be_are_refused_with_their_sender(
     typed_parts: Path, counts: torch.Tensor, problem: str
 ) -> None:
     links = links_of(typed_parts)
-    bounds = links.folder.book.offsets["item"]
+    offsets = links.held.folder.book.offsets["item"]
     with pytest.raises(ValueError, match=problem):
-        of_all_nodes(links.lanes.peers, links.holders, bounds, counts)
+        counts_of_all_nodes(links.owners, offsets, counts, Degrees(BUYS))
 
 
 def test_alone_a_rank_gets_its_own_rows(typed_parts: Path) -> None:
     links, rows = links_of(typed_parts), torch.randn(200, 3, dtype=torch.float64)
-    given = links.lanes.peers, links.holders, links.folder.book.offsets["item"]
-    assert torch.equal(rows_of_all_nodes(*given, rows, Message("spreading labels", "row")), rows)
+    given = links.owners, links.held.folder.book.offsets["item"]
+    assert torch.equal(rows_of_all_nodes(*given, rows, JoinedRows()), rows)
     with pytest.raises(ValueError, match="199 numbers, where 200 nodes are"):
-        rows_of_all_nodes(*given, rows[:199], Message("spreading labels", "row"))
+        rows_of_all_nodes(*given, rows[:199], JoinedRows())
 
 
 def test_ends_that_are_no_nodes_are_refused(typed_parts: Path) -> None:
@@ -98,7 +93,8 @@ def test_ends_that_are_no_nodes_are_refused(typed_parts: Path) -> None:
 
 def test_lanes_cannot_exchange_them(typed_parts: Path) -> None:
     graph, lanes = one_rank_graph(typed_parts), Lanes(ALONE, 1)
-    links = RankLinks(graph.held.folder, graph.holders, lanes)
+    assert isinstance(graph.owners, RankOwners)
+    links = OwnedEdges(graph.held, replace(graph.owners, lanes=lanes))
     with pytest.raises(ValueError, match="the ranks must exchange this before batches are made"):
         list(lanes.map(lambda _: links.counted(BUYS, torch.arange(200)), [0], 1, lambda item: (0, item)))
 

@@ -20,7 +20,8 @@ import torch
 from khop.api.partition import partition_graph
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.peers import Peers
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.placement import (
     CacheBudgets,
     CacheBy,
@@ -127,7 +128,10 @@ def sources(parts: Path) -> tuple[LocalSource, LocalSource, LocalPartitionGraph]
     offsets = {t: folder.book.offsets[t] if isinstance(t, str) else folder.book.first_edges(t) for t in types}
     specs = {t: schema.columns.get(t, {}) for t in types}
     ranks = PartitionedFeatures(
-        features.pieces, specs, offsets, PartitionOwners(folder.book.num_parts, 0, 1), Lanes(ALONE, 1)
+        features.pieces,
+        specs,
+        offsets,
+        RankOwners(PartitionOwners(folder.book.num_parts), Lanes(ALONE, 1)),
     )
     return LocalSource(sampler, features, choice, CPU), LocalSource(sampler, ranks, choice, CPU), graph
 
@@ -175,7 +179,7 @@ def test_threads_that_take_turns_lose_no_count(typed_parts: Path) -> None:
     _, over_ranks, _ = sources(typed_parts)
     features = over_ranks.features
     assert isinstance(features, PartitionedFeatures)
-    peers = features.lanes.peers
+    peers = features.owners.lanes.peers
     peers.counts = Guarded(peers)
     over_ranks.draw(next(iter(StepRequests(ORDER, 0, range(2)))))
     assert peers.counts["needed_rows"] > 0

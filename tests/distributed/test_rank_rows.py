@@ -17,7 +17,8 @@ from torch import Tensor
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.peers import Peers
 from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.placement import rank_features
 from khop.distributed.processes.group import ALONE, Group
 from khop.distributed.rank_rows import (
@@ -50,8 +51,8 @@ COLUMNS = {"x": X, "y": torch.arange(10)}
 
 def rows_of(wire: Wire = Wire.STORED) -> RankRows:
     pieces = {"n": {name: (column,) for name, column in COLUMNS.items()}}
-    owners = PartitionOwners(1)
-    features = PartitionedFeatures(pieces, SPECS, {"n": (0, 10)}, owners, Lanes(ALONE, 1), wire=wire)
+    owners = RankOwners(PartitionOwners(1), Lanes(ALONE, 1))
+    features = PartitionedFeatures(pieces, SPECS, {"n": (0, 10)}, owners, wire=wire)
     return RankRows({"n": COLUMNS}, features, torch.device("cpu"))
 
 
@@ -60,7 +61,7 @@ def rows_of(wire: Wire = Wire.STORED) -> RankRows:
 def test_rows_are_rounded_as_if_they_were_sent(wire: Wire, ids: list[int]) -> None:
     rows, wanted = rows_of(wire), torch.tensor(ids, dtype=torch.int64)
     form = FixedWire((RowGroup("n", ("x", "y"), 2, rows.id_dtype("n")),), SPECS, wire, 1)
-    peers = rows.features.lanes.peers
+    peers = rows.features.owners.lanes.peers
     marks = peers.mark(ASKING, 1, 2), peers.mark(ANSWERING, 1, 2)
     found = RowSwap(rows, form).issue(peers, marks, [Asked(wanted)])
     expected = rows.features.gather({"n": Rows(wanted, ("x", "y"))})["n"]
@@ -83,7 +84,7 @@ def test_few_programs_read_rows_in_memory_of_the_host(monkeypatch: pytest.Monkey
 
 
 def test_a_status_is_checked_before_it_is_used() -> None:
-    peers = rows_of().features.lanes.peers
+    peers = rows_of().features.owners.lanes.peers
     marks = peers.mark(ASKING, 1, 2), peers.mark(ANSWERING, 1, 2)
     good = torch.tensor([[*marks[0], 0, 4, *marks[1], 0, *marks[0], 0, 3]])
     assert Status.of(peers, marks, good) == Status(overflowed=False, requested=(3,))

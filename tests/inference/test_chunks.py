@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from khop import DrawKey
-from khop.distributed.partitioned_features import PartitionOwners
+from khop.distributed.owners import PartitionOwners
 from khop.distributed.processes.group import ALONE
 from khop.inference.chunks import Chunks, DynamicChunks, Meter, evaluating, shares
 from khop.inference.stages import Memory, Stage

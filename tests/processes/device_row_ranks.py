@@ -19,7 +19,8 @@ from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.peers import Peers
 from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.processes.group import Group, this_group
 from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, Status
 from khop.graph.features.store import Rows
@@ -88,7 +89,7 @@ class Found:
 
 
 def swapped(rows: RankRows, ids: Sequence[Tensor], capacities: Sequence[int], step: int = 0) -> Found:
-    peers = rows.features.lanes.peers
+    peers = rows.features.owners.lanes.peers
     marks = marks_of(peers, step)
     asked = [Asked(of, frozenset({"half"})) for of in ids]
     found = RowSwap(rows, format_of(rows, capacities)).issue(peers, marks, asked)
@@ -139,7 +140,7 @@ def reads_of_an_exchange(group: Group) -> dict[str, int]:
     The references of gathers check ids, and kernels do not.
     """
     rows, ids = rows_of(group, 4), wanted_by(group.rank, 0)
-    peers = rows.features.lanes.peers
+    peers = rows.features.owners.lanes.peers
     swap, marks = RowSwap(rows, format_of(rows, (COUNT, 7, 10))), marks_of(peers, 0)
     assert rows.bounds
     assert rows.firsts

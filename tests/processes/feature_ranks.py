@@ -16,7 +16,8 @@ from torch import Tensor, distributed
 
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.processes.group import Group, this_group
 from khop.graph.features.row_cache import RowCache
 from khop.graph.features.store import CachePlan, Rows
@@ -56,7 +57,7 @@ def store_of(
         }
         for type_, of_type in columns.items()
     }
-    return PartitionedFeatures(pieces, specs, offsets, holders, lanes, wire=wire)
+    return PartitionedFeatures(pieces, specs, offsets, RankOwners(holders, lanes), wire=wire)
 
 
 def _on_disk(rows: tuple[Tensor, ...], place: Path) -> tuple[DiskPiece, ...]:

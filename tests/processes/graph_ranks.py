@@ -16,7 +16,7 @@ from torch import Tensor
 from khop.api.partition import partition_graph
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.peers import Message
-from khop.distributed.partitioned_features import PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.processes.group import Group
 from khop.draw import DegreeNegatives, DrawKey, Positives, Purpose, UniformNegatives
@@ -89,7 +89,7 @@ def over_ranks(path: Path, group: Group, lanes: Lanes) -> PartitionedGraph:
     parts = open_parts(path).book.num_parts
     holders = PartitionOwners(parts, group.rank, group.world_size)
     return PartitionedGraph(
-        LocalPartitions.of(open_parts(path, holders.parts_of(group.rank))), holders, lanes
+        LocalPartitions.of(open_parts(path, holders.parts_of(group.rank))), RankOwners(holders, lanes)
     )
 
 

@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import khop
 from khop.batch import Batch
 from khop.distributed.exchange.row_wire import Wire
+from khop.distributed.owners import RankOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.processes.group import this_group
@@ -135,7 +136,8 @@ def worker(rank: int, device: torch.device, folders: list[str], out: str, given:
     features = given.features
     assert isinstance(features, PartitionedFeatures)
     assert isinstance(given.topology, PartitionedGraph)
-    assert (features.lanes.count, features.wire) == (3, Wire.STORED)
+    assert isinstance(features.owners, RankOwners)
+    assert (features.owners.lanes.count, features.wire) == (3, Wire.STORED)
     for folder in folders:
         for placement in ("features", "all", "whole"):
             own = of_machine(Path(folder), placement, rank, this_group().world_size)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.partitioned_features import PartitionOwners
+from khop.distributed.owners import PartitionOwners
 from khop.draw import DrawKey, Purpose
 from khop.sampling.links.link_seeds import Links
 from khop.sampling.seeds import NodeSeeds, SeedAffinity, SeedOrder, Seeds, check_fingerprint

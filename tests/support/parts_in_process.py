@@ -9,7 +9,7 @@ import khop
 from khop.api.serve import graph_on, part_service
 from khop.graph.partitions.book import read_book
 from khop.graph.partitions.parts_folder import open_parts
-from khop.servers.parts.exchange import Owners
+from khop.servers.parts.exchange import OwnerAddresses
 from khop.servers.service import Service
 from support.in_process import InProcess
 
@@ -17,7 +17,7 @@ from support.in_process import InProcess
 def part_services(path: Path, cache_bytes: int = 0) -> list[Service]:
     """Return a service for each part of a partitioned graph."""
     parts = read_book(path).num_parts
-    owners = Owners((("127.0.0.1:7311",),) * parts)
+    owners = OwnerAddresses((("127.0.0.1:7311",),) * parts)
     exchanges = [InProcess([]) for _ in range(parts)]
     services = [
         part_service(

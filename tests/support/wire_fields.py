@@ -21,7 +21,7 @@ from khop.graph.partitions.parts_folder import open_parts
 from khop.loading.ordered_map import InFlight
 from khop.sampling.seeds import ids_here
 from khop.servers.access import Answer, Buffer, CallContext
-from khop.servers.parts.exchange import Owners
+from khop.servers.parts.exchange import OwnerAddresses
 from khop.servers.service import Service
 from support.batch_kinds import TYPED
 from support.dated_shop import BUYS, DATED
@@ -98,7 +98,7 @@ def recorded_fields(whole: Sequence[Path], parts: Sequence[Path]) -> set[str]:
 def _parts(path: Path, found: set[str]) -> list[Service]:
     count = read_book(path).num_parts
     exchanges = [Recorded([], found=found) for _ in range(count)]
-    owners = Owners((("127.0.0.1:7311",),) * count)
+    owners = OwnerAddresses((("127.0.0.1:7311",),) * count)
     services = [
         part_service(open_parts(path, [part]), {n: exchanges[n] for n in range(count) if n != part}, owners)
         for part in range(count)
@@ -117,7 +117,7 @@ def _use(graph: khop.Graph) -> None:
         loaders = [kind(graph) for kind in TYPED]
         split = khop.split_links(graph, BUYS, 0.2, 30, negatives=3, time="time", seed=4)
         split.val_links.rows(BUYS, torch.arange(3))
-        split.test.topology.in_degrees(BUYS, torch.tensor([4, 2]))
+        split.test.topology.in_degrees(BUYS, torch.tensor([4, 2, 199]))
     for loader in loaders:
         # More batches than are requested ahead: the last request follows an answer, and needs no settings.
         with closing(iter(loader.epoch(0))) as batches:

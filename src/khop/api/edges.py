@@ -17,8 +17,8 @@ from torch import Tensor
 
 from khop.api.open_graph import Graph
 from khop.arguments import graph_of
-from khop.distributed.exchange.peers import Message
-from khop.distributed.partitioned_graph import PartitionedGraph, of_all_nodes, rows_of_all_nodes
+from khop.distributed.owners import Degrees, JoinedRows, RankOwners, counts_of_all_nodes, rows_of_all_nodes
+from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.graph.negatives import number_column
 from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
@@ -41,7 +41,7 @@ def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[LinkList]) -> 
         return graph.local_csc(edge_type).degrees().cpu()
     edges, bounds = graph.rank_edges, graph.rank_edges.held.folder.book.offsets[edge_type[2]]
     own = torch.cat([csc.degrees() for csc, _ in edges.held.rows(edge_type)])
-    return of_all_nodes(edges.lanes.peers, edges.holders, bounds, own)
+    return counts_of_all_nodes(edges.owners, bounds, own, Degrees(edge_type))
 
 
 def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[LinkList]) -> Tensor:
@@ -55,9 +55,6 @@ def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[LinkList]) -> Te
             if is_undirected:
                 counts += torch.bincount(sources[sources != destinations], minlength=counts.numel())
     return counts
-
-
-JOINING = Message("joining rows of nodes", "row")
 
 
 def edges_here(graph: Graph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
@@ -81,7 +78,7 @@ def joined_rows(graph: Graph, node_type: NodeType) -> Callable[[Tensor], Tensor]
     if (edges := graph.rank_edges) is None:
         return lambda rows: rows
     bounds = edges.held.folder.book.offsets[node_type]
-    return lambda rows: rows_of_all_nodes(edges.lanes.peers, edges.holders, bounds, rows, JOINING)
+    return lambda rows: rows_of_all_nodes(edges.owners, bounds, rows, JoinedRows())
 
 
 _EDGES_AT_ONCE = 1 << 22  # edges
@@ -152,8 +149,10 @@ def relation_count(graph: Graph, edge_type: EdgeTypeName, column: str) -> int:
     ends += [(int(values.min()), int(values.max())) for values in pieces]
     bounds = torch.tensor([min(low for low, _ in ends), max(high for _, high in ends)])
     if edges is not None:
-        with edges.lanes.group.exchanging("counting relations"):
-            of_ranks = edges.lanes.group.gather(bounds)
+        assert isinstance(edges.owners, RankOwners)
+        group = edges.owners.lanes.group
+        with group.exchanging("counting relations"):
+            of_ranks = group.gather(bounds)
         bounds = torch.stack([of_ranks[:, 0].min(), of_ranks[:, 1].max()])
     low, high = bounds.tolist()
     if low < 0:

@@ -44,7 +44,7 @@ from khop.schema import NodeType
 from khop.servers.access import Access, Encryption, Exchange, Limits
 from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, read_description, remote_graph
 from khop.servers.messages import ByColumn, EdgesBefore, Only, SplitArguments, SplitPart, Step, View
-from khop.servers.parts.exchange import Owners, PartExchange, identity_of_owner
+from khop.servers.parts.exchange import OwnerAddresses, PartExchange, identity_of_owner
 from khop.servers.parts.served import ServedPart
 from khop.servers.registry import BUILTIN, Registry
 from khop.servers.service import Service
@@ -177,7 +177,7 @@ def service_of(
 def part_service_of(
     path: str | os.PathLike[str],
     part: int,
-    owners: Owners,
+    owners: OwnerAddresses,
     modules: Iterable[ModuleType] = (),
     max_batch_bytes: int | None = None,
     cache_bytes: int = 0,
@@ -212,7 +212,7 @@ def part_service_of(
 def part_service(
     folder: PartsFolder,
     others: Mapping[int, Exchange],
-    owners: Owners,
+    owners: OwnerAddresses,
     registry: Registry = BUILTIN,
     max_batch_bytes: int | None = None,
     cache_bytes: int = 0,

@@ -19,11 +19,14 @@ from torch import Tensor
 from khop.api.open_graph import Graph, open_graph, save_sound
 from khop.arguments import graph_of, list_of, path_of, seed_number
 from khop.distributed.link_split import (
-    rank_edges,
-    rank_links,
+    HeldLinks,
+    LinkSums,
+    held_edges,
+    nodes_existing,
+    owned_links,
     split_over_ranks,
-    summed_over_ranks,
 )
+from khop.distributed.owners import summed
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Positives, Purpose
 from khop.graph import layout
@@ -38,13 +41,12 @@ from khop.graph.tables import EdgeTable, NodeTable
 from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.link_split import (
     Chosen,
-    ColumnEdges,
     EdgeRange,
     EdgeSplit,
+    EdgesToSplit,
     LinkColumns,
     Part,
     Shares,
-    WholeColumnEdges,
     WholeEdges,
     as_first_numbered,
     check_parts,
@@ -436,7 +438,7 @@ def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]
     return tuple(_summed(graph, counts).tolist())
 
 
-def _split(graph: Graph, edges: ColumnEdges, split: EdgeSplit, columns: LinkColumns, seed: int) -> LinkSplit:
+def _split(graph: Graph, edges: EdgesToSplit, split: EdgeSplit, columns: LinkColumns, seed: int) -> LinkSplit:
     """Return the graphs and the links of a split of the edges that are here."""
     parts = (split.train, split.val, split.test)
     for edge_type in split.train.links:
@@ -460,7 +462,8 @@ def _links(
 ) -> LinkList:
     """Return the links of a part, with negatives among the nodes that `exist`."""
     if graph.rank_edges is not None:
-        return rank_links(graph.rank_edges.drawing_from(exist), part.links, columns, key)
+        drawn = graph.rank_edges.keeping({}, exist)
+        return owned_links(HeldLinks(drawn, part.links, columns), drawn, key)
     topology = drawing_from(graph.in_one_piece("split_links"), exist)
     asked = {t: as_first_numbered(topology, t, at) for t, (at,) in part.links.items()}
     return links_at(graph, topology, asked, columns, key)
@@ -469,26 +472,25 @@ def _links(
 def _with_edges(graph: Graph, kept: Chosen, exist: Mapping[NodeType, Tensor]) -> Graph:
     """Return the graph with the kept edges, and negatives among the nodes that `exist`."""
     if graph.rank_edges is not None:
-        edges = graph.rank_edges.keeping(kept).drawing_from(exist)
+        edges = graph.rank_edges.keeping(kept, exist)
         return beside(graph, edges, graph.features, edges)
     return with_edges_of(graph, drawing_from(graph.in_one_piece("edges before a time"), exist), kept)
 
 
-def _edges(graph: Graph) -> ColumnEdges:
+def _edges(graph: Graph) -> EdgesToSplit:
     """Return the edges of the graph that are here: all, or those of the partitions of this rank."""
     if graph.rank_edges is not None:
-        return rank_edges(graph.rank_edges)
-    return WholeColumnEdges(graph.in_one_piece("the split by time"), graph.columns)
+        return held_edges(graph.rank_edges)
+    return WholeEdges(graph.in_one_piece("the split by time"), graph.columns)
 
 
 def _summed(graph: Graph, counts: Tensor) -> Tensor:
     """Return the sum of the counts of all ranks that hold edges."""
-    return counts if graph.rank_edges is None else summed_over_ranks(graph.rank_edges, counts)
+    return counts if graph.rank_edges is None else summed(graph.rank_edges.owners, counts, LinkSums())
 
 
-def _existing(graph: Graph, edges: ColumnEdges, limit: int) -> dict[NodeType, Tensor]:
+def _existing(graph: Graph, edges: EdgesToSplit, limit: int) -> dict[NodeType, Tensor]:
     """Return the nodes that exist before a time, bool (nodes), for the types where times say so."""
-    touched = nodes_with_edges_before(edges, limit)
     if graph.rank_edges is not None:
-        touched = {t: _summed(graph, marks.long()) > 0 for t, marks in touched.items()}
-    return nodes_before(edges, limit, touched)
+        return nodes_existing(graph.rank_edges, limit)
+    return nodes_before(edges, limit, nodes_with_edges_before(edges, limit))

@@ -1,51 +1,91 @@
-"""Link split over ranks that store partitioned edges: each rank splits its own edges.
+"""Links split over the owners of partitioned edges; lists of links stay with the owners of the destinations.
 
-The edges of the parts of a graph that a process holds, for splits of links.
-
-A list of links partitioned into ranges, one per rank.
+Each process splits its own edges; owners exchange counts alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import check_below
-from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.exchange.peers import Message, moved, naming, rounds, summed
 from khop.distributed.exchange.row_wire import stored_dtype
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
-from khop.distributed.partitioned_graph import PartitionedGraph, of_all_nodes
+from khop.distributed.owners import Owners, counts_of_all_nodes, summed
+from khop.distributed.partitioned_features import PartitionedFeatures, RowQuestion
+from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Positives
-from khop.graph.features.store import FeatureStore, Rows
-from khop.graph.features.table import ColumnPieces
+from khop.graph.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.graph.partitions.local_partitions import LocalPartitions
 from khop.sampling.links.link_seeds import LinkList, Links, links_digest, told_apart
-from khop.sampling.links.link_split import Chosen, Counted, EdgeRange, LinkColumns, Shares, split_edges
+from khop.sampling.links.link_split import (
+    Chosen,
+    Counted,
+    EdgeRange,
+    LinkColumns,
+    Shares,
+    nodes_before,
+    nodes_with_edges_before,
+    split_edges,
+)
 from khop.sampling.seeds import SeedLinks, Seeds, StepShare, digest_of, numbers_by_type
-from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Type
+from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs, Type
+
+ENDS = "ends"  # column of link ends; `facts` are the other columns
+NEGATIVES = "negatives"
+_AT_ONCE = 1 << 16  # links in one draw of negatives, or of one digest
 
 
-def own_counts(counts: Tensor, of: Counted) -> Tensor:
-    """Return the counts of this process alone."""
-    return counts
+@dataclass(frozen=True)
+class SplitCounts:
+    """Counts of links by their random numbers; `split` names the split to owners that are servers."""
+
+    of: Counted
+    split: object = None
+    stage: ClassVar[str] = "splitting links"
+    counted: ClassVar[str] = "id"
+
+
+@dataclass(frozen=True)
+class LinkCounts:
+    """Numbers of links to nodes; `part` names their part of a split to owners that are servers."""
+
+    edge_type: EdgeType
+    part: object = None
+    stage: ClassVar[str] = "numbering links"
+    counted: ClassVar[str] = "id"
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Marks of the ends of edges before a time."""
+
+    limit: int
+    stage: ClassVar[str] = "marking nodes with edges"
+    counted: ClassVar[str] = "id"
+
+
+@dataclass(frozen=True)
+class LinkSums:
+    """Sums over the links of a list."""
+
+    stage: ClassVar[str] = "comparing links"
+    counted: ClassVar[str] = "id"
 
 
 @dataclass(frozen=True, eq=False)
 class HeldEdges:
-    """The edges of some parts, and sums of counts over all parts (a DistributedEdges and a ColumnEdges).
+    """The edges of this process (an EdgesToSplit), and sums of counts over all owners.
 
-    `summing` takes the counts of this process, and returns the sum of the counts of all processes. By default
-    there is no other process.
+    Without `owners` there is no other process.
     """
 
     held: LocalPartitions
-    summing: Callable[[Tensor, Counted], Tensor] = own_counts
+    owners: Owners | None = None
+    split: object = None  # names the split to owners that are servers
 
     @property
     def schema(self) -> Schema:
@@ -63,7 +103,7 @@ class HeldEdges:
 
     def total(self, counts: Tensor, of: Counted) -> Tensor:
         """Return the sum of counts over all parts."""
-        return self.summing(counts, of)
+        return counts if self.owners is None else summed(self.owners, counts, SplitCounts(of, self.split))
 
     def num_nodes(self, node_type: NodeType) -> int:
         """Return the number of nodes of a type in all parts."""
@@ -83,26 +123,188 @@ class HeldEdges:
         return self.held.folder.columns()[node_type][name]
 
 
-SUMMING = Message("comparing links", "id")
-ENDS = "ends"  # column of link ends; `facts` are the other columns
+def held_edges(graph: PartitionedGraph) -> HeldEdges:
+    """Return the edges of the partitions of this process."""
+    return HeldEdges(graph.held, graph.owners)
+
+
+def nodes_existing(graph: PartitionedGraph, limit: int) -> dict[NodeType, Tensor]:
+    """Mark the nodes that exist before a time, bool (nodes), for the types where times say so.
+
+    See `Owners.each`: collective where owners are ranks.
+    """
+    edges = held_edges(graph)
+    touched = nodes_with_edges_before(edges, limit)
+    if touched:
+        own = torch.cat(list(touched.values()))
+
+        def check(owner: int, marks: Tensor) -> None:
+            if marks.shape != own.shape:
+                raise ValueError(f"{marks.numel()} marks of nodes, where {own.numel()} are due")
+
+        marks = torch.stack(graph.owners.each(Touched(limit), lambda _: own, check)).any(0)
+        counts = [of_type.numel() for of_type in touched.values()]
+        touched = dict(zip(touched, marks.split_with_sizes(counts), strict=True))
+    return nodes_before(edges, limit, touched)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkPlaces:
+    """Numbers of the links of one edge type: by the original ids of their destinations, then by row.
+
+    Rows of links are ordered by the ids of their destinations instead, so those of an owner are consecutive.
+    """
+
+    nodes: Tensor  # int64 (nodes): destinations by original id
+    ends: Tensor  # int64 (nodes): number after the last link of each of these
+    before: Tensor  # int64 (nodes): links of nodes with a smaller id, by id
+
+    @classmethod
+    def of(cls, counts: Tensor, originals: Tensor | None) -> LinkPlaces:
+        """Return the places of links; `counts` are the numbers of links of each destination."""
+        nodes = torch.arange(counts.numel()) if originals is None else originals.argsort()
+        return cls(nodes, counts[nodes].cumsum(0), counts.cumsum(0) - counts)
+
+    @property
+    def count(self) -> int:
+        """Number of links."""
+        return int(self.ends[-1]) if self.ends.numel() else 0
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Return the rows of links by their numbers."""
+        rank = torch.searchsorted(self.ends, numbers, right=True)
+        starts = self.ends[rank - 1].masked_fill(rank == 0, 0)
+        return self.before[self.nodes[rank]] + numbers - starts
+
+    def numbers(self, destinations: Tensor, rows: Tensor) -> Tensor:
+        """Return the numbers of links by their destinations and rows."""
+        starts = torch.empty_like(self.before)
+        starts[self.nodes] = torch.cat([self.ends.new_zeros(1), self.ends[:-1]])
+        return starts[destinations] + rows - self.before[destinations]
+
+    def bounds(self, offsets: Sequence[int]) -> list[int]:
+        """Return the first row of each partition of the destinations, and the end of the last."""
+        starts = torch.cat([self.before, self.before.new_tensor([self.count])])
+        return [int(starts[offset]) for offset in offsets]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldLinks:
+    """The links of a part of a split whose destinations this process has."""
+
+    graph: PartitionedGraph  # before the split
+    chosen: Chosen  # positions in the edges of this process
+    facts: LinkColumns
+
+    @cached_property
+    def columns(self) -> Mapping[EdgeType, Mapping[str, Tensor]]:
+        """Ends, labels, times and relations by type, one row per link."""
+        return {t: self._columns(t, positions) for t, positions in self.chosen.items()}
+
+    def counts(self, edge_type: EdgeType) -> Tensor:
+        """Return the number of links to each destination of this process, int64 (nodes of its parts)."""
+        if edge_type not in self.chosen:
+            raise ValueError(f"links of {edge_type}: the split has those of {list(self.chosen)}")
+        first, *_, end = self.graph.held.folder.bounds(edge_type[2])
+        return torch.bincount(self.columns[edge_type][ENDS][:, 1] - first, minlength=end - first)
+
+    @property
+    def specs(self) -> dict[Type, dict[str, ColumnSpec]]:
+        """Dtype and shape of the columns by type."""
+        return {
+            t: {
+                name: ColumnSpec(str(fact.dtype).removeprefix("torch."), tuple(fact.shape[1:]))
+                for name, fact in of_type.items()
+            }
+            for t, of_type in self.columns.items()
+        }
+
+    @property
+    def question(self) -> RowQuestion:
+        """The question for rows of these links, and the answer of this process."""
+        counts: dict[Type, int] = {t: len(of_type[ENDS]) for t, of_type in self.columns.items()}
+        return RowQuestion(_pieces(self.columns), self.specs, counts, _STORED)
+
+    def _columns(self, edge_type: EdgeType, positions: Sequence[Tensor]) -> dict[str, Tensor]:
+        held, facts = self.graph.held, self.facts
+        ranges = zip(HeldEdges(held).edge_ranges(edge_type), positions, strict=True)
+        found = {ENDS: torch.cat([edge_range.ends(at).T for edge_range, at in ranges])}
+        for name, column in (("labels", facts.label), ("times", facts.time), ("relations", facts.relation)):
+            if column is not None:
+                values = torch.cat(held.column(edge_type, column, positions))
+                found[name] = values if name == "labels" else values.long()
+        return found
+
+
+_STORED = PartitionedFeatures.wire
+
+
+def _pieces(columns: Mapping[EdgeType, Mapping[str, Tensor]]) -> dict[Type, dict[str, list[Tensor]]]:
+    return {t: {name: [fact] for name, fact in of_type.items()} for t, of_type in columns.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTable(FeatureStoreBase):
+    """Links as columns by their number, from the owners of their destinations."""
+
+    features: PartitionedFeatures  # by row
+    places: Mapping[EdgeType, LinkPlaces]
+    negatives: Callable[[EdgeType, Tensor, Mapping[str, Tensor]], Tensor] | None = None
+    # ^ from numbers of links and their columns, where negatives are not stored
+    per_link: int = 0  # of these
+
+    @property
+    def specs(self) -> Specs:
+        """Dtype and shape of every column, by edge type."""
+        if self.negatives is None:
+            return self.features.specs
+        drawn = {NEGATIVES: ColumnSpec("int64", (self.per_link,))}
+        return {t: {**of_type, **drawn} for t, of_type in self.features.specs.items()}
+
+    @property
+    def is_collective(self) -> bool:
+        """True if a gather asks other ranks."""
+        return self.features.is_collective
+
+    def local_rows(self, type_: Type) -> range:
+        """Return no rows: those of this process have numbers among the others."""
+        return range(0)
+
+    def gather(self, wanted: Wanted) -> Gathered:
+        """Return the columns of links by their numbers."""
+        rows = {t: self._rows(t, of_type) for t, of_type in wanted.items()}
+        found = self.features.gather(rows)
+        for type_, of_type in wanted.items():
+            if NEGATIVES in of_type.columns and self.negatives is not None:
+                assert isinstance(type_, tuple)
+                found[type_][NEGATIVES] = self.negatives(type_, of_type.ids, found[type_])
+            found[type_] = {name: found[type_][name][: of_type.limits.get(name)] for name in of_type.columns}
+        return found
+
+    def _rows(self, type_: Type, wanted: Rows) -> Rows:
+        assert isinstance(type_, tuple)
+        ids = self.places[type_].rows(wanted.ids)
+        if self.negatives is None or NEGATIVES not in wanted.columns:
+            return replace(wanted, ids=ids)
+        return Rows(ids, tuple(self.features.specs[type_]))  # negatives are drawn from the other columns
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedLinks(LinkList):
-    """Links partitioned across ranks. Reads are collective: the links of a step are fetched with the step.
+    """Links with the owners of their destinations. The links of a step are fetched with the step.
 
-    A batch has the same bits as a batch of `Links` in this order.
+    Reads are collective where owners are ranks. A batch has the bits of a batch of `Links` in this order.
     """
 
-    is_collective: ClassVar[bool] = True
+    is_collective: ClassVar[bool] = True  # where owners are ranks
     where: ClassVar[str] = (
         "ranks that hold edges in parts hold links in parts, too; ask for some by "
         'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
     )
 
-    num_links: Mapping[EdgeType, int]  # on all ranks
-    table: FeatureStore  # ends and facts, by type and link number
-    digests: Mapping[EdgeType, int]  # see `links_digest`
+    num_links: Mapping[EdgeType, int]  # of all owners, by type
+    table: LinkTable  # ends and facts, by type and link number
+    digests: Callable[[EdgeType], int]  # see `links_digest`
 
     @property
     def counts(self) -> Mapping[EdgeType, int]:
@@ -116,11 +318,11 @@ class PartitionedLinks(LinkList):
 
     @property
     def edges(self) -> Mapping[EdgeType, Tensor]:
-        """Not available, raises ValueError: no rank has one tensor of all links."""
+        """Not available, raises ValueError: no process has one tensor of all links."""
         return self.in_this_process("the ends of all links").edges
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """Return the links of a type with these numbers, as one batch. Collective."""
+        """Return the links of a type with these numbers, as one batch. Collective where owners are ranks."""
         links = self._fetched({edge_type: numbers})
         return replace(links.rows(edge_type, torch.arange(numbers.numel())), positions=numbers)
 
@@ -152,7 +354,7 @@ class PartitionedLinks(LinkList):
             specs = self.table.specs[edge_type]
             facts = {name: (stored_dtype(specs[name]), specs[name].shape) for name in self.facts}
             update(told_apart(edge_type, count, facts))
-            update(self.digests[edge_type].to_bytes(8, "big"))
+            update(self.digests(edge_type).to_bytes(8, "big"))
 
     def _fetched(self, numbers: Mapping[EdgeType, Tensor]) -> Links:
         """Fetch the links with these numbers to this process."""
@@ -162,51 +364,94 @@ class PartitionedLinks(LinkList):
         return Links({t: found[t][ENDS].T.contiguous() for t in numbers}, **facts)
 
 
-def partitioned_links(
-    counts: Mapping[EdgeType, int],
-    held: Mapping[EdgeType, Mapping[str, Tensor]],
-    lanes: Lanes,
+def owned_links(
+    links: HeldLinks, drawn: PartitionedGraph, key: DrawKey, part: object = None
 ) -> PartitionedLinks:
-    """Build the links of all ranks; `held` are this rank's columns by name, for its `range`. Collective."""
-    ranks, rank = lanes.world_size, lanes.group.rank
-    offsets: dict[Type, list[int]] = {t: rank_bounds_of(count, ranks) for t, count in counts.items()}
-    specs: dict[Type, dict[str, ColumnSpec]] = {
-        t: {
-            name: ColumnSpec(str(fact.dtype).removeprefix("torch."), tuple(fact.shape[1:]))
-            for name, fact in of_type.items()
+    """Return the links of a part of a split as one list, numbered by the original ids of their destinations.
+
+    Negatives are drawn from the graph `drawn`: over ranks now, and over servers for the links of a batch,
+    when they are asked for. `part` names the part to owners that are servers. Collective over ranks.
+    """
+    graph, owners = links.graph, links.graph.owners
+    book, originals = graph.held.folder.book, graph.nodes.originals
+    places = {
+        t: LinkPlaces.of(
+            counts_of_all_nodes(owners, book.offsets[t[2]], links.counts(t), LinkCounts(t, part)),
+            originals.get(t[2]),
+        )
+        for t in links.chosen
+    }
+    offsets: dict[Type, list[int]] = {t: of.bounds(book.offsets[t[2]]) for t, of in places.items()}
+    columns, specs = links.columns, links.specs
+    negatives = partial(_negatives, drawn, links.facts, key) if links.facts.negatives else None
+    numbers = {t: _own_numbers(owners, places[t], offsets[t], columns[t]) for t in columns}
+    if negatives is not None and owners.is_collective:
+        columns = {
+            t: {**of_type, NEGATIVES: _drawn_now(owners, offsets[t], negatives, t, numbers[t], of_type)}
+            for t, of_type in columns.items()
         }
-        for t, of_type in held.items()
-    }
-    pieces: dict[Type, ColumnPieces] = {
-        t: {name: [fact] for name, fact in of_type.items()} for t, of_type in held.items()
-    }
-    table = PartitionedFeatures(pieces, specs, offsets, PartitionOwners(ranks, rank, ranks), lanes)
-    sums = [links_digest(offsets[t][rank], list(of_type.values())) for t, of_type in held.items()]
-    words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums])
-    totals = summed(lanes.peers, words, SUMMING).tolist()
-    digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(held, totals, strict=True)}
-    return PartitionedLinks(counts, table, digests)
+        spec = ColumnSpec("int64", (links.facts.negatives,))
+        specs, negatives = {t: {**of_type, NEGATIVES: spec} for t, of_type in specs.items()}, None
+    features = PartitionedFeatures(_pieces(columns), specs, offsets, owners.after(part))
+    table = LinkTable(features, places, negatives, links.facts.negatives)
+    counts = {t: of.count for t, of in places.items()}
+    if not owners.is_collective:
+        return PartitionedLinks(counts, table, partial(_digest_of_all, counts, table))
+    sums = {t: links_digest(numbers[t], list(of_type.values())) for t, of_type in columns.items()}
+    words = torch.tensor([[word & 0xFFFFFFFF, word >> 32] for word in sums.values()])
+    totals = summed(owners, words, LinkSums()).tolist()
+    digests = {t: low + (high << 32) & (1 << 64) - 1 for t, (low, high) in zip(sums, totals, strict=True)}
+    return PartitionedLinks(counts, table, digests.__getitem__)
 
 
-def rank_bounds_of(count: int, ranks: int) -> list[int]:
-    """Return (ranks + 1) numbers: the first link of each rank among `count`, and the end of the last."""
-    return [count * rank // ranks for rank in range(ranks + 1)]
+def _own_numbers(
+    owners: Owners, places: LinkPlaces, offsets: Sequence[int], columns: Mapping[str, Tensor]
+) -> Tensor:
+    """Return the numbers of the links of this process, int64 (links)."""
+    first, end = owners.span(offsets, owners.own)
+    return places.numbers(columns[ENDS][:, 1], torch.arange(first, end))
 
 
-DEALING = Message("dealing links", "id")
-HANDING = Message("handing links on", "id")
-_LINKS_AT_ONCE = 1 << 16  # in one draw of negatives
+def _negatives(
+    graph: PartitionedGraph,
+    facts: LinkColumns,
+    key: DrawKey,
+    edge_type: EdgeType,
+    numbers: Tensor,
+    columns: Mapping[str, Tensor],
+) -> Tensor:
+    """Draw negatives of some links, int64 (links, k): they depend on the numbers of the links alone."""
+    sources, relations = columns[ENDS][:, 0].contiguous(), columns.get("relations")
+    wanted = Positives(sources, numbers, columns.get("times"), facts.time, relations, facts.relation)
+    return graph.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
 
 
-def rank_edges(graph: PartitionedGraph) -> HeldEdges:
-    """Return the edges of the partitions that this rank stores."""
-    return HeldEdges(graph.held, lambda counts, of: summed_over_ranks(graph, counts))
+def _drawn_now(
+    owners: Owners,
+    offsets: Sequence[int],
+    negatives: Callable[[EdgeType, Tensor, Mapping[str, Tensor]], Tensor],
+    edge_type: EdgeType,
+    numbers: Tensor,
+    columns: Mapping[str, Tensor],
+) -> Tensor:
+    """Draw negatives of the links of this process, in as many turns on every rank. Collective."""
+    spans = [owners.span(offsets, owner) for owner in range(owners.count)]
+    turns, count = -(-max(end - first for first, end in spans) // _AT_ONCE), numbers.numel()
+    found = []
+    for turn in range(turns):
+        some = slice(count * turn // turns, count * (turn + 1) // turns)
+        of_turn = {name: column[some] for name, column in columns.items()}
+        found.append(negatives(edge_type, numbers[some], of_turn))
+    return torch.cat(found)
 
 
-def summed_over_ranks(graph: PartitionedGraph, counts: Tensor) -> Tensor:
-    """Return the sum over all partitions. Collective. Ranks that store the same partitions count once."""
-    own = counts if graph.holders.is_first else torch.zeros_like(counts)
-    return summed(graph.lanes.peers, own, DEALING)
+def _digest_of_all(counts: Mapping[EdgeType, int], table: LinkTable, edge_type: EdgeType) -> int:
+    """Return the digest of the links of a type, from all owners, some at a time."""
+    total, columns = 0, tuple(table.specs[edge_type])
+    for numbers in torch.arange(counts[edge_type]).split(_AT_ONCE):
+        found = table.gather({edge_type: Rows(numbers, columns)})[edge_type]
+        total += links_digest(numbers, [found[name] for name in columns])
+    return total & (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -223,128 +468,13 @@ def split_over_ranks(
     """Split links into training, validation and test as `split_edges` does. Collective, outside of lanes.
 
     A rank keeps in memory the edges of its partitions that any part of the split uses for message passing.
-    Edge ids remain the positions in the graph before the split. It also keeps a range of the links. The split
-    itself takes one number per edge, and a few numbers per node that links lead to.
+    Edge ids remain the positions in the graph before the split. It also keeps the links to its nodes. The
+    split itself takes one number per edge, and a few numbers per node that links lead to.
     """
-    split = split_edges(rank_edges(graph), edge_types, shares, key)
+    split = split_edges(held_edges(graph), edge_types, shares, key)
     views = {id(part.kept): graph.keeping(part.kept) for part in (split.train, split.val, split.test)}
     parts = []
     for draw, part in enumerate((split.train, split.val, split.test)):
-        links = rank_links(graph, part.links, facts if draw else facts.of_training, key.plus(draw))
-        parts.append(RankPart(views[id(part.kept)], links))
+        held = HeldLinks(graph, part.links, facts if draw else facts.of_training)
+        parts.append(RankPart(views[id(part.kept)], owned_links(held, graph, key.plus(draw))))
     return parts[0], parts[1], parts[2]
-
-
-def rank_links(graph: PartitionedGraph, chosen: Chosen, facts: LinkColumns, key: DrawKey) -> PartitionedLinks:
-    """Return the chosen edges as a list of links, numbered by the original ids of their destinations.
-
-    Collective, outside of lanes. Each rank gives positions in its own edges.
-    """
-    counts: dict[EdgeType, int] = {}
-    held: dict[EdgeType, dict[str, Tensor]] = {}
-    for edge_type, positions in chosen.items():
-        found = _facts(graph, edge_type, positions, facts)
-        numbers, counts[edge_type] = _numbers(graph, edge_type, found[ENDS][:, 1])
-        held[edge_type] = _handed_on(graph, numbers, counts[edge_type], found)
-        if facts.negatives:
-            negatives = _eval_negatives(graph, edge_type, counts[edge_type], held[edge_type], facts, key)
-            held[edge_type]["negatives"] = negatives
-    return partitioned_links(counts, held, graph.lanes)
-
-
-def _facts(
-    graph: PartitionedGraph, edge_type: EdgeType, positions: Sequence[Tensor], facts: LinkColumns
-) -> dict[str, Tensor]:
-    """Return the ends, labels and times of this rank's chosen edges, one row per edge."""
-    ranges_of = rank_edges(graph).edge_ranges(edge_type)
-    ends = [edge_range.ends(at).T for edge_range, at in zip(ranges_of, positions, strict=True)]
-
-    def column(name: str) -> Tensor:
-        return torch.cat(graph.held.column(edge_type, name, positions))
-
-    found = {ENDS: torch.cat(ends)}
-    if facts.label is not None:
-        found["labels"] = column(facts.label)
-    if facts.time is not None:
-        found["times"] = column(facts.time).long()
-    if facts.relation is not None:
-        found["relations"] = column(facts.relation).long()
-    return found
-
-
-def _numbers(graph: PartitionedGraph, edge_type: EdgeType, destinations: Tensor) -> tuple[Tensor, int]:
-    """Return the global number of each link of this rank, int64 (links), and the total over all ranks.
-
-    `destinations` ascend. Numbers ascend by the original ids of the destinations. Links to one node keep
-    their order.
-    """
-    folder, peers = graph.held.folder, graph.lanes.peers
-    first, *_, end = folder.bounds(edge_type[2])
-    own = torch.bincount(destinations - first, minlength=end - first)
-    counts = of_all_nodes(peers, graph.holders, folder.book.offsets[edge_type[2]], own)
-    order = folder.original_ids(edge_type[2]).argsort()
-    in_order = counts[order]
-    starts = torch.empty_like(counts)
-    starts[order] = in_order.cumsum(0) - in_order
-    shifts = starts[first:end] - (own.cumsum(0) - own)
-    return torch.arange(destinations.numel()) + shifts[destinations - first], int(counts.sum())
-
-
-def _handed_on(
-    graph: PartitionedGraph, numbers: Tensor, count: int, facts: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Send facts to the ranks that store them; return this rank's facts by link number. Collective."""
-    peers, rank = graph.lanes.peers, graph.lanes.group.rank
-    if not graph.holders.is_first:  # another rank sends the same links
-        numbers, facts = numbers[:0], {name: fact[:0] for name, fact in facts.items()}
-    numbers, order = numbers.sort()
-    bounds = rank_bounds_of(count, peers.world_size)
-    first, end = bounds[rank : rank + 2]
-    held = {name: fact.new_empty(end - first, *fact.shape[1:]) for name, fact in facts.items()}
-    missing = torch.ones(end - first, dtype=torch.bool)
-    for turn in rounds(peers, numbers.numel(), HANDING):
-        cuts = torch.searchsorted(numbers[turn], torch.tensor(bounds)).diff().tolist()
-        places = []
-        for of_rank, found in enumerate(moved(peers, numbers[turn].split_with_sizes(cuts), HANDING)):
-            with naming(peers, of_rank, HANDING):
-                check_below(found - first, end - first, "link")
-            places.append(found - first)
-        place = torch.cat(places)
-        missing[place] = False
-        for name, fact in facts.items():
-            rows = moved(peers, fact[order[turn]].split_with_sizes(cuts), HANDING)
-            for of_rank, (found, places_of) in enumerate(zip(rows, places, strict=True)):
-                with naming(peers, of_rank, HANDING):
-                    if found.shape[0] != places_of.numel():
-                        raise ValueError(f"{found.shape[0]} {name}, where {places_of.numel()} links came")
-            held[name].index_copy_(0, place, torch.cat(rows))
-    if bool(missing.any()):
-        raise ValueError(f"link {first + int(missing.int().argmax())}: no rank has sent it")
-    return held
-
-
-def _eval_negatives(
-    graph: PartitionedGraph,
-    edge_type: EdgeType,
-    count: int,
-    held: Mapping[str, Tensor],
-    facts: LinkColumns,
-    key: DrawKey,
-) -> Tensor:
-    """Draw negatives of the links that this rank stores, int64 (links, k). Collective.
-
-    `count` is the number of links on all ranks.
-    """
-    bounds, rank = rank_bounds_of(count, graph.lanes.world_size), graph.lanes.group.rank
-    first, own = bounds[rank], bounds[rank + 1] - bounds[rank]
-    turns = -(-max(end - begin for begin, end in pairwise(bounds)) // _LINKS_AT_ONCE)
-    drawn = torch.empty(own, facts.negatives, dtype=torch.int64)
-    for turn in range(turns):
-        some = slice(own * turn // turns, own * (turn + 1) // turns)
-        numbers = torch.arange(first + some.start, first + some.stop)
-        until = held["times"][some] if facts.time is not None else None
-        relations = held["relations"][some] if facts.relation is not None else None
-        sources = held[ENDS][some, 0].contiguous()
-        wanted = Positives(sources, numbers, until, facts.time, relations, facts.relation)
-        drawn[some] = graph.sample_negatives(edge_type, facts.eval_negatives, wanted, key)
-    return drawn

@@ -1,19 +1,21 @@
-"""Feature columns partitioned across ranks, gathered as if every row were local.
+"""Feature columns partitioned across owners, gathered as if every row were local.
 
-Assignment of partitions to ranks, and the rank that answers requests for each partition.
+Rows of other owners that were used last, within a number of bytes.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from khop.distributed.exchange.codec import Writer
-from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.exchange.peers import Message, Messages, Peers, naming
+from khop.distributed.exchange.peers import Message
 from khop.distributed.exchange.row_wire import (
     RowRequest,
     Wire,
@@ -24,110 +26,44 @@ from khop.distributed.exchange.row_wire import (
     rounded,
     rows_of_answer,
     sent_rows,
+    stored_dtype,
     wire_fields,
     written,
 )
+from khop.distributed.owners import NO_BYTES, Owners
 from khop.graph.features.row_cache import RowCache
 from khop.graph.features.store import CachePlan, FeatureStoreBase, Gathered, Rows, Wanted
 from khop.graph.features.table import ColumnPieces, Piece, read_into, read_rows
 from khop.graph.partitions.local_partitions import is_on_disk, keeping
 from khop.kernels.owners import first_outside, remote_rows
-from khop.schema import Schema, Specs, Type
-
-
-@dataclass(frozen=True)
-class PartitionOwners:
-    """Contiguous partitions assigned to ranks in order: several per rank, or several ranks per partition.
-
-    The assignment is the same on every rank. Only the choice of the rank to ask depends on `rank`: itself for
-    a partition that it stores, otherwise one of the ranks that store it. Different ranks ask different
-    owners, so no owner answers all requests.
-    """
-
-    parts: int
-    rank: int = 0
-    world_size: int = 1
-
-    def __post_init__(self) -> None:
-        if self.parts < 1 or not 0 <= self.rank < self.world_size:
-            raise ValueError(
-                f"{self.parts} parts held by rank {self.rank} of {self.world_size}: there must be at least "
-                "one part, and ranks count from 0"
-            )
-
-    def parts_of(self, rank: int) -> range:
-        """Return the partitions that a rank stores: at least one."""
-        if self.world_size >= self.parts:
-            part = rank * self.parts // self.world_size
-            return range(part, part + 1)
-        return range(-(-rank * self.parts // self.world_size), -(-(rank + 1) * self.parts // self.world_size))
-
-    def ranks_of(self, part: int) -> range:
-        """Return the ranks that store a partition: at least one."""
-        if self.world_size < self.parts:
-            rank = part * self.world_size // self.parts
-            return range(rank, rank + 1)
-        return range(-(-part * self.world_size // self.parts), -(-(part + 1) * self.world_size // self.parts))
-
-    @property
-    def is_first(self) -> bool:
-        """True if this rank is the first of the ranks with its partitions, and so sends for all of them."""
-        return self.ranks_of(self.parts_of(self.rank).start).start == self.rank
-
-    def asked(self, part: int) -> int:
-        """Return the rank that answers this rank's requests for a partition."""
-        ranks = self.ranks_of(part)
-        return self.rank if self.rank in ranks else ranks[self.rank % len(ranks)]
-
-    def held(self, offsets: Sequence[int], rank: int) -> tuple[int, int]:
-        """Return the first id that a rank stores, and the id after its last.
-
-        `offsets` hold the first id of each partition, and the end of the last.
-        """
-        parts = self.parts_of(rank)
-        return offsets[parts.start], offsets[parts.stop]
-
-    def bounds(self, offsets: Sequence[int]) -> list[int]:
-        """Return (ranks + 1) ids: this rank asks rank q for the ids from bound q up to bound q + 1."""
-        ends = [0] * self.world_size
-        for part in range(self.parts):
-            ends[self.asked(part)] = offsets[part + 1]
-        for rank in range(1, self.world_size):  # an empty range for each rank that this one does not ask
-            ends[rank] = max(ends[rank], ends[rank - 1])
-        return [offsets[0], *ends]
-
-
-ASKING = Message("asking for rows", "id")
-ANSWERING = Message("getting rows", "row")
+from khop.schema import ColumnSpec, Schema, Specs, Type
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedFeatures(FeatureStoreBase):
-    """A feature store over rows partitioned across ranks.
+    """A feature store over rows partitioned across owners: ranks, or servers.
 
-    A gather is collective; each rank may request any rows. It makes three collectives: sizes of requests, row
-    ids, and the rows of all types and columns. Ids are sent ascending and unique, as differences. Rows are
-    sent in their stored dtype and widened on arrival, or rounded if `wire` says so; local rows are then
-    rounded too. A row is copied twice: into the outgoing message, and from the received message into the
-    batch. Threads may share the store if all ranks make equally many gathers, as lanes do.
+    A gather asks one question for all types and columns; where owners are ranks it is collective, and each
+    rank may request any rows. Ids are sent ascending and unique, as differences. Rows are sent in their
+    stored dtype and widened on arrival, or rounded if `wire` says so; local rows are then rounded too. A row
+    is copied twice: into the outgoing message, and from the received message into the batch. Threads may
+    share the store if all ranks make equally many gathers, as lanes do.
     """
 
-    pieces: Mapping[Type, ColumnPieces]  # the rows that this rank stores
+    pieces: Mapping[Type, ColumnPieces]  # the rows of this process
     column_specs: Specs
     offsets: Mapping[Type, Sequence[int]]  # first id of each partition, and the end of the last
-    holders: PartitionOwners
-    lanes: Lanes
-    kept: RowCache | None = None  # rows of other ranks; None: no rows are cached
+    owners: Owners
+    kept: RowCache | None = None  # planned rows of other owners; None: no rows are planned
     wire: Wire = Wire.STORED
-    _bounds: Mapping[Type, Sequence[int]] = field(init=False, repr=False)  # rank q is asked from bound q
-    _spans: Mapping[Type, Sequence[tuple[int, int]]] = field(init=False, repr=False)  # ids of each rank
+    recent: RecentRows | None = None  # rows of other owners that were used last
+    _bounds: Mapping[Type, Sequence[int]] = field(init=False, repr=False)  # owner q is asked from bound q
+    _spans: Mapping[Type, Sequence[tuple[int, int]]] = field(init=False, repr=False)  # ids of each owner
 
     def __post_init__(self) -> None:
-        ranks = range(self.holders.world_size)
-        bounds = {t: self.holders.bounds(of_type) for t, of_type in self.offsets.items()}
-        spans = {
-            t: [self.holders.held(of_type, rank) for rank in ranks] for t, of_type in self.offsets.items()
-        }
+        owners = range(self.owners.count)
+        bounds = {t: self.owners.bounds(of_type) for t, of_type in self.offsets.items()}
+        spans = {t: [self.owners.span(of_type, q) for q in owners] for t, of_type in self.offsets.items()}
         object.__setattr__(self, "_bounds", bounds)
         object.__setattr__(self, "_spans", spans)
 
@@ -138,15 +74,15 @@ class PartitionedFeatures(FeatureStoreBase):
 
     @property
     def is_collective(self) -> bool:
-        """True: a gather asks other ranks."""
-        return True
+        """True if a gather asks other ranks."""
+        return self.owners.is_collective
 
     def local_rows(self, type_: Type) -> range:
-        """Return the rows that this rank stores."""
-        return range(*self._spans[type_][self.holders.rank])
+        """Return the rows of this process."""
+        return range(*self._spans[type_][self.owners.own])
 
     def resident_rows(self, type_: Type) -> range:
-        """Return the rows that this rank has in memory: none if it reads some of their columns from disk."""
+        """Return the rows in memory of this process: none if some of their columns are read from disk."""
         return range(0) if is_on_disk(self.pieces.get(type_, {})) else self.local_rows(type_)
 
     def cached(self, plan: CachePlan) -> PartitionedFeatures:
@@ -164,20 +100,56 @@ class PartitionedFeatures(FeatureStoreBase):
         ValueError names a type, a column or a row that does not exist.
         """
         check_wanted(wanted, self.specs, self.offsets)
-        peers = self.lanes.peers
         queries = [query for type_, rows in wanted.items() for query in self._queries(type_, rows)]
-        found: Gathered = {type_: {} for type_ in wanted}
-        with peers.turn:  # held until the rows are copied out of the received messages
-            peers.counts["needed_rows"] += sum(rows.ids.numel() for rows in wanted.values())
-            _count_rows(peers.counts, queries, self.specs, self.wire)
-            received = self._received(peers, queries)
-            for each, of_ranks in zip(queries, received, strict=True):
-                found[each.type_] |= self._rows(each, wanted[each.type_], of_ranks)
-        return {type_: {name: found[type_][name] for name in rows.columns} for type_, rows in wanted.items()}
+        needed = {"needed_rows": float(sum(rows.ids.numel() for rows in wanted.values()))}
+        self.owners.count_traffic(needed | _counts(queries, self.specs, self.wire))
+
+        def use(of_owners: Sequence[Sequence[Mapping[str, Tensor]]]) -> Gathered:
+            found: Gathered = {type_: {} for type_ in wanted}
+            for number, each in enumerate(queries):
+                received = [of_owner[number] for of_owner in of_owners]
+                found[each.type_] |= self._rows(each, wanted[each.type_], received)
+            return {t: {name: found[t][name] for name in rows.columns} for t, rows in wanted.items()}
+
+        requests = [
+            [each.request(owner, self._spans[each.type_][owner][0]) for each in queries]
+            for owner in range(self.owners.count)
+        ]
+        if self.recent is None:
+            return self.owners.ask(self.question, requests, use)
+        kept = [[self._recent(owner, each) for each in of_owner] for owner, of_owner in enumerate(requests)]
+        missing = [[each.missing for each in of_owner] for of_owner in kept]
+        return self.owners.ask(
+            self.question, missing, lambda found: use(self._with_recent(kept, missing, found))
+        )
+
+    @property
+    def question(self) -> RowQuestion:
+        """The question of a gather, and this process's answer to the same question of others."""
+        counts = {t: len(self.local_rows(t)) for t in self.specs}
+        return RowQuestion(self.pieces, self.specs, counts, self.wire)
+
+    def _recent(self, owner: int, request: RowRequest) -> Kept:
+        assert self.recent is not None
+        return self.recent.kept(request, self._spans[request.type_][owner][0])
+
+    def _with_recent(
+        self,
+        kept: Sequence[Sequence[Kept]],
+        missing: Sequence[Sequence[RowRequest]],
+        fetched: Sequence[Sequence[Mapping[str, Tensor]]],
+    ) -> list[list[Mapping[str, Tensor]]]:
+        """Return the requested rows, those kept and those fetched now, and keep the latter."""
+        assert self.recent is not None
+        for owner, (requests, of_owner) in enumerate(zip(missing, fetched, strict=True)):
+            for request, rows in zip(requests, of_owner, strict=True):
+                self.recent.keep(request, self._spans[request.type_][owner][0], rows)
+        by_owner = zip(kept, fetched, strict=True)
+        return [[each.joined(rows) for each, rows in zip(*of_owner, strict=True)] for of_owner in by_owner]
 
     def _queries(self, type_: Type, rows: Rows) -> list[RowQuery]:
         """Return one query per group of columns that are requested for the same number of ids."""
-        span, bounds = self._spans[type_][self.holders.rank], self._bounds[type_]
+        span, bounds = self._spans[type_][self.owners.own], self._bounds[type_]
         found = []
         for count, columns in columns_by_count(rows):
             ids, slots, kept = rows.ids[:count], None, 0
@@ -186,23 +158,6 @@ class PartitionedFeatures(FeatureStoreBase):
                 kept = self.kept.rows.columns[type_][columns[0]].shape[0]
             found.append(RowQuery.of(type_, columns, RemoteRows.of(ids, span, slots, kept), bounds))
         return found
-
-    def _received(self, peers: Peers, queries: Sequence[RowQuery]) -> list[list[Mapping[str, Tensor]]]:
-        """Return the answers of every rank to each query, and serve their queries. Collective."""
-        counts = {t: end - first for t in self.specs for first, end in [self._spans[t][self.holders.rank]]}
-        held = RowServer(self.pieces, self.specs, counts, self.wire)
-        requests = [
-            [each.request(rank, self._spans[each.type_][rank][0]) for each in queries]
-            for rank in range(self.holders.world_size)
-        ]
-        asked = held.asked(peers, [written(of_rank, self.specs) for of_rank in requests])
-        sizes = [answer_bytes(of_rank, self.specs, self.wire) for of_rank in requests]
-        answers = peers.reply(held.answers(peers, asked), sizes, ANSWERING)
-        of_ranks = [
-            rows_of_answer(answer, of_rank, self.specs, self.wire)
-            for answer, of_rank in zip(answers, requests, strict=True)
-        ]
-        return [[of_rank[number] for of_rank in of_ranks] for number in range(len(queries))]
 
     def _rows(
         self, asked: RowQuery, rows: Rows, received: Sequence[Mapping[str, Tensor]]
@@ -232,13 +187,13 @@ class PartitionedFeatures(FeatureStoreBase):
         return read_rows(pieces, specs, type_, Rows(places, (name,)))[name]
 
 
-def _count_rows(counts: dict[str, float], queries: Sequence[RowQuery], specs: Specs, wire: Wire) -> None:
-    """Count rows that are remote, cached and asked for, and bytes asked for.
+def _counts(queries: Sequence[RowQuery], specs: Specs, wire: Wire) -> dict[str, float]:
+    """Return the rows that are remote, cached and asked for, and bytes asked for.
 
     Columns that are requested for fewer ids count separately.
     """
-    for name in ("remote_rows", "host_cache_rows", "requested_rows", "requested_bytes"):
-        counts[name] += 0
+    names = ("remote_rows", "host_cache_rows", "requested_rows", "requested_bytes")
+    counts = dict.fromkeys(names, 0.0)
     for each in queries:
         row_bytes = sum(
             field_.row_bytes for name in each.columns for field_ in wire_fields(specs[each.type_][name], wire)
@@ -247,6 +202,7 @@ def _count_rows(counts: dict[str, float], queries: Sequence[RowQuery], specs: Sp
         counts["host_cache_rows"] += each.rows.num_kept
         counts["requested_rows"] += each.rows.asked.numel()
         counts["requested_bytes"] += each.rows.asked.numel() * row_bytes
+    return counts
 
 
 def columns_by_count(rows: Rows) -> list[tuple[int, tuple[str, ...]]]:
@@ -311,67 +267,80 @@ class RemoteRows:
 
 @dataclass(frozen=True)
 class RowQuery:
-    """Requested rows of some columns of one type, and the rows among them to request from other ranks."""
+    """Requested rows of some columns of one type, and the rows among them to request from other owners."""
 
     type_: Type
     columns: tuple[str, ...]
     rows: RemoteRows
-    counts: tuple[int, ...]  # number of rows to request from each rank
+    counts: tuple[int, ...]  # number of rows to request from each owner
 
     @classmethod
     def of(cls, type_: Type, columns: tuple[str, ...], rows: RemoteRows, bounds: Sequence[int]) -> RowQuery:
-        """Build a query; rank q is asked for the ids from bound q up to bound q + 1."""
+        """Build a query; owner q is asked for the ids from bound q up to bound q + 1."""
         counts = torch.searchsorted(rows.asked, torch.tensor(bounds)).diff()
         return cls(type_, columns, rows, tuple(counts.tolist()))
 
-    def request(self, rank: int, first: int) -> RowRequest:
-        """Return the request to a rank with rows that begin at id `first`."""
-        begin = sum(self.counts[:rank])
-        return RowRequest(
-            self.type_, self.columns, self.rows.asked[begin : begin + self.counts[rank]] - first
-        )
+    def request(self, owner: int, first: int) -> RowRequest:
+        """Return the request to an owner with rows that begin at id `first`."""
+        begin = sum(self.counts[:owner])
+        ids = self.rows.asked[begin : begin + self.counts[owner]]
+        return RowRequest(self.type_, self.columns, ids - first)
 
 
 @dataclass(frozen=True, eq=False)
-class RowServer:
-    """The rows stored on this rank: one range of ids per type."""
+class RowQuestion:
+    """The question of a gather (a Question). A query is the requests to one owner."""
 
-    pieces: Mapping[Type, ColumnPieces]
+    pieces: Mapping[Type, ColumnPieces]  # the rows of this process: one range of ids per type
     specs: Specs
     counts: Mapping[Type, int]  # number of rows of each type
     wire: Wire
+    asking: ClassVar[Message] = Message("asking for rows", "id")
+    answering: ClassVar[Message] = Message("getting rows", "row")
 
-    def asked(self, peers: Peers, messages: Sequence[Tensor]) -> list[list[RowRequest]]:
-        """Send this rank's requests and return the requests of every rank. Two collectives.
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of a request for each row of each column."""
+        return largest(self.specs, self.counts)
 
-        ValueError about an invalid request names its sender.
-        """
-        found: list[list[RowRequest]] = []
-        received = peers.exchange(messages, ASKING, largest(self.specs, self.counts))
-        for rank, message in enumerate(received):
-            with naming(peers, rank, ASKING):
-                found.append(read(message, self.specs, self.counts))
-        return found
+    def is_empty(self, query: Sequence[RowRequest]) -> bool:
+        """Return True for no ids."""
+        return not any(each.ids.numel() for each in query)
 
-    def answers(self, peers: Peers, asked: Sequence[Sequence[RowRequest]]) -> Messages:
-        """Return the rows that every rank requests, read directly into outgoing messages."""
-        messages = peers.outgoing([answer_bytes(requests, self.specs, self.wire) for requests in asked])
-        for message, requests in zip(messages.payloads, asked, strict=True):
-            self.write(requests, message)
-        return messages
+    def request(self, owner: int, query: Sequence[RowRequest]) -> Tensor:
+        """Encode requests, uint8 (n)."""
+        return written(query, self.specs)
 
-    def answer(self, message: Tensor) -> Tensor:
-        """Return the rows that a message requests, uint8 (n); ValueError if the message is invalid."""
-        requests = read(message, self.specs, self.counts)
-        room = torch.empty(answer_bytes(requests, self.specs, self.wire), dtype=torch.uint8)
-        self.write(requests, room)
-        return room
+    def asked(self, message: Tensor) -> list[RowRequest]:
+        """Decode requests; ValueError names the part that is invalid."""
+        return read(message, self.specs, self.counts)
 
-    def write(self, requests: Sequence[RowRequest], message: Tensor) -> None:
-        """Write the requested rows into a message of `answer_bytes`."""
+    def worked(self, queries: Sequence[Sequence[RowRequest]]) -> Sequence[Sequence[RowRequest]]:
+        """Return the requests: rows are read directly into outgoing messages."""
+        return queries
+
+    def size_of(self, work: Sequence[RowRequest]) -> int:
+        """Return the bytes of the rows."""
+        return answer_bytes(work, self.specs, self.wire)
+
+    def size(self, query: Sequence[RowRequest]) -> int:
+        """Return the bytes of the rows."""
+        return answer_bytes(query, self.specs, self.wire)
+
+    def write(self, work: Sequence[RowRequest], message: Tensor) -> None:
+        """Write the requested rows into a message."""
         writer = Writer(message)
-        for request in requests:
+        for request in work:
             self._write(writer, request)
+
+    def read(self, message: Tensor, query: Sequence[RowRequest]) -> list[dict[str, Tensor]]:
+        """Decode rows: for each request, the rows of each column."""
+        return rows_of_answer(message, query, self.specs, self.wire)
+
+    def here(self, query: Sequence[RowRequest], work: object) -> list[dict[str, Tensor]]:
+        """Return no rows: this process reads its own rows from the pieces."""
+        nothing = [RowRequest(each.type_, each.columns, each.ids[:0]) for each in query]
+        return rows_of_answer(NO_BYTES, nothing, self.specs, self.wire)
 
     def _write(self, writer: Writer, request: RowRequest) -> None:
         pieces, specs, plain = self.pieces[request.type_], self.specs[request.type_], {}
@@ -387,3 +356,135 @@ class RowServer:
             for place, of_field in zip(places, sent_rows(rows, specs[name], self.wire), strict=True):
                 place.copy_(of_field)
         read_into(pieces, request.ids, plain)
+
+
+WAYS = 8  # places for a row
+MOST_TABLES = 64  # clients choose columns
+_BOOKS = 16  # bytes of an id and of the time of its last use
+
+Columns = Mapping[str, Tensor]  # by column: (n, ...), as stored
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The rows of a request that were kept, and the request for the others."""
+
+    found: Tensor  # bool (n): which rows of the request were kept
+    rows: Columns  # (found, ...)
+    missing: RowRequest
+
+    def joined(self, fetched: Columns) -> dict[str, Tensor]:
+        """Return all rows of the request, in the order of its ids; `fetched` are the missing ones."""
+        if not self.rows:
+            return dict(fetched)
+        joined = {}
+        for name, rows in fetched.items():
+            out = rows.new_empty((self.found.numel(), *rows.shape[1:]))
+            out[self.found], out[~self.found] = self.rows[name], rows
+            joined[name] = out
+        return joined
+
+
+class _Table:
+    """Kept rows of some columns of one type. An id has `WAYS` places; a new row takes the one used first."""
+
+    def __init__(self, specs: Mapping[str, ColumnSpec], sets: int) -> None:
+        self.ids = torch.full((sets, WAYS), -1, dtype=torch.int64)
+        self._used = torch.zeros((sets, WAYS), dtype=torch.int64)
+        self._rows = {
+            name: torch.empty((sets * WAYS, *spec.shape), dtype=stored_dtype(spec))
+            for name, spec in specs.items()
+        }
+
+    def kept(self, ids: Tensor, now: int) -> tuple[Tensor, Columns]:
+        """Return for each id if it is kept, bool (n), and the rows of these."""
+        sets = ids % len(self.ids)
+        same = self.ids[sets] == ids[:, None]
+        found = same.any(1)
+        places = (sets * WAYS + same.int().argmax(1))[found]
+        self._used.view(-1)[places] = now
+        return found, {name: rows[places] for name, rows in self._rows.items()}
+
+    def keep(self, ids: Tensor, rows: Columns, now: int) -> None:
+        """Keep rows of unique ids. Of several ids that would take one place, one is kept."""
+        sets = ids % len(self.ids)
+        places = sets * WAYS + self._used[sets].argmin(1)
+        tags = self.ids.view(-1)
+        tags[places] = ids
+        won = tags[places] == ids
+        self._used.view(-1)[places] = now
+        for name, kept in self._rows.items():
+            kept[places[won]] = rows[name][won]
+
+
+@dataclass(eq=False)
+class RecentRows:
+    """Rows of other owners in at most `most_bytes` of memory, by type and columns. Threads may share it.
+
+    Tables share the memory by the sizes of what they could keep. A table of columns that were not requested
+    before takes its share from the others, which begin anew. Rows are kept as stored.
+    """
+
+    most_bytes: int
+    specs: Specs
+    counts: Mapping[Type, int]  # rows of all owners by type
+    _tables: dict[tuple[Type, tuple[str, ...]], _Table | None] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _now: int = 0
+    _hits: int = 0
+    _misses: int = 0
+
+    def kept(self, request: RowRequest, first: int) -> Kept:
+        """Return the rows of a request that are kept; its ids count from `first`."""
+        with self._lock:
+            table = self._table(request)
+            if table is None or not request.ids.numel():
+                return Kept(torch.zeros(request.ids.numel(), dtype=torch.bool), {}, request)
+            self._now += 1
+            found, rows = table.kept(request.ids + first, self._now)
+            hits = int(found.sum())
+            self._hits += hits
+            self._misses += found.numel() - hits
+        if not hits:
+            return Kept(found, {}, request)
+        return Kept(found, rows, replace(request, ids=request.ids[~found]))
+
+    def keep(self, request: RowRequest, first: int, rows: Columns) -> None:
+        """Keep the rows of an answered request; its ids count from `first`."""
+        with self._lock:
+            table = self._table(request)
+            if table is not None and request.ids.numel():
+                self._now += 1
+                table.keep(request.ids + first, rows, self._now)
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the rows taken from the cache and the rows asked of other owners, and the bytes kept."""
+        with self._lock:
+            tables = {key: table for key, table in self._tables.items() if table is not None}
+            size = sum(table.ids.numel() * self._row_bytes(*key) for key, table in tables.items())
+            return {"cached rows": self._hits, "fetched rows": self._misses, "cache bytes": size}
+
+    def _table(self, request: RowRequest) -> _Table | None:
+        key = (request.type_, request.columns)
+        if key not in self._tables and len(self._tables) < MOST_TABLES:
+            self._tables[key] = None
+            self._divide()
+        return self._tables.get(key)
+
+    def _divide(self) -> None:
+        """Make all tables anew, each with its share of the memory."""
+        full = {key: self._row_bytes(*key) * self._sets(key[0]) * WAYS for key in self._tables}
+        share = min(1.0, self.most_bytes / max(1, sum(full.values())))
+        for key in self._tables:
+            self._tables[key] = None  # before new ones are allocated
+        for (type_, columns), size in full.items():
+            sets = int(share * size) // (self._row_bytes(type_, columns) * WAYS)
+            specs = {name: self.specs[type_][name] for name in columns}
+            self._tables[type_, columns] = _Table(specs, sets) if sets else None
+
+    def _sets(self, type_: Type) -> int:
+        return -(-self.counts[type_] // WAYS)
+
+    def _row_bytes(self, type_: Type, columns: Sequence[str]) -> int:
+        specs = (self.specs[type_][name] for name in columns)
+        return _BOOKS + sum(math.prod(spec.shape) * stored_dtype(spec).itemsize for spec in specs)

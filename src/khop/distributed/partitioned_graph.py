@@ -1,155 +1,172 @@
-"""Edges partitioned across ranks, sampled as if all of them were local.
-
-Negatives drawn from edges that are partitioned across ranks.
-
-Exchange of connectivity between ranks that store partitioned edges, for draws of negatives.
-"""
+"""Edges partitioned across owners, sampled as if all of them were local, and negatives drawn from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from khop.distributed.exchange.codec import check_below
-from khop.distributed.exchange.draw_wire import HopWire, IdRanges, NegativeWire
-from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.exchange.peers import Message, Peers, moved, naming, rounds, sent_to_all
-from khop.distributed.partitioned_features import PartitionOwners
+from khop.distributed.exchange.draw_wire import HopWire, IdRange, IdRanges, NegativeWire
+from khop.distributed.exchange.peers import Message
+from khop.distributed.owners import MOST_EDGES, NO_BYTES, Degrees, EdgesFrom, Owners, counts_of_all_nodes
 from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables, all_drawn
 from khop.graph.partitions.local_partitions import LocalPartitions, Pairs, PartsLinks, check_frontier_nodes
-from khop.graph.partitions.parts_folder import PartsFolder
 from khop.graph.rule import Hop
 from khop.graph.rule_arrays import check_edge_type, check_hop
 from khop.graph.store import NumberedGraph, NumberedNodes
+from khop.kernels.csc import index_dtype
 from khop.kernels.draw_negatives import NothingLeft
 from khop.kernels.owners import ByOwner, first_outside
+from khop.sampling.links.link_split import EdgeRange
 from khop.schema import EdgeType, NodeType, Schema
 
-_MOST_BYTES = 1 << 32  # limit of a request or an answer; no batch reaches it
-
-
-COUNTING = Message("counting the edges of nodes", "id")
-CONNECTING = Message("getting the partners of nodes", "id")
-_MOST_EDGES = 1 << 48
+_MOST_BYTES = 1 << 32  # limit of a request; no batch reaches it
+EDGES_AT_ONCE = 1 << 22  # whose sources are looked at for one message
 
 
 @dataclass(frozen=True)
-class RankLinks:
-    """Edge counts and edges of other ranks, exchanged once. Collective.
+class OwnedEdges:
+    """Edge counts and edges of other owners, exchanged once, at the first draw that needs them.
 
-    Each rank sends the data of its partitions and keeps the received data. The exchange happens at the first
-    draw that needs it, so this draw has to be outside of lanes.
-    """
-
-    folder: PartsFolder  # with the partitions of this rank
-    holders: PartitionOwners
-    lanes: Lanes
-
-    def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
-        """Return the count of each destination as its owner has it, int64 (nodes).
-
-        `own` are the counts of the nodes stored on this rank.
-        """
-        peers = self._peers(f"the numbers of edges of {edge_type}")
-        return of_all_nodes(peers, self.holders, self.folder.book.offsets[edge_type[2]], own)
-
-    def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
-        """Return the edges with their source on this rank, from the edges of all ranks by destination."""
-        peers, count = (
-            self._peers(f"the partners of nodes by {edge_type}"),
-            self.folder.num_nodes(edge_type[2]),
-        )
-        bounds = self.folder.book.offsets[edge_type[0]]
-        spans = [self.holders.held(bounds, rank) for rank in range(self.holders.world_size)]
-        first, end = spans[self.holders.rank]
-        pairs = torch.stack(own, dim=1)
-        if not self.holders.is_first:  # another rank sends the same
-            pairs = pairs[:0]
-        received = [pairs[:0]]
-        for turn in rounds(peers, pairs.shape[0], CONNECTING):
-            sent = pairs[turn]
-            of_ranks = [sent[(sent[:, 0] >= low) & (sent[:, 0] < high)] for low, high in spans]
-            for rank, found in enumerate(moved(peers, of_ranks, CONNECTING)):
-                with naming(peers, rank, CONNECTING):
-                    check_below(found[:, 0] - first, end - first, "source")
-                    check_below(found[:, 1], count, "destination")
-                received.append(found)
-        sources, destinations = torch.cat(received).unbind(1)
-        return sources.contiguous(), destinations.contiguous()
-
-    def _peers(self, what: str) -> Peers:
-        if self.lanes.is_lane:
-            raise ValueError(
-                f"{what}: the ranks must exchange this before batches are made. A khop.Loader "
-                "of a khop.LinkSampler does so; otherwise first draw negatives for no links, on all ranks"
-            )
-        return self.lanes.peers
-
-
-def of_all_nodes(peers: Peers, holders: PartitionOwners, bounds: Sequence[int], counts: Tensor) -> Tensor:
-    """Return the count of each node of a type as its owner has it, int64 (nodes). Collective.
-
-    `bounds` hold the first node of each partition, and the end of the last.
-    """
-
-    def check(of_rank: Tensor) -> None:
-        check_below(of_rank, _MOST_EDGES, "number of edges")
-
-    return rows_of_all_nodes(peers, holders, bounds, counts, COUNTING, check)
-
-
-def rows_of_all_nodes(
-    peers: Peers,
-    holders: PartitionOwners,
-    bounds: Sequence[int],
-    rows: Tensor,
-    message: Message,
-    check: Callable[[Tensor], None] = lambda of_rank: None,
-) -> Tensor:
-    """Return the row of each node of a type as its owner has it, (nodes, ...). Collective.
-
-    `rows` belong to the nodes stored on this rank, in order. `check` raises ValueError for bad rows.
-    """
-    found = rows.new_empty(bounds[-1], *rows.shape[1:])
-    for rank, of_rank in enumerate(sent_to_all(peers, rows, message)):
-        first, end = holders.held(bounds, rank)
-        with naming(peers, rank, message):
-            if of_rank.shape[0] != end - first:
-                raise ValueError(f"{of_rank.shape[0]} numbers, where {end - first} nodes are")
-            check(of_rank)
-        found[first:end] = of_rank
-    return found
-
-
-ASKING_NEGATIVES = Message("asking for negatives", "id")
-GETTING = Message("getting negatives", "id")
-
-
-@dataclass(frozen=True, eq=False)
-class RankNegatives:
-    """Draws of negatives from partitioned edges.
-
-    Exact negatives are drawn by the owners of the sources, in three collectives. All others are drawn on this
-    rank.
+    Collective where owners are ranks: this draw has to be outside of lanes.
     """
 
     held: LocalPartitions
-    holders: PartitionOwners
-    lanes: Lanes
+    owners: Owners
+
+    def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
+        """Return the count of each destination, int64 (nodes); `own` are those of the nodes held here."""
+        offsets = self.held.folder.book.offsets[edge_type[2]]
+        return counts_of_all_nodes(self.owners, offsets, own, Degrees(edge_type))
+
+    def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
+        """Return the edges with sources held here. `own` are the edges with destinations held here."""
+        book, pairs = self.held.folder.book, torch.stack(own, dim=1)
+        (first, end), count = self._span(edge_type, self.owners.own), self.held.nodes.counts[edge_type[2]]
+
+        def check(owner: int, found: Tensor) -> None:
+            check_below(found[:, 0] - first, end - first, "source")
+            check_below(found[:, 1], count, "destination")
+
+        edges = [self.owners.span(book.first_edges(edge_type), q) for q in range(self.owners.count)]
+        received = [pairs[:0]]
+        for begin in range(0, max(last - start for start, last in edges), EDGES_AT_ONCE):
+            some = pairs[begin : begin + EDGES_AT_ONCE] if self.owners.is_first else pairs[:0]
+            chosen = partial(self._to, edge_type, some)
+            received += self.owners.each(EdgesFrom(edge_type, begin), chosen, check)
+        sources, destinations = torch.cat(received).unbind(1)
+        return sources.contiguous(), destinations.contiguous()
+
+    def page(self, edge_type: EdgeType, begin: int, owner: int) -> Tensor:
+        """Return some of the edges held here, from a position on, with their source at an owner, (n, 2)."""
+        ends = (edge_type[0], edge_type[2])
+        dtype, found = index_dtype(max(self.held.nodes.counts[end] for end in ends)), []
+        for csc, first in self.held.rows(edge_type):
+            start, end = max(begin, 0), min(begin + EDGES_AT_ONCE, csc.num_edges)
+            found.append(EdgeRange(csc, first).ends(torch.arange(start, max(start, end))).T.to(dtype))
+            begin -= csc.num_edges
+        return self._to(edge_type, torch.cat(found), owner)
+
+    def _to(self, edge_type: EdgeType, pairs: Tensor, owner: int) -> Tensor:
+        first, end = self._span(edge_type, owner)
+        return pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < end)]
+
+    def _span(self, edge_type: EdgeType, owner: int) -> IdRange:
+        return self.owners.span(self.held.folder.book.offsets[edge_type[0]], owner)
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeQuestion:
+    """A draw of exact negatives by the owners of the sources (a Question). A query is some of the links."""
+
+    edge_type: EdgeType
+    negatives: DrawnNegatives
+    key: DrawKey
+    wire: NegativeWire
+    tables: NegativeTables
+    spans: Sequence[IdRange]  # sources of each owner
+    own: int
+    most_bytes: ClassVar[int] = _MOST_BYTES
+    asking: ClassVar[Message] = Message("asking for negatives", "id")
+    answering: ClassVar[Message] = Message("getting negatives", "id")
+
+    def is_empty(self, query: Positives) -> bool:
+        """Return True for no links."""
+        return not query.sources.numel()
+
+    def request(self, owner: int, query: Positives) -> Tensor:
+        """Encode links for the owner of their sources."""
+        return self.wire.request(query, self.spans[owner])
+
+    def asked(self, message: Tensor) -> Positives:
+        """Decode links; ValueError names the part that is invalid."""
+        return self.wire.positives(message, self.spans[self.own])
+
+    def worked(self, queries: Sequence[Positives]) -> list[tuple[Tensor | NothingLeft, int]]:
+        """Draw negatives for the links of each query."""
+        return [(self._drawn(query), query.sources.numel()) for query in queries]
+
+    def size_of(self, work: tuple[Tensor | NothingLeft, int]) -> int:
+        """Return the bytes of an answer."""
+        return self.wire.size(work[1])
+
+    def size(self, query: Positives) -> int:
+        """Return the bytes of an answer."""
+        return self.wire.size(query.sources.numel())
+
+    def write(self, work: tuple[Tensor | NothingLeft, int], message: Tensor) -> None:
+        """Write drawn negatives."""
+        message.copy_(self.wire.answer(*work))
+
+    def read(self, message: Tensor, query: Positives) -> Tensor | NothingLeft:
+        """Decode negatives; ValueError names the part that is invalid."""
+        return self.wire.drawn(message, query.sources.numel())
+
+    def here(self, query: Positives, work: tuple[Tensor | NothingLeft, int] | None) -> Tensor | NothingLeft:
+        """Return the own draws; for no links, none."""
+        return torch.empty(0, self.wire.per_positive, dtype=torch.int64) if work is None else work[0]
+
+    def _drawn(self, query: Positives) -> Tensor | NothingLeft:
+        return self.tables.drawn(self.edge_type, self.negatives, query, self.key)
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedNegatives:
+    """Draws of negatives from partitioned edges.
+
+    Exact negatives are drawn by the owners of the sources. All others are drawn in this process.
+    """
+
+    held: LocalPartitions
+    owners: Owners
     candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn; default: all
-    _tables: NegativeTables = field(init=False, repr=False)
+    edges: OwnedEdges = field(init=False, repr=False)
+    tables: NegativeTables = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        held, folder = self.held, self.held.folder
+        held, folder, edges = self.held, self.held.folder, OwnedEdges(self.held, self.owners)
+        object.__setattr__(self, "edges", edges)
         counts = {node_type: folder.num_nodes(node_type) for node_type in held.schema.node_types}
-        links = PartsLinks(held, RankLinks(folder, self.holders, self.lanes))
+        links = PartsLinks(held, edges.counted, edges.connected)
         tables = NegativeTables(counts, held.nodes.originals, folder.columns(), links, self.candidates)
-        object.__setattr__(self, "_tables", tables)
+        object.__setattr__(self, "tables", tables)
+
+    def question(
+        self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
+    ) -> NegativeQuestion:
+        """Return the question of a draw; of the links, it has the columns alone."""
+        folder, owners = self.held.folder, self.owners
+        offsets = folder.book.offsets[edge_type[0]]
+        spans = [owners.span(offsets, owner) for owner in range(owners.count)]
+        wire = NegativeWire.of(edge_type, negatives, positives, key, folder.num_nodes(edge_type[2]))
+        return NegativeQuestion(edge_type, negatives, key, wire, self.tables, spans, owners.own)
 
     def draw(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -159,249 +176,257 @@ class RankNegatives:
         ValueError if a source does not exist.
         """
         if not negatives.exact:
-            return self._tables.draw(edge_type, negatives, positives, key)
-        source, _, destination = edge_type
-        folder = self.held.folder
+            return self.tables.draw(edge_type, negatives, positives, key)
+        source, folder = edge_type[0], self.held.folder
         position = first_outside(positives.sources, (0, folder.num_nodes(source)))
         if position >= 0:
             raise ValueError(
                 f"negatives of {edge_type}: source {int(positives.sources[position])}: there are "
                 f"{folder.num_nodes(source)} {source!r} nodes"
             )
-        self._tables.prepare(edge_type, negatives, positives)
-        wire = NegativeWire.of(edge_type, negatives, positives, key, folder.num_nodes(destination))
-        owners = ByOwner.of(positives.sources, self.holders.bounds(folder.book.offsets[source]))
-        shares = owners.positives(positives)
-        peers = self.lanes.peers
-        with peers.turn:  # held until all results are copied out of the received messages
-            drawn = self._drawn(peers, wire, edge_type, negatives, shares, key)
-            by_rank = zip(drawn, shares, strict=True)
-            return owners.joined([all_drawn(of, edge_type, negatives, share) for of, share in by_rank])
+        self.tables.prepare(edge_type, negatives, positives)
+        by_owner = ByOwner.of(positives.sources, self.owners.bounds(folder.book.offsets[source]))
+        shares = by_owner.positives(positives)
 
-    def _drawn(
-        self,
-        peers: Peers,
-        wire: NegativeWire,
-        edge_type: EdgeType,
-        negatives: DrawnNegatives,
-        shares: Sequence[Positives],
-        key: DrawKey,
-    ) -> list[Tensor | NothingLeft]:
-        """Return the draws of every rank for this one, and draw for the others."""
-        bounds = self.held.folder.book.offsets[edge_type[0]]
-        spans = [self.holders.held(bounds, rank) for rank in range(len(shares))]
-        own, nothing = self.holders.rank, torch.empty(0, dtype=torch.uint8)
-        requests = [
-            nothing if rank == own else wire.request(share, spans[rank]) for rank, share in enumerate(shares)
-        ]
-        answers: list[Tensor] = []
-        for rank, message in enumerate(peers.exchange(requests, ASKING_NEGATIVES, _MOST_BYTES)):
-            if rank == own:
-                answers.append(nothing)
-                continue
-            with naming(peers, rank, ASKING_NEGATIVES):
-                asked = wire.positives(message, spans[own])
-            drawn = self._tables.drawn(edge_type, negatives, asked, key)
-            answers.append(wire.answer(drawn, asked.sources.numel()))
-        mine = self._tables.drawn(edge_type, negatives, shares[own], key)
-        links = [share.sources.numel() for share in shares]
-        sizes = [0 if rank == own else wire.size(count) for rank, count in enumerate(links)]
-        found: list[Tensor | NothingLeft] = []
-        for rank, message in enumerate(peers.reply(answers, sizes, GETTING)):
-            with naming(peers, rank, GETTING):
-                found.append(mine if rank == own else wire.drawn(message, links[rank]))
-        return found
+        def use(drawn: Sequence[Tensor | NothingLeft]) -> Tensor:
+            of_owners = zip(drawn, shares, strict=True)
+            return by_owner.joined([all_drawn(of, edge_type, negatives, share) for of, share in of_owners])
 
-
-ASKING = Message("asking for edges", "id")
-ANSWERING = Message("getting edges", "id")
+        return self.owners.ask(self.question(edge_type, negatives, positives, key), shares, use)
 
 
 @dataclass(frozen=True, eq=False)
-class HopShares:
-    """The frontier of a hop by owner. An owner is a rank, or a part that servers have."""
+class HopQuestion:
+    """A hop that owners draw from their edges (a Question). A query is the frontier of one owner."""
 
+    hop: Hop
+    key: DrawKey
     wire: HopWire
-    owners: Mapping[NodeType, ByOwner]
-    frontiers: Mapping[NodeType, Sequence[Frontier]]  # by owner
+    held: LocalPartitions
+    spans: Sequence[IdRanges]  # ids of each owner
+    own: int
+    most_bytes: ClassVar[int] = _MOST_BYTES
+    asking: ClassVar[Message] = Message("asking for edges", "id")
+    answering: ClassVar[Message] = Message("getting edges", "id")
 
-    @classmethod
-    def of(
-        cls,
-        frontier: FrontierByType,
-        hop: Hop,
-        key: DrawKey,
-        held: LocalPartitions,
-        num_edges: Mapping[EdgeType, int],
-        bounds: Mapping[NodeType, Sequence[int]],
-    ) -> HopShares:
-        """Check a hop, and divide its frontier.
+    def is_empty(self, query: FrontierByType) -> bool:
+        """Return True for an empty frontier."""
+        return not any(of_type.nodes.numel() for of_type in query.values())
 
-        `num_edges` are the edges of all parts. Owner q has the nodes from bound q on. ValueError for a hop or
-        a node that the graph does not have.
-        """
-        check_hop(frontier, hop, held.schema)
-        check_frontier_nodes(frontier, hop, held.nodes)
-        wire = HopWire.of(frontier, hop, key, held.nodes.counts, num_edges)
-        owners = {t: ByOwner.of(frontier[t].nodes, bounds[t]) for t in wire.node_types}
-        return cls(wire, owners, {t: of_type.frontiers(frontier[t]) for t, of_type in owners.items()})
+    def request(self, owner: int, query: FrontierByType) -> Tensor:
+        """Encode a frontier for its owner."""
+        return self.wire.request(query, self.spans[owner])
 
-    def frontier(self, owner: int) -> dict[NodeType, Frontier]:
-        """Return the frontier of an owner."""
-        return {t: of_owners[owner] for t, of_owners in self.frontiers.items()}
+    def asked(self, message: Tensor) -> dict[NodeType, Frontier]:
+        """Decode a frontier; ValueError names the part that is invalid."""
+        return self.wire.frontier(message, self.spans[self.own])
 
-    def counts(self, owner: int) -> dict[NodeType, int]:
-        """Return the number of frontier nodes of an owner, by type."""
-        return {t: of_owners[owner].nodes.numel() for t, of_owners in self.frontiers.items()}
+    def worked(self, queries: Sequence[FrontierByType]) -> Sequence[NeighborsByType]:
+        """Draw for all queries in one call; return the neighbors of each."""
+        if len(queries) == 1:
+            return [self.held.sample_hop(queries[0], self.hop, self.key)]
+        types = self.wire.node_types
+        together = {t: _joined([query[t] for query in queries]) for t in types}
+        drawn = self.held.sample_hop(together, self.hop, self.key)
+        counts = {t: [query[t].nodes.numel() for query in queries] for t in types}
+        pieces = {t: _cut(found, counts[t[2]]) for t, found in drawn.items()}
+        return [{t: of_all[number] for t, of_all in pieces.items()} for number in range(len(queries))]
 
-    def joined(self, drawn: Sequence[NeighborsByType]) -> NeighborsByType:
-        """Return the neighbors of the whole frontier, in its order; `drawn` are those of each owner."""
-        return {t: self.owners[t[2]].neighbors([of_owner[t] for of_owner in drawn]) for t in self.wire.most}
+    def size_of(self, work: NeighborsByType) -> int:
+        """Return the bytes of an answer."""
+        return self.wire.size_of(work)
+
+    def size(self, query: FrontierByType) -> int | None:
+        """Return the bytes of an answer; None if rows may have more than `MOST_PADDED` edges."""
+        return self.wire.size(_rows_of(query)) if self.wire.is_bounded else None
+
+    def write(self, work: NeighborsByType, message: Tensor) -> None:
+        """Write drawn neighbors."""
+        self.wire.write(work, message)
+
+    def read(self, message: Tensor, query: FrontierByType) -> NeighborsByType:
+        """Decode neighbors; ValueError names the part that is invalid."""
+        return self.wire.neighbors(message, _rows_of(query))
+
+    def here(self, query: FrontierByType, work: NeighborsByType | None) -> NeighborsByType:
+        """Return the own draws; for an empty frontier, none."""
+        return self.wire.neighbors(NO_BYTES, dict.fromkeys(query, 0)) if work is None else work
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedGraph(NumberedGraph):
-    """A graph store over edges partitioned across ranks.
+    """A graph store over edges partitioned across owners: ranks, or servers.
 
-    A hop is collective; each rank may have any frontier. All ranks make the same hops with the same keys. A
-    hop takes three collectives for all edge types together: sizes of requests, frontiers, and drawn
-    neighbors. If rows may have more than `MOST_PADDED` edges, it takes four: answers then state their sizes.
-    Draws equal the draws of the graph before partitioning.
+    A hop asks the owners of the frontier one question for all edge types together. Where owners are ranks it
+    is collective: each rank may have any frontier, and all make the same hops with the same keys. Draws equal
+    the draws of the graph before partitioning.
     """
 
-    held: LocalPartitions  # the partitions of this rank
-    holders: PartitionOwners
-    lanes: Lanes
+    held: LocalPartitions  # the partitions of this process
+    owners: Owners
     candidates: Mapping[NodeType, Tensor] = field(default_factory=dict)  # bool (nodes): drawn as negatives
     schema: Schema = field(init=False, repr=False)
     nodes: NumberedNodes = field(init=False, repr=False)
-    _num_edges: Mapping[EdgeType, int] = field(init=False, repr=False)  # in all partitions, left out or not
-    _bounds: Mapping[NodeType, Sequence[int]] = field(init=False, repr=False)  # rank q is asked from bound q
-    _spans: Sequence[IdRanges] = field(init=False, repr=False)  # the ids that each rank stores
-    _negatives: RankNegatives = field(init=False, repr=False)
+    num_all_edges: Mapping[EdgeType, int] = field(init=False, repr=False)  # of all partitions, thinned or not
+    negatives: PartitionedNegatives = field(init=False, repr=False)
+    _bounds: Mapping[NodeType, Sequence[int]] = field(init=False, repr=False)  # owner q is asked from bound q
+    _spans: Sequence[IdRanges] = field(init=False, repr=False)  # the ids of each owner
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", self.held.schema)
-        object.__setattr__(self, "nodes", self.held.nodes)
-        counts = {t: self.held.folder.num_edges(t) for t in self.schema.edge_types}
-        object.__setattr__(self, "_num_edges", counts)
-        offsets, ranks = self.nodes.bounds, range(self.holders.world_size)
-        bounds = {t: self.holders.bounds(of_type) for t, of_type in offsets.items()}
-        spans = [{t: self.holders.held(of_type, rank) for t, of_type in offsets.items()} for rank in ranks]
-        object.__setattr__(self, "_bounds", bounds)
-        object.__setattr__(self, "_spans", spans)
-        negatives = RankNegatives(self.held, self.holders, self.lanes, self.candidates)
-        object.__setattr__(self, "_negatives", negatives)
+        held, owners = self.held, self.owners
+        offsets = held.nodes.bounds
+        found = {
+            "schema": held.schema,
+            "nodes": held.nodes,
+            "num_all_edges": {t: held.folder.num_edges(t) for t in held.schema.edge_types},
+            "negatives": PartitionedNegatives(held, owners, self.candidates),
+            "_bounds": {t: owners.bounds(of_type) for t, of_type in offsets.items()},
+            "_spans": [
+                {t: owners.span(of_type, q) for t, of_type in offsets.items()} for q in range(owners.count)
+            ],
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     @property
     def is_collective(self) -> bool:
-        """True: a hop asks other ranks."""
-        return True
+        """True if a hop asks other ranks."""
+        return self.owners.is_collective
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Return the number of edges of a type in all partitions; Unsupported if some are left out."""
         self.held.check_unthinned(edge_type)
-        return self._num_edges[edge_type]
+        return self.num_all_edges[edge_type]
+
+    def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
+        """Return the number of in-edges of some nodes, int64 (nodes), from their owners; not over ranks."""
+        if self.owners.is_collective:
+            return super().in_degrees(edge_type, nodes)
+        question = self.degree_question(edge_type)
+        by_owner = ByOwner.of(nodes, self._bounds[edge_type[2]])
+        return self.owners.ask(question, by_owner.split(nodes), by_owner.joined)
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need. Collective; see GraphStore."""
+        """Build now the arrays that draws need. Collective if the graph is; see GraphStore."""
         self.held.prepare(needs)
         super().prepare(needs)
 
+    def question(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> HopQuestion:
+        """Return the question of a hop; of the frontier, it has the fields alone."""
+        wire = HopWire.of(frontier, hop, key, self.nodes.counts, self.num_all_edges)
+        return HopQuestion(hop, key, wire, self.held, self._spans, self.owners.own)
+
+    def degree_question(self, edge_type: EdgeType) -> DegreeQuestion:
+        """Return the question of the in-degrees of some nodes."""
+        check_edge_type(edge_type, self.schema)
+        spans = [of_owner[edge_type[2]] for of_owner in self._spans]
+        return DegreeQuestion(edge_type, self.held, spans, self.owners.own)
+
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
         """Draw in-edges of every frontier node; see GraphStore."""
-        shares = HopShares.of(frontier, hop, key, self.held, self._num_edges, self._bounds)
-        peers = self.lanes.peers
-        with peers.turn:  # held until all results are copied out of the received messages
-            exchange = _HopExchange(peers, shares, self._spans)
-            drawn = _drawn_for_all(self.held, shares.wire, exchange.asked(), hop, key)
-            return shares.joined(exchange.answers(drawn))
+        check_hop(frontier, hop, self.schema)
+        check_frontier_nodes(frontier, hop, self.nodes)
+        question = self.question(frontier, hop, key)
+        by_type = {t: ByOwner.of(frontier[t].nodes, self._bounds[t]) for t in question.wire.node_types}
+        shares = {t: of_type.frontiers(frontier[t]) for t, of_type in by_type.items()}
+        queries = [{t: shares[t][owner] for t in shares} for owner in range(self.owners.count)]
+
+        def use(drawn: Sequence[NeighborsByType]) -> NeighborsByType:
+            types = question.wire.most
+            return {t: by_type[t[2]].neighbors([of_owner[t] for of_owner in drawn]) for t in types}
+
+        return self.owners.ask(question, queries, use)
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
         """Draw destinations for the sources of links; see GraphStore.
 
-        Exact negatives are drawn by the owners of the sources, in three collectives. All others are drawn on
-        this rank. The first draw of a kind exchanges the data that it needs; see `RankLinks`.
+        Exact negatives are drawn by the owners of the sources. All others are drawn in this process. The
+        first draw of a kind exchanges the data that it needs; see `OwnedEdges`.
         """
         check_edge_type(edge_type, self.schema)
-        return self._negatives.draw(edge_type, negatives, positives, key)
+        return self.negatives.draw(edge_type, negatives, positives, key)
 
     def only(self, edge_types: Collection[EdgeType]) -> PartitionedGraph:
         """Return the same graph with only these edge types, and the node types at their ends."""
-        return replace(self, held=self.held.only(edge_types))
+        held = self.held.only(edge_types)
+        return replace(self, held=held, owners=self.owners.after(held.schema.edge_types))
 
-    def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> PartitionedGraph:
+    def keeping(
+        self,
+        kept: Mapping[EdgeType, Sequence[Tensor]],
+        candidates: Mapping[NodeType, Tensor] | None = None,
+        step: object = None,
+    ) -> PartitionedGraph:
         """Return the graph with only the given edges of some types; see `LocalPartitions`.
 
-        Each rank gives the edges to keep in its partitions.
+        Each owner gives the edges to keep in its partitions. Negatives are then drawn from the marked nodes
+        of the types in `candidates`, bool (nodes). `step` names the change to owners that are servers.
         """
-        return replace(self, held=self.held.keeping(kept))
-
-    def drawing_from(self, candidates: Mapping[NodeType, Tensor]) -> PartitionedGraph:
-        """Return the same graph; negatives are drawn from the marked nodes of some types: bool (nodes)."""
-        return replace(self, candidates={**self.candidates, **candidates})
+        drawn = {**self.candidates, **(candidates or {})}
+        return replace(self, held=self.held.keeping(kept), candidates=drawn, owners=self.owners.after(step))
 
 
 @dataclass(frozen=True, eq=False)
-class _HopExchange:
-    """The messages of one hop between ranks. The share of this rank is not sent."""
+class DegreeQuestion:
+    """The number of in-edges of some nodes (a Question). A query is nodes of one owner, int64 (n)."""
 
-    peers: Peers
-    shares: HopShares  # of the frontier of this rank, by the rank that stores them
-    spans: Sequence[IdRanges]  # ids that each rank stores
+    edge_type: EdgeType
+    held: LocalPartitions
+    spans: Sequence[IdRange]
+    own: int
+    most_bytes: ClassVar[int] = _MOST_BYTES
+    asking: ClassVar[Message] = Message("asking for numbers of edges", "id")
+    answering: ClassVar[Message] = Message("getting numbers of edges", "id")
 
-    def asked(self) -> list[FrontierByType]:
-        """Exchange requests; return the frontier of each rank."""
-        own, wire = self.peers.rank, self.shares.wire
-        requests = [
-            torch.empty(0, dtype=torch.uint8)
-            if rank == own
-            else wire.request(self.shares.frontier(rank), span)
-            for rank, span in enumerate(self.spans)
-        ]
-        asked: list[FrontierByType] = []
-        for rank, message in enumerate(self.peers.exchange(requests, ASKING, _MOST_BYTES)):
-            if rank == own:
-                asked.append(self.shares.frontier(own))
-                continue
-            with naming(self.peers, rank, ASKING):
-                asked.append(wire.frontier(message, self.spans[own]))
-        return asked
+    def is_empty(self, query: Tensor) -> bool:
+        """Return True for no nodes."""
+        return not query.numel()
 
-    def answers(self, drawn: list[NeighborsByType]) -> list[NeighborsByType]:
-        """Send drawn neighbors; return the neighbors that every rank has drawn for this one."""
-        own, wire, peers = self.peers.rank, self.shares.wire, self.peers
-        answers = peers.outgoing([0 if rank == own else wire.size_of(of) for rank, of in enumerate(drawn)])
-        for rank, of_rank in enumerate(drawn):
-            if rank != own:
-                wire.write(of_rank, answers.payloads[rank])
-        counts = [self.shares.counts(rank) for rank in range(len(drawn))]
-        if wire.is_bounded:
-            sizes = [0 if rank == own else wire.size(rows) for rank, rows in enumerate(counts)]
-            received = peers.reply(answers, sizes, ANSWERING)
-        else:
-            received = peers.exchange(answers, ANSWERING, _MOST_BYTES)
-        found: list[NeighborsByType] = []
-        for rank, message in enumerate(received):
-            if rank == own:
-                found.append(drawn[own])
-                continue
-            with naming(peers, rank, ANSWERING):
-                found.append(wire.neighbors(message, counts[rank]))
-        return found
+    def request(self, owner: int, query: Tensor) -> Tensor:
+        """Encode nodes."""
+        return query.contiguous().view(torch.uint8)
+
+    def asked(self, message: Tensor) -> Tensor:
+        """Decode nodes; ValueError names a node that is not of this process."""
+        if message.numel() % 8:
+            raise ValueError(f"{message.numel()} bytes are no nodes")
+        nodes, (first, end) = message.view(torch.int64), self.spans[self.own]
+        check_below(nodes - first, end - first, "node")
+        return nodes
+
+    def worked(self, queries: Sequence[Tensor]) -> list[Tensor]:
+        """Count the in-edges of the nodes of each query."""
+        return [self.held.in_degrees(self.edge_type, query) for query in queries]
+
+    def size_of(self, work: Tensor) -> int:
+        """Return the bytes of an answer."""
+        return 8 * work.numel()
+
+    def size(self, query: Tensor) -> int:
+        """Return the bytes of an answer."""
+        return 8 * query.numel()
+
+    def write(self, work: Tensor, message: Tensor) -> None:
+        """Write counts."""
+        message.view(torch.int64).copy_(work)
+
+    def read(self, message: Tensor, query: Tensor) -> Tensor:
+        """Decode counts; ValueError if they are no numbers of edges."""
+        if message.numel() != 8 * query.numel():
+            raise ValueError(f"{message.numel()} bytes of counts, for {query.numel()} nodes")
+        counts = message.view(torch.int64)
+        check_below(counts, MOST_EDGES, "number of edges")
+        return counts
+
+    def here(self, query: Tensor, work: Tensor | None) -> Tensor:
+        """Return the own counts; for no nodes, none."""
+        return query[:0] if work is None else work
 
 
-def _drawn_for_all(
-    held: LocalPartitions, wire: HopWire, asked: list[FrontierByType], hop: Hop, key: DrawKey
-) -> list[NeighborsByType]:
-    """Draw for all ranks in one call; return the neighbors of each."""
-    together = {t: _joined([of_rank[t] for of_rank in asked]) for t in wire.node_types}
-    drawn = held.sample_hop(together, hop, key)
-    counts = {t: [of_rank[t].nodes.numel() for of_rank in asked] for t in wire.node_types}
-    pieces = {t: _cut(found, counts[t[2]]) for t, found in drawn.items()}
-    return [{t: of_ranks[rank] for t, of_ranks in pieces.items()} for rank in range(len(asked))]
+def _rows_of(frontier: FrontierByType) -> dict[NodeType, int]:
+    return {t: of_type.nodes.numel() for t, of_type in frontier.items()}
 
 
 def _joined(frontiers: list[Frontier]) -> Frontier:

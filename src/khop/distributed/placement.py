@@ -20,7 +20,8 @@ from torch import Tensor
 from khop.arguments import checked_field, whole_number
 from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.processes.group import Group
 from khop.errors import Unsupported
@@ -92,7 +93,7 @@ def stores_of(path: str | os.PathLike[str], group: Group, partition_options: Par
     lanes = Lanes(group, partition_options.lanes)
     features = rank_features(held, {}, group, lanes, partition_options.wire)
     if partition_options.placement is Placement.ALL:
-        edges = PartitionedGraph(LocalPartitions.of(folder), holders, lanes)
+        edges = PartitionedGraph(LocalPartitions.of(folder), RankOwners(holders, lanes))
         return RankStores(edges, features, folder, lanes, edges)
     return RankStores(LocalPartitionGraph(folder), features, folder, lanes)
 
@@ -120,7 +121,7 @@ def rank_features(
     room_bytes = free_memory_bytes() // 4 * 3 // group.local_world_size
     pieces = LocalPartitionFeatures(held, places=places, room_bytes=room_bytes).pieces
     holders = PartitionOwners(book.num_parts, group.rank, group.world_size)
-    return PartitionedFeatures(pieces, specs, offsets, holders, lanes, wire=wire)
+    return PartitionedFeatures(pieces, specs, offsets, RankOwners(holders, lanes), wire=wire)
 
 
 def parts_needed(placement: Placement, holders: PartitionOwners) -> tuple[range, range]:

@@ -70,12 +70,12 @@ class RankRows:
     @property
     def rank(self) -> int:
         """This rank."""
-        return self.features.holders.rank
+        return self.features.owners.own
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
-        return self.features.holders.world_size
+        return self.features.owners.count
 
     @property
     def specs(self) -> Specs:
@@ -92,7 +92,7 @@ class RankRows:
         """On the device by type, int64 (ranks + 1): rank q is asked for the ids from bound q on."""
         features = self.features
         return {
-            t: torch.tensor(features.holders.bounds(features.offsets[t]), device=self.device)
+            t: torch.tensor(features.owners.bounds(features.offsets[t]), device=self.device)
             for t in self.columns
         }
 
@@ -115,7 +115,7 @@ class RankRows:
     def spans(self, node_type: NodeType) -> list[tuple[int, int]]:
         """Return the ids that each rank stores: the first, and the one after the last."""
         features = self.features
-        return [features.holders.held(features.offsets[node_type], rank) for rank in range(self.world_size)]
+        return [features.owners.span(features.offsets[node_type], rank) for rank in range(self.world_size)]
 
     def id_dtype(self, node_type: NodeType) -> torch.dtype:
         """Return the dtype of ids in messages, the same on all ranks."""

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from khop.batch import Batch, Change, Columns, Sample, num_bytes
 from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.partitioned_features import PartitionedFeatures, PartitionOwners
+from khop.distributed.owners import PartitionOwners, RankOwners
+from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.processes.group import ALONE, Group, shared_counter
 from khop.draw import DrawKey
 from khop.graph.features.store import FeatureStore
@@ -419,4 +420,4 @@ def rows_of_ranks(layer: Sequence[Stage], own: Mapping[NodeType, Tensor], lanes:
         for stage in layer
     }
     held: dict[Type, dict[str, Sequence[Tensor]]] = {t: {VALUES: (own[t],)} for t in own}
-    return PartitionedFeatures(held, specs, bounds, PartitionOwners(ranks, rank, ranks), lanes)
+    return PartitionedFeatures(held, specs, bounds, RankOwners(PartitionOwners(ranks, rank, ranks), lanes))

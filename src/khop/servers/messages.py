@@ -16,7 +16,7 @@ from torch import Tensor
 
 from khop.batch import Adjacency, Block, LinkRows, LossWeights, Sample, Subgraph
 from khop.distributed.exchange.codec import check_below
-from khop.distributed.exchange.row_wire import stored_dtype
+from khop.distributed.owners import MOST_EDGES
 from khop.draw import RANDOMNESS, DrawKey, Purpose
 from khop.graph.folder import TimeCutOffs
 from khop.graph.rule_arrays import check_edge_type
@@ -47,7 +47,6 @@ Time = Annotated[int, INT64]
 Rows = Annotated[Tensor, Array(torch.int32)]
 Floats = Annotated[Tensor, Array(torch.float32)]
 Counts = Mapping[NodeType, Annotated[int, Range(0, 1 << 40)]]
-MOST_EDGES = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -403,7 +402,7 @@ class DegreesOf:
 
 @dataclass(frozen=True)
 class CountsAnswer:
-    """Numbers of edges or links."""
+    """Numbers of edges."""
 
     counts: Ids
 
@@ -489,9 +488,19 @@ class NegativesOf:
 
 @dataclass(frozen=True)
 class PartRowsOf:
-    """A request of a server for rows of another part."""
+    """A request of a server for rows of another part: of the graph, or of the links that a view ends with."""
 
+    links: View
     rows: Octets  # in the format of `row_wire`
+
+
+@dataclass(frozen=True)
+class NodeDegreesOf:
+    """A request of a server for the number of in-edges of nodes of another part."""
+
+    view: View
+    edge_type: EdgeType
+    nodes: Octets  # int64
 
 
 @dataclass(frozen=True)
@@ -502,22 +511,21 @@ class OctetsAnswer:
 
 
 @dataclass(frozen=True)
-class EdgesOf:
-    """A request of a server for edges with sources in its part."""
+class PartDegreesOf:
+    """A request of a server for the number of in-edges of all nodes of another part."""
 
     view: View
     edge_type: EdgeType
-    first: Count  # node of the part
-    end: Count
-    begin: Count  # position of the first edge to look at
 
 
 @dataclass(frozen=True)
-class EdgesAnswer:
-    """Edges of another part."""
+class EdgesOf:
+    """A request of a server for edges of another part with sources in its own."""
 
-    count: Count  # of all edges of the part
-    edges: Tensor  # int32 or int64 (2, n)
+    view: View
+    edge_type: EdgeType
+    begin: Count  # position of the first edge to look at
+    sources: Count  # part of the sources
 
 
 @dataclass(frozen=True)
@@ -536,36 +544,8 @@ class SplitCountsOf:
 class LinkCountsOf:
     """A request of a server for the number of links to each node of another part."""
 
-    view: View
-    split: SplitArguments
-    part: str
+    links: View  # ends with the part of the split
     edge_type: EdgeType
-
-
-@dataclass(frozen=True)
-class LinkRowsOf:
-    """A request of a server for links of another part by their number among them."""
-
-    view: View
-    split: SplitArguments
-    part: str
-    edge_type: EdgeType
-    rows: Ids
-
-
-@dataclass(frozen=True)
-class LinkRowsAnswer:
-    """Links of another part."""
-
-    columns: Mapping[str, Tensor]
-
-    def checked(self, specs: Mapping[str, ColumnSpec], count: int) -> dict[str, Tensor]:
-        """Return the columns of `count` links; ValueError if they are others."""
-        for name, spec in specs.items():
-            found = self.columns.get(name)
-            if found is None or found.dtype != stored_dtype(spec) or found.shape != (count, *spec.shape):
-                raise ValueError(f"{name} of links: is not {spec.dtype} of {count} links")
-        return {name: self.columns[name] for name in specs}
 
 
 @dataclass(frozen=True)
@@ -577,10 +557,10 @@ class TouchedOf:
 
 
 @dataclass(frozen=True)
-class MarksAnswer:
-    """Marks of nodes."""
+class PartAnswer:
+    """Rows of another part."""
 
-    marks: Mapping[NodeType, Annotated[Tensor, Array(torch.bool)]]
+    rows: Tensor
 
 
 BATCH = "batch"
@@ -598,11 +578,11 @@ PART_REQUESTS: Mapping[str, type] = {
     "hop": HopOf,
     "part rows": PartRowsOf,
     "part negatives": NegativesOf,
-    "part degrees": DegreesOf,
+    "node degrees": NodeDegreesOf,
+    "part degrees": PartDegreesOf,
     "part edges": EdgesOf,
     "split counts": SplitCountsOf,
     "split links": LinkCountsOf,
-    "split rows": LinkRowsOf,
     "nodes with edges": TouchedOf,
 }
 

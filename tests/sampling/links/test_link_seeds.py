@@ -163,7 +163,11 @@ def test_digests_of_ranges_add_up_to_that_of_the_list(count: int, cut: int, widt
     cut = min(cut, count)
     facts = [torch.arange(2 * count).view(count, 2), torch.arange(count).half(), torch.ones(count, width)]
     stretches = ((0, facts, slice(0, cut)), (cut, facts, slice(cut, count)))
-    total = sum(links_digest(first, [fact[some] for fact in of]) for first, of, some in stretches)
-    assert total % 2**64 == links_digest(0, facts)
+    every = torch.arange(facts[0].shape[0])
+    total = sum(
+        links_digest(torch.arange(first, first + of[0][some].shape[0]), [fact[some] for fact in of])
+        for first, of, some in stretches
+    )
+    assert total % 2**64 == links_digest(every, facts)
     if count > 1:
-        assert links_digest(0, [fact.flip(0) for fact in facts]) != links_digest(0, facts)
+        assert links_digest(every, [fact.flip(0) for fact in facts]) != links_digest(every, facts)

@@ -24,7 +24,6 @@ from khop.sampling.links.link_split import (
     EdgeRange,
     EdgeSplit,
     Shares,
-    WholeColumnEdges,
     WholeEdges,
     check_parts,
     edge_times,
@@ -68,6 +67,15 @@ class InTwoRanges:
 
     def total(self, counts: Tensor, of: Counted) -> Tensor:
         return counts
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        return self.graph.num_nodes(node_type)
+
+    def edge_column(self, edge_type: EdgeType, name: str) -> None:
+        return None
+
+    def node_column(self, node_type: NodeType, name: str) -> None:
+        return None
 
 
 def positions(chosen: Chosen, first: int = 0) -> list[int]:
@@ -131,14 +139,14 @@ rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), days, st.integer
 joined = st.none() | st.lists(days, min_size=4, max_size=4)
 
 
-def edges_of(edges: Rows, users: list[int] | None) -> tuple[WholeColumnEdges, Rows]:
+def edges_of(edges: Rows, users: list[int] | None) -> tuple[WholeEdges, Rows]:
     """Return the edges as they lie in a graph, and their rows in this order."""
     table = torch.tensor(edges, dtype=torch.int64).view(-1, 4)
     columns = {BUYS: {"time": table[:, 2], "split": table[:, 3].to(torch.int8)}}
     graph = csc_graph_from_edges({"user": 4, "item": 5}, {BUYS: (table[:, 0], table[:, 1])}, columns=columns)
     csc, of_users = graph.csc(BUYS), None if users is None else torch.tensor(users)
     own = graph.columns[BUYS]
-    found = WholeColumnEdges(graph, {BUYS: own, "user": {} if of_users is None else {"time": of_users}})
+    found = WholeEdges(graph, {BUYS: own, "user": {} if of_users is None else {"time": of_users}})
     lies = torch.stack([csc.indices.long(), csc.destinations(), own["time"], own["split"].long()], 1)
     return found, [tuple(row) for row in lies.tolist()]
 
@@ -198,7 +206,7 @@ def test_several_types_are_split_as_each_is_alone(bought: Rows, liked: Rows, val
     columns = {t: {"time": of[:, 2], "split": of[:, 3].to(torch.int8)} for t, of in tables.items()}
     ends = {t: (of[:, 0], of[:, 1]) for t, of in tables.items()}
     graph = csc_graph_from_edges({"user": 4, "item": 5}, ends, columns=columns)
-    edges, cut_offs = WholeColumnEdges(graph, graph.columns), TimeCutOffs(val, val + gap)
+    edges, cut_offs = WholeEdges(graph, graph.columns), TimeCutOffs(val, val + gap)
     for both, alone in (
         (split_by_time(edges, [BUYS, LIKES], cut_offs), lambda t: split_by_time(edges, [t], cut_offs)),
         (split_by_column(edges, [BUYS, LIKES]), lambda t: split_by_column(edges, [t])),
@@ -214,7 +222,7 @@ def test_several_types_are_split_as_each_is_alone(bought: Rows, liked: Rows, val
 
 def test_edges_without_times_and_parts_are_refused() -> None:
     edges, _ = edges_of([(0, 0, 1, 0)], None)
-    bare = WholeColumnEdges(edges.graph, {})
+    bare = WholeEdges(edges.graph, {})
     assert edge_times(bare, BUYS) is None
     assert positions_before(bare, 3) == nodes_with_edges_before(bare, 3) == {}
     with pytest.raises(ValueError, match="have no column 'time' to split by"):

@@ -65,7 +65,7 @@ def test_batches_on_both_servers_wait_for_each_others_hops_and_end(
     services = part_services(plain_parts)
     handlers = [RequestHandler(service, QueueLimits(at_once=1)) for service in services]
     for part, service in enumerate(services):
-        exchange: PartExchange = service._part._graph.exchange  # type: ignore[union-attr,attr-defined]
+        exchange: PartExchange = service._part._graph.owners.exchange  # type: ignore[union-attr,attr-defined]
         exchange._owners = {1 - part: Handled(handlers[1 - part])}
     both, ask = threading.Barrier(2), PartExchange.ask
     first = {0, 1}

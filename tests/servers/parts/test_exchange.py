@@ -1,8 +1,6 @@
 """Requests to the owners of other parts: all at once, within the patience of the caller.
 
 owners.toml: addresses of the servers of each part.
-
-Hops and negatives as servers write and read them.
 """
 
 from __future__ import annotations
@@ -18,33 +16,19 @@ from typing import TypeVar
 import pytest
 import torch
 
-from khop.distributed.exchange.draw_wire import HopWire, NegativeWire
-from khop.draw import DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives, WeightedNegatives
 from khop.errors import PeerLost
-from khop.graph.rule import Hop, Rule
-from khop.sampling.rules.labor import Labor
-from khop.sampling.rules.temporal import Temporal
-from khop.sampling.rules.uniform import Uniform
-from khop.sampling.rules.weighted import Weighted
-from khop.schema import ColumnSpec, Schema
 from khop.servers.access import Answer, Buffer, CallContext, Limits
 from khop.servers.call_timeouts import Caller, working_for
 from khop.servers.codec import VERSION, Outgoing, parsed
 from khop.servers.errors import InvalidAnswer, InvalidRequest, NotAllowed, PartLost, WrongGraph, WrongVersion
 from khop.servers.messages import CODEC, OctetsAnswer, PartRowsOf
 from khop.servers.parts.exchange import (
-    Owners,
+    OwnerAddresses,
     PartExchange,
-    hop_of,
     identity_of_owner,
-    negatives_of,
-    read_hop,
-    read_negatives,
     read_owners,
     within,
 )
-from khop.servers.registry import BUILTIN
-from support.small_typed_folders import BUYS, LIKE
 
 Received = TypeVar("Received")
 
@@ -79,7 +63,7 @@ class Owner:
         return Answer(receive(iter([message.header, *message.pieces()])), "a", 0, 0, 0, 0.0)
 
 
-ASKED = PartRowsOf(torch.zeros(3, dtype=torch.uint8))
+ASKED = PartRowsOf((), torch.zeros(3, dtype=torch.uint8))
 
 
 def read(part: int, answer: OctetsAnswer) -> list[int]:
@@ -94,26 +78,26 @@ def exchange(owners: dict[int, Owner]) -> PartExchange:
 def test_all_parts_are_asked_at_the_same_time_and_the_own_share_is_done_meanwhile() -> None:
     together = threading.Barrier(3)
     found = exchange({0: Owner(10, together=together), 2: Owner(12, together=together)}).ask(
-        "hop", {0: ASKED, 2: ASKED}, OctetsAnswer, read, lambda: together.wait(60)
+        {0: ASKED, 2: ASKED}, OctetsAnswer, read, lambda: together.wait(60)
     )
     assert found[1] == {0: [10, 0], 2: [12, 2]}
 
 
 def test_only_parts_with_a_query_are_asked() -> None:
     owners = {0: Owner(), 2: Owner()}
-    assert exchange(owners).ask("hop", {2: ASKED}, OctetsAnswer, read, lambda: "own") == ("own", {2: [0, 2]})
+    assert exchange(owners).ask({2: ASKED}, OctetsAnswer, read, lambda: "own") == ("own", {2: [0, 2]})
     assert not owners[0].contexts
 
 
 def test_the_wait_is_that_of_the_caller() -> None:
     owner, gone = Owner(), threading.Event()
     asked = exchange({0: owner})
-    asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
-    working_for(Caller(gone, 3.0), lambda: asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None))
+    asked.ask({0: ASKED}, OctetsAnswer, read, lambda: None)
+    working_for(Caller(gone, 3.0), lambda: asked.ask({0: ASKED}, OctetsAnswer, read, lambda: None))
     first, second = owner.contexts
     assert (first.limits, first.stop) == (Limits(60.0, 5.0), None)
     assert (second.limits, second.stop) == (Limits(3.0, 1.0), gone)
-    assert second.stage == "hop of part 0"
+    assert second.stage == "part rows of part 0"
     assert within(Limits(60.0, 5.0), 1000.0) == Limits(60.0, 5.0)
 
 
@@ -132,18 +116,18 @@ def test_the_wait_is_that_of_the_caller() -> None:
 )
 def test_an_error_names_the_part(error: Exception, raised: type[Exception], words: str) -> None:
     with pytest.raises(raised, match=words):
-        exchange({0: Owner(error=error)}).ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
+        exchange({0: Owner(error=error)}).ask({0: ASKED}, OctetsAnswer, read, lambda: None)
 
 
 def test_an_answer_to_an_earlier_request_is_refused() -> None:
     """Hops of successive steps have answers of equal sizes: nothing else in them differs."""
     owner = Owner()
     asked = exchange({0: owner})
-    asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
+    asked.ask({0: ASKED}, OctetsAnswer, read, lambda: None)
     owner.late = 1
     sentence = r"part 0 \(10\.0\.0\.6:7311\): answer: is to request 0, and this request is 1"
     with pytest.raises(InvalidAnswer, match=sentence):
-        asked.ask("hop", {0: ASKED}, OctetsAnswer, read, lambda: None)
+        asked.ask({0: ASKED}, OctetsAnswer, read, lambda: None)
 
 
 GOOD = {"wire": VERSION, "randomness": 1, "fingerprint": "f" * 64, "part": 2}
@@ -209,52 +193,6 @@ def test_a_wrong_file_is_a_sentence(tmp_path: Path, text: str, sentence: str) ->
 )
 def test_a_list_that_does_not_fit_the_graph_is_a_sentence(part: int, num_parts: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Owners((("a:1",), ("b:1",))).check(part, num_parts)
+        OwnerAddresses((("a:1",), ("b:1",))).check(part, num_parts)
     with pytest.raises(ValueError, match="the graph has one part"):
-        Owners((("a:1",),)).check(0, 1)
-
-
-COLUMNS = {BUYS: {"time": ColumnSpec("int64", ()), "weight": ColumnSpec("float32", ())}}
-SCHEMA = Schema(("user", "item"), (BUYS, LIKE), columns=COLUMNS)
-NODES, EDGES = {"user": 300, "item": 200}, {BUYS: 3000, LIKE: 900}
-IDS = torch.tensor([3, 0])
-
-
-NO_BYTES = torch.empty(0, dtype=torch.uint8)
-Asked = TypeVar("Asked")
-
-
-def sent(asked: Asked) -> Asked:
-    """Return a request as it arrives."""
-    message = Outgoing(CODEC, asked, {}).whole()
-    return parsed(message, 1 << 20, "request").body(CODEC, type(asked))
-
-
-@pytest.mark.parametrize(
-    ("rule", "frontier"),
-    [
-        (Uniform(replacement=True), Frontier(IDS)),
-        (Weighted("weight"), Frontier(IDS, tree=IDS)),
-        (Labor(kappa=2), Frontier(IDS)),
-        (Temporal("time", window=(9, 0), inner=Weighted("weight")), Frontier(IDS, until=IDS, tree=IDS)),
-    ],
-    ids=["uniform", "trees", "labor", "times"],
-)
-def test_a_hop_is_read_as_it_was_written(rule: Rule, frontier: Frontier) -> None:
-    hop, key = Hop(3, {BUYS: 4, LIKE: -1}, rule, edge_ids=True), DrawKey((1 << 64) - 1, 7, 5)
-    wire = HopWire.of({"item": frontier}, hop, key, NODES, EDGES)
-    asked = read_hop(sent(hop_of((), hop, key, wire, NO_BYTES)), BUILTIN, SCHEMA, NODES, EDGES)
-    assert (asked.hop, asked.key, asked.wire) == (hop, key, wire)
-    assert (asked.key.of_epoch, asked.key.step) == (7, 5)
-
-
-@pytest.mark.parametrize("until", [None, IDS], ids=["always", "times"])
-@pytest.mark.parametrize("negatives", [UniformNegatives(2, exact=True), WeightedNegatives("w", exact=True)])
-def test_negatives_are_read_as_they_were_written(
-    negatives: DrawnNegatives, until: torch.Tensor | None
-) -> None:
-    key, positives = DrawKey(7, 3, 2), Positives(IDS, IDS, until, "time")
-    given = sent(negatives_of((), BUYS, negatives, positives, key, NO_BYTES))
-    asked = read_negatives(given, BUILTIN, SCHEMA, NODES)
-    assert (asked.edge_type, asked.negatives, asked.key) == (BUYS, negatives, key)
-    assert asked.wire == NegativeWire.of(BUYS, negatives, positives, key, 200)
+        OwnerAddresses((("a:1",),)).check(0, 1)

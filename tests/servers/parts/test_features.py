@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 import khop
 from khop.distributed.exchange.row_wire import RowRequest
+from khop.distributed.partitioned_features import MOST_TABLES, WAYS, PartitionedFeatures, RecentRows
 from khop.graph.features.store import Rows
 from khop.schema import ColumnSpec
-from khop.servers.parts.features import MOST_TABLES, WAYS, RowCache, SharedFeatures
 from support.parts_in_process import part_services
 from support.small_typed_folders import BUYS
 
 
 @pytest.fixture
-def features(typed_parts: Path) -> SharedFeatures:
-    features: SharedFeatures = part_services(typed_parts)[1]._served.features  # type: ignore[attr-defined]
+def features(typed_parts: Path) -> PartitionedFeatures:
+    features: PartitionedFeatures = part_services(typed_parts)[1]._served.features  # type: ignore[attr-defined]
     return features
 
 
-def test_rows_are_those_of_all_parts_in_one_process(features: SharedFeatures, typed_parts: Path) -> None:
+def test_rows_are_those_of_all_parts_in_one_process(features: PartitionedFeatures, typed_parts: Path) -> None:
     wanted = {
         "user": Rows(torch.tensor([299, 0, 5, 5, 150]), ("x", "age"), {"age": 2}, frozenset({"x"})),
         BUYS: Rows(torch.tensor([2999, 0, 1500]), ("time", "weight")),
@@ -43,11 +43,11 @@ def test_rows_are_those_of_all_parts_in_one_process(features: SharedFeatures, ty
             assert torch.equal(found[type_][name], column)
 
 
-def test_rows_of_the_own_part_ask_nobody(features: SharedFeatures) -> None:
+def test_rows_of_the_own_part_ask_nobody(features: PartitionedFeatures) -> None:
     own = features.local_rows("user")
     assert 0 < len(own) < 300
     features.gather({"user": Rows(torch.tensor(own), ("x",))})
-    assert not any(owner.asked for owner in features.exchange._owners.values())  # type: ignore[attr-defined]
+    assert not any(owner.asked for owner in features.owners.exchange._owners.values())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_rows_of_the_own_part_ask_nobody(features: SharedFeatures) -> None:
     ],
 )
 def test_a_row_that_there_is_not_is_named(
-    features: SharedFeatures, type_: str, rows: Rows, words: str
+    features: PartitionedFeatures, type_: str, rows: Rows, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
         features.gather({type_: rows})
 
 
-def test_damaged_requests_for_rows_are_refused(features: SharedFeatures) -> None:
+def test_damaged_requests_for_rows_are_refused(features: PartitionedFeatures) -> None:
     with pytest.raises(ValueError, match="type 9 of"):
-        features.answers().answer(torch.tensor([9, 1, 1, 1, 0, 0]).view(torch.uint8))
+        features.question.asked(torch.tensor([9, 1, 1, 1, 0, 0]).view(torch.uint8))
 
 
 SPECS = {"user": {"x": ColumnSpec("float32", (2,)), "age": ColumnSpec("int64", ())}}
@@ -75,8 +75,8 @@ ROW = 8 + 8 + 16  # bytes of x, age, id and time
 ids_of_steps = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30, unique=True), max_size=12)
 
 
-def cache_of(rows: int) -> RowCache:
-    return RowCache(rows * ROW, SPECS, {"user": 100})
+def cache_of(rows: int) -> RecentRows:
+    return RecentRows(rows * ROW, SPECS, {"user": 100})
 
 
 def request(ids: Sequence[int], first: int = 0) -> RowRequest:
@@ -87,7 +87,7 @@ def rows_of(ids: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"x": torch.stack([ids, -ids], 1).float(), "age": ids * 3}
 
 
-def used(cache: RowCache, ids: Sequence[int], first: int = 0) -> int:
+def used(cache: RecentRows, ids: Sequence[int], first: int = 0) -> int:
     """Ask for rows, fetch the missing ones and keep them; return how many were missing."""
     asked = request(ids, first)
     kept = cache.kept(asked, first)
@@ -151,7 +151,7 @@ def test_gathers_have_the_bits_of_a_local_process_and_ask_for_missing_rows(
     typed_parts: Path, cache_bytes: int
 ) -> None:
     service = part_services(typed_parts, cache_bytes)[1]
-    features: SharedFeatures = service._served.features  # type: ignore[attr-defined]
+    features: PartitionedFeatures = service._served.features  # type: ignore[attr-defined]
     local, generator = khop.open_graph(typed_parts).features, torch.Generator().manual_seed(4)
 
     def step() -> None:
@@ -166,7 +166,7 @@ def test_gathers_have_the_bits_of_a_local_process_and_ask_for_missing_rows(
                 assert torch.equal(found[type_][name], column)
 
     def requests() -> int:
-        return sum(len(owner.asked) for owner in features.exchange._owners.values())  # type: ignore[attr-defined]
+        return sum(len(owner.asked) for owner in features.owners.exchange._owners.values())  # type: ignore[attr-defined]
 
     for _ in range(60):
         step()

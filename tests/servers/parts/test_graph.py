@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import khop
+from khop.distributed import partitioned_graph as module
+from khop.distributed.link_split import owned_links
+from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives
 from khop.errors import Unsupported
 from khop.graph.features.store import Rows
@@ -24,9 +25,8 @@ from khop.graph.partitions.parts_folder import open_parts
 from khop.graph.rule import Hop
 from khop.sampling.links.link_split import Counted, LinkColumns, Shares
 from khop.sampling.rules.uniform import Uniform
-from khop.servers.messages import SplitArguments
-from khop.servers.parts import graph as module
-from khop.servers.parts.graph import LinkPlaces, SharedGraph, SharedSplit, shared_links
+from khop.servers.messages import SplitArguments, SplitPart
+from khop.servers.parts.served import SharedSplit
 from support.parts_in_process import part_services
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS, LIKE
@@ -36,14 +36,14 @@ HOP = Hop(2, {BUYS: 3, LIKE: -1}, Uniform(), edge_ids=True)
 
 
 @pytest.fixture
-def graph(typed_parts: Path) -> SharedGraph:
-    graph: SharedGraph = part_services(typed_parts)[1]._part._graph  # type: ignore[union-attr,attr-defined]
+def graph(typed_parts: Path) -> PartitionedGraph:
+    graph: PartitionedGraph = part_services(typed_parts)[1]._part._graph  # type: ignore[union-attr,attr-defined]
     return graph
 
 
 @pytest.mark.parametrize("nodes", [[199, 3, 3, 70, 120], [], [0]])
 def test_a_hop_is_that_of_all_parts_in_one_process(
-    graph: SharedGraph, typed_parts: Path, nodes: list[int]
+    graph: PartitionedGraph, typed_parts: Path, nodes: list[int]
 ) -> None:
     frontier = {"item": Frontier(torch.tensor(nodes, dtype=torch.int64))}
     drawn = graph.sample_hop(frontier, HOP, KEY)
@@ -52,31 +52,31 @@ def test_a_hop_is_that_of_all_parts_in_one_process(
     assert_same(dict(drawn), dict(expected))
 
 
-def test_only_the_owners_of_a_frontier_are_asked(graph: SharedGraph) -> None:
+def test_only_the_owners_of_a_frontier_are_asked(graph: PartitionedGraph) -> None:
     def requests() -> list[int]:
-        return [len(owner.asked) for owner in graph.exchange._owners.values()]  # type: ignore[attr-defined]
+        return [len(owner.asked) for owner in graph.owners.exchange._owners.values()]  # type: ignore[attr-defined]
 
-    first, _ = graph.spans(1)["item"]
+    first, _ = graph.owners.span(graph.nodes.bounds["item"], 1)
     graph.sample_hop({"item": Frontier(torch.tensor([first]))}, HOP, KEY)
     assert requests() == [0, 0]
     graph.sample_hop({"item": Frontier(torch.tensor([0]))}, HOP, KEY)
     assert requests() == [1, 0]
 
 
-def test_a_node_of_no_part_is_named(graph: SharedGraph) -> None:
+def test_a_node_of_no_part_is_named(graph: PartitionedGraph) -> None:
     with pytest.raises(ValueError, match=r"frontier node 200: not in \[0, 200\)"):
         graph.sample_hop({"item": Frontier(torch.tensor([200]))}, HOP, KEY)
 
 
-def test_edges_are_counted_over_all_parts_unless_some_are_left_out(graph: SharedGraph) -> None:
+def test_edges_are_counted_over_all_parts_unless_some_are_left_out(graph: PartitionedGraph) -> None:
     assert graph.num_edges(LIKE) == 900
     assert graph.only([LIKE]).schema.edge_types == (LIKE,)
     thinned = graph.held.keeping({LIKE: [torch.arange(3)]})
     with pytest.raises(Unsupported, match="each process knows the number"):
-        SharedGraph(thinned, graph.exchange).num_edges(LIKE)
+        PartitionedGraph(thinned, graph.owners).num_edges(LIKE)
 
 
-def test_in_degrees_come_from_the_owners_of_the_nodes(graph: SharedGraph, typed_parts: Path) -> None:
+def test_in_degrees_come_from_the_owners_of_the_nodes(graph: PartitionedGraph, typed_parts: Path) -> None:
     whole_graph = khop.open_graph(typed_parts)
     for nodes in (
         torch.tensor([199, 3, 3, 70, 120, 0]),
@@ -87,21 +87,6 @@ def test_in_degrees_come_from_the_owners_of_the_nodes(graph: SharedGraph, typed_
             assert torch.equal(
                 graph.in_degrees(edge_type, nodes), whole_graph.csc(edge_type).indptr.diff()[nodes]
             )
-
-
-COUNTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)
-
-
-@given(counts=COUNTS, seed=st.integers(0, 99))
-def test_links_are_numbered_by_the_original_ids_of_their_destinations(counts: list[int], seed: int) -> None:
-    originals = torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))
-    by_id = [(node, row) for node, count in enumerate(counts) for row in range(count)]
-    expected = sorted(by_id, key=lambda link: (int(originals[link[0]]), link[1]))
-    places = LinkPlaces.of(torch.tensor(counts), originals)
-    assert places.count == len(expected)
-    nodes, rows = places.found(torch.arange(places.count))
-    assert nodes.tolist() == [node for node, _ in expected]
-    assert rows.tolist() == [by_id.index(link) for link in expected]
 
 
 def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_parts: Path) -> None:
@@ -116,7 +101,8 @@ def test_a_list_of_links_has_the_digest_and_the_rows_of_the_local_one(typed_part
         ("val", split.val_links),
         ("test", split.test_links),
     ):
-        links = shared_links(found, name, found.graph)
+        key = arguments.key.plus(("train", "val", "test").index(name))
+        links = owned_links(found.links(name), found.graph, key, SplitPart(arguments, name))
         assert (dict(links.counts), links.facts) == (dict(expected.counts), expected.facts)
         assert links.digest() == expected.digest()
     wanted = {BUYS: Rows(torch.tensor([5, 1]), ("ends", "times"), {"times": 1})}
@@ -136,8 +122,8 @@ def test_a_part_of_a_split_that_there_is_not_is_refused(typed_parts: Path) -> No
 NEGATIVES_KEY = DrawKey(9)
 
 
-def graph_of(path: Path) -> SharedGraph:
-    graph: SharedGraph = part_services(path)[2]._part._graph  # type: ignore[union-attr,attr-defined]
+def graph_of(path: Path) -> PartitionedGraph:
+    graph: PartitionedGraph = part_services(path)[2]._part._graph  # type: ignore[union-attr,attr-defined]
     return graph
 
 
@@ -180,11 +166,10 @@ def test_the_links_of_all_parts_are_those_of_one_process(
 ) -> None:
     split = khop.split_links(khop.open_graph(typed_parts), BUYS, 0.2, 40, disjoint_share=0.25, seed=4)
     expected = {"train": split.train_links, "val": split.val_links, "test": split.test_links}[name]
-    counts = torch.cat([of_part.link_counts(name, BUYS) for of_part in splits])
+    held = [of_part.links(name) for of_part in splits]
+    counts = torch.cat([of_part.counts(BUYS) for of_part in held])
     assert counts.tolist() == torch.bincount(expected.edges[BUYS][1], minlength=200).tolist()
-    assert splits[0].ask_link_counts(name, BUYS).tolist() == counts.tolist()
-    rows = [of.link_rows(name, BUYS, torch.arange(int(of.link_counts(name, BUYS).sum()))) for of in splits]
-    found = torch.cat([of_part["ends"] for of_part in rows])
+    found = torch.cat([of_part.columns[BUYS]["ends"] for of_part in held])
     assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, expected.edges[BUYS].T.tolist()))
 
 
@@ -199,7 +184,5 @@ def test_counts_of_links_need_no_other_part(splits: list[SharedSplit]) -> None:
 def test_links_that_there_are_not_are_refused(splits: list[SharedSplit]) -> None:
     with pytest.raises(ValueError, match="part 'dev' of a split"):
         splits[0].part("dev")
-    with pytest.raises(ValueError, match="links -1 to 0: there are"):
-        splits[0].link_rows("val", BUYS, torch.tensor([0, -1]))
     with pytest.raises(ValueError, match="the split has those of"):
-        splits[0].link_counts("val", ("item", "like", "item"))
+        splits[0].links("val").counts(("item", "like", "item"))

@@ -19,8 +19,8 @@ import torch
 
 import khop
 from khop.api.split_links import edges_before, split_links_by_time, time_cut_offs
-from khop.distributed.exchange.draw_wire import HopWire
-from khop.distributed.link_split import HeldEdges
+from khop.distributed.link_split import HeldEdges, nodes_existing
+from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Frontier
 from khop.graph.folder import TimeCutOffs
 from khop.graph.rule import Hop
@@ -31,19 +31,19 @@ from khop.servers.codec import received
 from khop.servers.errors import InvalidRequest, NotAllowed, ServerError, WrongGraph
 from khop.servers.messages import (
     CODEC,
-    DegreesOf,
     EdgesOf,
     LinkCountsOf,
-    NodeSpan,
+    NodeDegreesOf,
     OctetsAnswer,
     Only,
+    PartDegreesOf,
+    PartRowsOf,
     SplitArguments,
+    SplitCountsOf,
     SplitPart,
     request,
 )
-from khop.servers.parts.exchange import hop_of
-from khop.servers.parts.graph import SharedGraph
-from khop.servers.parts.served import PartViews, existing
+from khop.servers.parts.served import PartViews
 from khop.servers.request_handler import Client, QueueLimits, RequestHandler
 from khop.servers.service import Service
 from support.batch_kinds import PLAIN, TYPED
@@ -177,6 +177,8 @@ def test_fewer_edge_types_are_left_out(typed_parts: Path) -> None:
 KEY = DrawKey(5)
 SELLS = ("user", "sells", "item")
 SPLIT = SplitArguments((BUYS,), Shares(0.2, 0.1), LinkColumns(), 4)
+EMPTY = SplitPart(replace(SPLIT, edge_types=()), "val")
+NODES = torch.tensor([0, 1000])
 
 
 @pytest.fixture(scope="module")
@@ -187,11 +189,11 @@ def services(typed_parts: Path) -> list[Service]:
 def hop_request(service: Service, *, part: int = 0, graph: str = "", **change: object) -> bytes:
     """Return a request for a hop from items of a part."""
     shared = service._part._graph  # type: ignore[union-attr,attr-defined]
-    first, end = shared.spans(part)["item"]
+    first, end = shared.owners.span(shared.nodes.bounds["item"], part)
     frontier = {"item": Frontier(torch.arange(first, end))}
     hop = Hop(1, {BUYS: 3}, Uniform(), edge_ids=True)
-    wire = HopWire.of(frontier, hop, KEY, shared.nodes.counts, shared.num_all_edges)
-    asked = hop_of((), hop, KEY, wire, wire.request(frontier, shared.spans(part)))
+    question = shared.question(frontier, hop, KEY)
+    asked = shared.owners._body(question, question.request(part, frontier))
     asked = replace(asked, **change)  # type: ignore[arg-type]
     return request("hop", graph or service._served.fingerprint, asked, part=part, request=7)
 
@@ -252,10 +254,15 @@ def test_a_hop_that_does_not_fit_is_a_sentence(
 @pytest.mark.parametrize(
     ("kind", "asked", "sentence"),
     [
-        ("part degrees", DegreesOf((), SELLS, NodeSpan(0, 1)), "no edge type"),
-        ("part degrees", DegreesOf((), BUYS, NodeSpan(0, 1000)), "1,000 nodes are requested at once"),
-        ("part edges", EdgesOf((), SELLS, 0, 1, 0), "no edge type"),
-        ("split links", LinkCountsOf((), replace(SPLIT, edge_types=()), "val", BUYS), "is empty"),
+        ("part degrees", PartDegreesOf((), SELLS), "no edge type"),
+        ("node degrees", NodeDegreesOf((), BUYS, NODES.view(torch.uint8)), "node 1000"),
+        ("node degrees", NodeDegreesOf((), BUYS, NODES.view(torch.uint8)[1:]), "15 bytes are no nodes"),
+        ("part edges", EdgesOf((), SELLS, 0, 1), "no edge type"),
+        ("part edges", EdgesOf((), BUYS, 0, 3), "there is no part 3"),
+        ("split counts", SplitCountsOf((), SPLIT, BUYS, 5, 0, -1), "must be a multiple of 16"),
+        ("split links", LinkCountsOf((EMPTY,), BUYS), "is empty"),
+        ("split links", LinkCountsOf((Only((BUYS,)),), BUYS), "is no part of a split"),
+        ("part rows", PartRowsOf((), NODES.view(torch.uint8)), "do not fit in the last"),
     ],
 )
 def test_other_requests_that_do_not_fit_are_sentences(
@@ -286,22 +293,22 @@ def test_a_damaged_hop_is_refused_or_drawn_from_nodes_of_the_part(services: list
 
 
 @pytest.fixture(scope="module")
-def graphs(dated_parts: Path) -> list[SharedGraph]:
+def graphs(dated_parts: Path) -> list[PartitionedGraph]:
     return [service._served.graph for service in part_services(dated_parts)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("limit", [-1, 30, 60, 200])
 def test_every_server_marks_the_nodes_that_one_process_marks(
-    graphs: list[SharedGraph], dated_parts: Path, limit: int
+    graphs: list[PartitionedGraph], dated_parts: Path, limit: int
 ) -> None:
     topology = edges_before(khop.open_graph(dated_parts), limit).in_one_piece("a test")
     for graph in graphs:
-        found = existing(graph, HeldEdges(graph.held), limit)
+        found = nodes_existing(graph, limit)
         assert found.keys() == topology.candidates.keys() == {"user", "item"}
         assert all(torch.equal(marks, topology.candidates[t]) for t, marks in found.items())
 
 
-def test_an_answer_is_about_the_edges_of_its_part_alone(graphs: list[SharedGraph]) -> None:
+def test_an_answer_is_about_the_edges_of_its_part_alone(graphs: list[PartitionedGraph]) -> None:
     marks = [nodes_with_edges_before(HeldEdges(graph.held), 60)["item"] for graph in graphs]
     together = torch.stack(marks)
     assert together.any(0).sum() > max(int(of_part.sum()) for of_part in marks)

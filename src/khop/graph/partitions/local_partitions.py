@@ -18,7 +18,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import Lock
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -325,36 +325,26 @@ def _joined(folder: PartsFolder, edge_type: EdgeType, kept: Derived) -> Csc:
 Pairs = tuple[Tensor, Tensor]  # global ids: sources and destinations, int32 or int64 (edges) each
 
 
-class Others(Protocol):
-    """The edges held by processes with other parts. Collective: all processes make the same calls."""
-
-    def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
-        """Return the counts of every destination: int64 (nodes). `own` are the counts of the held nodes."""
-        ...
-
-    def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
-        """Return the edges with sources held here. `own` are the edges with destinations held here."""
-        ...
-
-
 @dataclass(frozen=True)
 class PartsLinks:
     """The edges of parts as draws of negatives need them.
 
     Each part stores the edges of its destinations. It also has the edges of its sources if the graph has the
-    reverse edge type. Otherwise all parts are needed, or other processes that hold them (`others`).
+    reverse edge type. Otherwise all parts are needed, or functions that ask other processes, collective
+    over ranks.
     """
 
     held: LocalPartitions
-    others: Others | None = None
+    counted: Callable[[EdgeType, Tensor], Tensor] | None = None  # from in-degrees here to those of all nodes
+    connected: Callable[[EdgeType, Pairs], Pairs] | None = None  # from edges here to those with sources here
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
         """Return the in-degree of every destination of all parts."""
         if edge_type not in self.held.thinned:
             return self.held.folder.whole_array(layout.edge_array(edge_type, DEGREES)).long()
-        assert self.others is not None, "edges of other parts were left out, too"
+        assert self.counted is not None, "edges of other parts were left out, too"
         own = torch.cat([csc.degrees() for csc, _ in self.held.rows(edge_type)])
-        return self.others.counted(edge_type, own)
+        return self.counted(edge_type, own)
 
     def first_source(self, edge_type: EdgeType) -> int:
         """Return the global id of the first source node that the held parts own."""
@@ -403,19 +393,19 @@ class PartsLinks:
         """Return the edges with sources held here."""
         folder, reverse = self.held.folder, self.held.schema.reverse(edge_type)
         if len(folder.held) == folder.book.num_parts:
-            return self._own(edge_type)
+            return self.own(edge_type)
         if reverse is not None:
-            destinations, sources = self._own(reverse)
+            destinations, sources = self.own(reverse)
             return sources, destinations
-        if self.others is None:
+        if self.connected is None:
             raise ValueError(
                 f"exact negatives of {edge_type}: the partners of a source are in all "
                 f"{folder.book.num_parts} parts; write the graph with the reverse edge "
                 "type, EdgeTable(reverse_of=...), and partition the result, or use exact=False"
             )
-        return self.others.connected(edge_type, self._own(edge_type))
+        return self.connected(edge_type, self.own(edge_type))
 
-    def _own(self, edge_type: EdgeType) -> Pairs:
+    def own(self, edge_type: EdgeType) -> Pairs:
         """Return the edges of the held parts."""
         dtype = index_dtype(max(self.held.folder.num_nodes(end) for end in (edge_type[0], edge_type[2])))
         sources, destinations = [], []

@@ -38,19 +38,18 @@ _AT_ONCE = 1 << 18  # links
 _FACTOR = signed(0x9E3779B97F4A7C15)  # odd
 
 
-def links_digest(first: int, facts: Sequence[Tensor]) -> int:
+def links_digest(numbers: Tensor, facts: Sequence[Tensor]) -> int:
     """Return the sum over links of a 64-bit hash of each link's number, ends and columns, modulo 2^64.
 
-    `facts` have one row per link; the link in row 0 has the number `first`. The digests of consecutive
-    ranges of a list add up to the digest of the list.
+    `numbers` are int64 (links), and `facts` have one row per link. The digests of pieces of a list add up to
+    the digest of the list.
     """
-    total, count = 0, facts[0].shape[0]
-    for start in range(0, count, _AT_ONCE):
-        end = min(start + _AT_ONCE, count)
-        words = torch.arange(first + start, first + end)
+    total = 0
+    for start in range(0, numbers.numel(), _AT_ONCE):
+        words = numbers[start : start + _AT_ONCE]
         for fact in facts:
             if fact.numel():
-                for column in _words(fact[start:end]).unbind(1):
+                for column in _words(fact[start : start + _AT_ONCE]).unbind(1):
                     words = mixed(words * _FACTOR + column)
         total += int(words.sum())
     return total & (1 << 64) - 1
@@ -264,7 +263,7 @@ class Links(LinkList):
         def hash_into(update: Callable[[bytes | memoryview], None]) -> None:
             for edge_type, count in self.counts.items():
                 facts = {what: by_type[edge_type] for what, by_type in self._facts()}
-                digest = links_digest(0, [self.edges[edge_type].T, *facts.values()])
+                digest = links_digest(torch.arange(count), [self.edges[edge_type].T, *facts.values()])
                 layout = {what: (values.dtype, values.shape[1:]) for what, values in facts.items()}
                 update(told_apart(edge_type, count, layout))
                 update(digest.to_bytes(8, "big"))

@@ -8,7 +8,7 @@ All functions work on the edges of one process. Where several processes hold edg
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -128,8 +128,8 @@ class Counted:
         return torch.bincount(numbers >> self.shift & (1 << _DIGIT) - 1, minlength=1 << _DIGIT)
 
 
-class DistributedEdges(Protocol):
-    """The edges to split: all edges of a graph, or the edges that a rank holds."""
+class EdgesToSplit(Protocol):
+    """The edges to split, with their columns: all edges of a graph, or those of one process."""
 
     @property
     def schema(self) -> Schema:
@@ -149,12 +149,25 @@ class DistributedEdges(Protocol):
         """Return the sum of the counts of all processes. Each edge is counted by one process."""
         ...
 
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type in the whole graph."""
+        ...
 
-@dataclass(frozen=True)
+    def edge_column(self, edge_type: EdgeType, name: str) -> Sequence[Tensor] | None:
+        """Return a column of the edges in this process, by range of rows; None if the type lacks it."""
+        ...
+
+    def node_column(self, node_type: NodeType, name: str) -> Tensor | None:
+        """Return a column of all nodes of a type; None if the type lacks it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class WholeEdges:
-    """All edges of a graph in this process."""
+    """All edges of a graph in this process (an EdgesToSplit), with columns by type."""
 
     graph: CscGraph
+    columns: Mapping[NodeType | EdgeType, Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
     def schema(self) -> Schema:
@@ -173,6 +186,19 @@ class WholeEdges:
     def total(self, counts: Tensor, of: Counted) -> Tensor:
         """Return the counts unchanged: there is only this process."""
         return counts
+
+    def num_nodes(self, node_type: NodeType) -> int:
+        """Return the number of nodes of a type."""
+        return self.graph.num_nodes(node_type)
+
+    def edge_column(self, edge_type: EdgeType, name: str) -> Sequence[Tensor] | None:
+        """Return a column of all edges as one range; None if the type lacks it."""
+        columns = self.columns.get(edge_type, {})
+        return (columns[name],) if name in columns else None
+
+    def node_column(self, node_type: NodeType, name: str) -> Tensor | None:
+        """Return a column of all nodes of a type; None if the type lacks it."""
+        return self.columns.get(node_type, {}).get(name)
 
 
 @dataclass(frozen=True)
@@ -215,7 +241,7 @@ class _Dealt:
 
 
 def split_edges(
-    edges: DistributedEdges, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey
+    edges: EdgesToSplit, edge_types: Sequence[EdgeType], shares: Shares, key: DrawKey
 ) -> EdgeSplit:
     """Split the edges of some types, and of their reverse types, into the three parts.
 
@@ -255,13 +281,13 @@ def as_first_numbered(edges: CscGraph, edge_type: EdgeType, positions: Tensor) -
     return positions[original[destinations].argsort(stable=True)]
 
 
-def link_numbers(edges: DistributedEdges, edge_type: EdgeType, key: DrawKey) -> Tensor:
+def link_numbers(edges: EdgesToSplit, edge_type: EdgeType, key: DrawKey) -> Tensor:
     """Return the random numbers of the links of a type in this process, int64 (links)."""
     numbers = _pair_numbers(edges, edge_type, edge_type, _type_key(key, edge_type))
     return _of_links(numbers, _are_links(edges, edge_type))
 
 
-def _dealt(edges: DistributedEdges, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
+def _dealt(edges: EdgesToSplit, edge_type: EdgeType, shares: Shares, key: DrawKey) -> _Dealt:
     key = _type_key(key, edge_type)
     reverse = edges.schema.reverse(edge_type)
     numbers = {edge_type: _pair_numbers(edges, edge_type, edge_type, key)}
@@ -281,7 +307,7 @@ def _of_links(numbers: Sequence[Tensor], is_link: Sequence[Tensor]) -> Tensor:
     return torch.cat([of[links] for of, links in zip(numbers, is_link, strict=True)])
 
 
-def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
+def _are_links(edges: EdgesToSplit, edge_type: EdgeType) -> list[Tensor]:
     """Return masks of the edges that are links: of a type that is its own reverse, only one direction."""
     found = []
     for edge_range in edges.edge_ranges(edge_type):
@@ -294,9 +320,7 @@ def _are_links(edges: DistributedEdges, edge_type: EdgeType) -> list[Tensor]:
     return found
 
 
-def _pair_numbers(
-    edges: DistributedEdges, edge_type: EdgeType, of: EdgeType, key: DrawKey
-) -> tuple[Tensor, ...]:
+def _pair_numbers(edges: EdgesToSplit, edge_type: EdgeType, of: EdgeType, key: DrawKey) -> tuple[Tensor, ...]:
     """Draw a number from 0 to 2^63 - 1 for each edge of a type, equal for all edges between the same nodes.
 
     `of` is the edge type itself or its reverse.
@@ -321,7 +345,7 @@ def _pair_numbers(
     return tuple(found)
 
 
-def _first_numbered(edges: DistributedEdges, edge_type: EdgeType, ends: Tensor) -> tuple[Tensor, Tensor]:
+def _first_numbered(edges: EdgesToSplit, edge_type: EdgeType, ends: Tensor) -> tuple[Tensor, Tensor]:
     """Return the original ids of sources and destinations."""
     originals = edges.original_ids.get(edge_type[0]), edges.original_ids.get(edge_type[2])
     sources, destinations = (
@@ -341,7 +365,7 @@ def _places(is_chosen: Tensor) -> Tensor:
 
 
 def _bounds(
-    edges: DistributedEdges, edge_type: EdgeType, numbers: Tensor, counts: tuple[int, int, int]
+    edges: EdgesToSplit, edge_type: EdgeType, numbers: Tensor, counts: tuple[int, int, int]
 ) -> tuple[int, int, int]:
     """Return the largest numbers of test, of validation and of training's disjoint links, in this order.
 
@@ -358,7 +382,7 @@ def _bounds(
     return to_test, to_val, to_disjoint
 
 
-def _smallest(edges: DistributedEdges, links: Counted, numbers: Tensor, rank: int) -> int:
+def _smallest(edges: EdgesToSplit, links: Counted, numbers: Tensor, rank: int) -> int:
     """Return the `rank`-th smallest number of all processes, counted from 1: digit by digit, by counting."""
     found, numbers = 0, numbers[numbers > links.above]
     for shift in range(64 - _DIGIT, -1, -_DIGIT):
@@ -377,62 +401,7 @@ PARTS = ("train", "val", "test")
 _EDGES_AT_ONCE = 1 << 22  # edges
 
 
-class ColumnEdges(Protocol):
-    """Edges with their columns: all edges of a graph, or the edges that a process holds."""
-
-    @property
-    def schema(self) -> Schema:
-        """Node types and edge types of the graph."""
-        ...
-
-    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """Return the ranges of rows in this process."""
-        ...
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type in the whole graph."""
-        ...
-
-    def edge_column(self, edge_type: EdgeType, name: str) -> Sequence[Tensor] | None:
-        """Return a column of the edges in this process, by range of rows; None if the type lacks it."""
-        ...
-
-    def node_column(self, node_type: NodeType, name: str) -> Tensor | None:
-        """Return a column of all nodes of a type; None if the type lacks it."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class WholeColumnEdges:
-    """All edges of a graph in this process, with columns by type (a ColumnEdges)."""
-
-    graph: CscGraph
-    columns: Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
-
-    @property
-    def schema(self) -> Schema:
-        """Node types and edge types of the graph."""
-        return self.graph.schema
-
-    def edge_ranges(self, edge_type: EdgeType) -> Sequence[EdgeRange]:
-        """Return all rows as one range."""
-        return (EdgeRange(self.graph.csc(edge_type)),)
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
-        return self.graph.num_nodes(node_type)
-
-    def edge_column(self, edge_type: EdgeType, name: str) -> Sequence[Tensor] | None:
-        """Return a column of all edges as one range; None if the type lacks it."""
-        columns = self.columns.get(edge_type, {})
-        return (columns[name],) if name in columns else None
-
-    def node_column(self, node_type: NodeType, name: str) -> Tensor | None:
-        """Return a column of all nodes of a type; None if the type lacks it."""
-        return self.columns.get(node_type, {}).get(name)
-
-
-def split_by_time(edges: ColumnEdges, edge_types: Sequence[EdgeType], cut_offs: TimeCutOffs) -> EdgeSplit:
+def split_by_time(edges: EdgesToSplit, edge_types: Sequence[EdgeType], cut_offs: TimeCutOffs) -> EdgeSplit:
     """Split the edges of some types by their times: training < val <= validation < test <= test.
 
     Training and validation pass messages over the edges of all types before `val`, test over those before
@@ -447,7 +416,7 @@ def split_by_time(edges: ColumnEdges, edge_types: Sequence[EdgeType], cut_offs: 
     return EdgeSplit(train, val, test)
 
 
-def split_by_column(edges: ColumnEdges, edge_types: Sequence[EdgeType]) -> EdgeSplit:
+def split_by_column(edges: EdgesToSplit, edge_types: Sequence[EdgeType]) -> EdgeSplit:
     """Split the edges of some types by their column `split`: 0 training, 1 validation, 2 test, -1 none.
 
     Training and validation pass messages over training edges, test over those of training and validation.
@@ -463,7 +432,7 @@ def split_by_column(edges: ColumnEdges, edge_types: Sequence[EdgeType]) -> EdgeS
     return EdgeSplit(train, val, test)
 
 
-def parts_by_time(edges: ColumnEdges, edge_type: EdgeType, cut_offs: TimeCutOffs) -> list[Tensor]:
+def parts_by_time(edges: EdgesToSplit, edge_type: EdgeType, cut_offs: TimeCutOffs) -> list[Tensor]:
     """Return the part of each edge of a type by its time, int64, by range of rows: the place in `PARTS`."""
     times = edge_times(edges, edge_type)
     if times is None:
@@ -471,7 +440,7 @@ def parts_by_time(edges: ColumnEdges, edge_type: EdgeType, cut_offs: TimeCutOffs
     return [(of >= cut_offs.val).long() + (of >= cut_offs.test).long() for of in times]
 
 
-def parts_by_column(edges: ColumnEdges, edge_type: EdgeType) -> list[Tensor]:
+def parts_by_column(edges: EdgesToSplit, edge_type: EdgeType) -> list[Tensor]:
     """Return the part of each edge of a type by its column `split`, int64, by range of rows; -1: none."""
     ranges = edges.edge_column(edge_type, SPLIT)
     if ranges is None:
@@ -489,7 +458,7 @@ def check_parts(edge_type: EdgeType, counts: Mapping[str, int]) -> None:
             raise ValueError(f"links of {edge_type}: none is of {name}; change the split, or import more")
 
 
-def positions_before(edges: ColumnEdges, limit: int) -> Chosen:
+def positions_before(edges: EdgesToSplit, limit: int) -> Chosen:
     """Return the positions of the edges before a time, for each edge type with times.
 
     The time of an edge is its own, its source's, or the later of both.
@@ -497,7 +466,7 @@ def positions_before(edges: ColumnEdges, limit: int) -> Chosen:
     return {t: _positions(times, below=limit) for t, times in _timed(edges)}
 
 
-def nodes_with_edges_before(edges: ColumnEdges, limit: int) -> dict[NodeType, Tensor]:
+def nodes_with_edges_before(edges: EdgesToSplit, limit: int) -> dict[NodeType, Tensor]:
     """Mark the ends of edges before a time, bool (nodes), for the node types at ends of types with times."""
     touched: dict[NodeType, Tensor] = {}
     for edge_type, times in _timed(edges):
@@ -511,7 +480,7 @@ def nodes_with_edges_before(edges: ColumnEdges, limit: int) -> dict[NodeType, Te
 
 
 def nodes_before(
-    edges: ColumnEdges, limit: int, touched: Mapping[NodeType, Tensor]
+    edges: EdgesToSplit, limit: int, touched: Mapping[NodeType, Tensor]
 ) -> dict[NodeType, Tensor]:
     """Mark the nodes that exist before a time, bool (nodes), for the types where times say so.
 
@@ -522,7 +491,7 @@ def nodes_before(
     return {**touched, **{t: times < limit for t, times in own.items() if times is not None}}
 
 
-def edge_times(edges: ColumnEdges, edge_type: EdgeType) -> list[Tensor] | None:
+def edge_times(edges: EdgesToSplit, edge_type: EdgeType) -> list[Tensor] | None:
     """Return the times of the edges of a type, int64, by range of rows; None if the type has none."""
     ranges, sources = edges.edge_ranges(edge_type), edges.node_column(edge_type[0], TIME)
     own = edges.edge_column(edge_type, TIME)
@@ -537,7 +506,7 @@ def _of_part(parts: Mapping[EdgeType, Sequence[Tensor]], number: int) -> Chosen:
     return {t: _positions(of_type, above=number - 1, below=number + 1) for t, of_type in parts.items()}
 
 
-def _timed(edges: ColumnEdges) -> Iterator[tuple[EdgeType, list[Tensor]]]:
+def _timed(edges: EdgesToSplit) -> Iterator[tuple[EdgeType, list[Tensor]]]:
     """Yield the edge types with times, and the times."""
     for edge_type in edges.schema.edge_types:
         times = edge_times(edges, edge_type)

@@ -1,6 +1,4 @@
-"""Requests of a server to the owners of other parts: all parts at once, each to any of its servers.
-
-Requests between servers of parts: their kinds, and the fields of hops and negatives.
+"""Owners of the other parts of a graph, asked over the network: all at once, each part by any of its servers.
 
 The list of the servers that have each part of a graph: owners.toml.
 """
@@ -8,34 +6,53 @@ The list of the servers that have each part of a graph: owners.toml.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-import torch
 from torch import Tensor
 
-from khop.distributed.exchange.draw_wire import HopWire, NegativeWire
-from khop.draw import RANDOMNESS, DrawKey, DrawnNegatives, Frontier, Positives, check_drawn
+from khop.distributed.link_split import LinkCounts, SplitCounts, Touched
+from khop.distributed.owners import Degrees, EdgesFrom, Offsets, Question, Result, Subject
+from khop.distributed.partitioned_features import RowQuestion
+from khop.distributed.partitioned_graph import DegreeQuestion, HopQuestion, NegativeQuestion
+from khop.draw import RANDOMNESS
 from khop.errors import PeerLost
-from khop.graph.rule import Hop, Rule, check_rule
-from khop.graph.rule_arrays import check_edge_type
-from khop.schema import EdgeType, NodeType, Schema
 from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, Limits, parsed_addresses
 from khop.servers.call_timeouts import Caller, present_caller
 from khop.servers.codec import VERSION, Frame, parsed_json, received
 from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
-from khop.servers.messages import CODEC, HopOf, NegativesOf, View, request
-from khop.servers.registry import Registry, described
+from khop.servers.messages import (
+    CODEC,
+    PART_REQUESTS,
+    EdgesOf,
+    HopOf,
+    LinkCountsOf,
+    NegativesOf,
+    NodeDegreesOf,
+    OctetsAnswer,
+    Only,
+    PartAnswer,
+    PartDegreesOf,
+    PartRowsOf,
+    SplitCountsOf,
+    SplitPart,
+    Step,
+    TouchedOf,
+    View,
+    request,
+)
+from khop.servers.registry import described
 
 Own = TypeVar("Own")
 Value = TypeVar("Value")
 Body = TypeVar("Body")
 _MOST_ANSWER = 1 << 36  # bytes
+KINDS = {kind: name for name, kind in PART_REQUESTS.items()}
 _ATTEMPTS = 3  # within the time that the sender of a request waits
 _UNBOUNDED = 1 << 20  # threads; they only wait, and a bound could make servers wait in a circle
 
@@ -56,7 +73,6 @@ class PartExchange:
 
     def ask(
         self,
-        kind: str,
         queries: Mapping[int, object],
         answer: type[Body],
         read: Callable[[int, Body], Value],
@@ -70,7 +86,7 @@ class PartExchange:
         caller = present_caller()
         checked = partial(_checked, answer, read)
         waiting: dict[int, Future[Value]] = {
-            part: self._threads.submit(self._answer, kind, part, query, checked, caller)
+            part: self._threads.submit(self._answer, part, query, checked, caller)
             for part, query in queries.items()
         }
         own = meanwhile()
@@ -78,13 +94,12 @@ class PartExchange:
 
     def _answer(
         self,
-        kind: str,
         part: int,
         query: object,
         read: Callable[[int, Frame], Value],
         caller: Caller | None,
     ) -> Value:
-        number = next(self._numbers)
+        number, kind = next(self._numbers), KINDS[type(query)]
         message = request(kind, self._fingerprint, query, part=part, request=number)
         owners = self._owners[part]
         context = CallContext(f"{kind} of part {part}", limits=self._limits)
@@ -152,82 +167,123 @@ def identity_of_owner(fingerprint: str, part: int) -> Callable[[bytes], str]:
     return identity
 
 
-_NOTHING = torch.empty(0, dtype=torch.int64)
-
-
-def hop_of(view: View, hop: Hop, key: DrawKey, wire: HopWire, frontier: Tensor) -> HopOf:
-    """Return the message of a hop from a frontier in the format of the wire."""
-    sent = {t: tuple(names) for t, names in wire.fields.items()}
-    rule = described(hop.rule)
-    return HopOf(view, hop.number, hop.fanouts, rule, hop.edge_ids, key, sent, frontier)
-
-
 @dataclass(frozen=True)
-class HopQuestion:
-    """A hop as a server reads it, with the format of its messages."""
+class PartOwners:
+    """The servers of the parts of a graph as owners (an Owners); each part is an owner.
 
-    hop: Hop
-    key: DrawKey
-    wire: HopWire
+    Each step of a view of the graph is told to the other servers with the question. Parts without a query are
+    not asked.
+    """
 
+    exchange: PartExchange
+    view: View = ()
+    is_collective: ClassVar[bool] = False
+    is_first: ClassVar[bool] = True
 
-def read_hop(
-    given: HopOf,
-    registry: Registry,
-    schema: Schema,
-    nodes: Mapping[NodeType, int],
-    edges: Mapping[EdgeType, int],
-) -> HopQuestion:
-    """Read a hop over a graph; `nodes` and `edges` are its counts by type. ValueError names what is wrong."""
-    for edge_type in given.fanouts:
-        check_edge_type(edge_type, schema)
-    rule: Rule = registry.made(given.rule)
-    check_rule(rule, schema)
-    hop = Hop(given.number, given.fanouts, rule, given.edge_ids)
-    frontier = {}
-    for node_type, sent in given.sent.items():
-        if node_type not in schema.node_types:
-            raise ValueError(f"sent: {node_type!r} is no node type; there are {schema.node_types}")
-        if not set(sent) <= rule.frontier_fields:
-            raise ValueError(f"sent: {sent} are not among those that {rule} reads")
-        frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
-    return HopQuestion(hop, given.key, HopWire.of(frontier, hop, given.key, nodes, edges))
+    @property
+    def own(self) -> int:
+        """Number of the part of this server."""
+        return self.exchange.part
 
+    @property
+    def count(self) -> int:
+        """Number of parts."""
+        return len(self.exchange.others) + 1
 
-def negatives_of(
-    view: View,
-    edge_type: EdgeType,
-    negatives: DrawnNegatives,
-    positives: Positives,
-    key: DrawKey,
-    links: Tensor,
-) -> NegativesOf:
-    """Return the message of a draw of exact negatives for links in the format of the wire."""
-    kind, until = described(negatives), positives.until is not None
-    return NegativesOf(view, edge_type, kind, until, positives.time_column, key, links)
+    def bounds(self, offsets: Offsets) -> Sequence[int]:
+        """Return the first id of each part, and the end of the last."""
+        return offsets
 
+    def span(self, offsets: Offsets, owner: int) -> tuple[int, int]:
+        """Return the first id of a part, and the id after its last."""
+        return offsets[owner], offsets[owner + 1]
 
-@dataclass(frozen=True)
-class NegativeQuestion:
-    """A draw of exact negatives as a server reads it, with the format of its messages."""
+    def after(self, step: object) -> PartOwners:
+        """Return the owners of a graph after a step of its view, or with some edge types alone."""
+        step = Only(step) if isinstance(step, tuple) else step
+        assert isinstance(step, Step)
+        return replace(self, view=(*self.view, step))
 
-    edge_type: EdgeType
-    negatives: DrawnNegatives
-    key: DrawKey
-    wire: NegativeWire
+    def ask(
+        self, question: Question, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
+    ) -> Result:
+        """Ask each part its query, and return what `use` makes of the answers; see Owners."""
+        own = self.own
+        asked = {q: query for q, query in enumerate(queries) if q != own and not question.is_empty(query)}
+        bodies = {q: self._body(question, question.request(q, query)) for q, query in asked.items()}
 
+        def read(part: int, answer: OctetsAnswer) -> object:
+            return question.read(answer.content, asked[part])
 
-def read_negatives(
-    given: NegativesOf, registry: Registry, schema: Schema, nodes: Mapping[NodeType, int]
-) -> NegativeQuestion:
-    """Read a draw of negatives; ValueError names what is wrong."""
-    edge_type, key = given.edge_type, given.key
-    check_edge_type(edge_type, schema)
-    negatives: DrawnNegatives = registry.made(given.negatives)
-    check_drawn(negatives)
-    positives = Positives(_NOTHING, _NOTHING, _NOTHING if given.until else None, given.time_column)
-    wire = NegativeWire.of(edge_type, negatives, positives, key, nodes[edge_type[2]])
-    return NegativeQuestion(edge_type, negatives, key, wire)
+        def work() -> object:
+            query = queries[own]
+            return question.here(query, None if question.is_empty(query) else question.worked([query])[0])
+
+        mine, found = self.exchange.ask(bodies, OctetsAnswer, read, work)
+        found[own] = mine
+        return use(
+            [found[q] if q in found else question.here(query, None) for q, query in enumerate(queries)]
+        )
+
+    def each(
+        self,
+        subject: Subject,
+        rows: Callable[[int], Tensor],
+        check: Callable[[int, Tensor], None],
+    ) -> list[Tensor]:
+        """Return the rows of every part, by part; see Owners."""
+        own = rows(self.own)
+
+        def read(part: int, answer: PartAnswer) -> Tensor:
+            found = answer.rows
+            if found.dtype != own.dtype or found.shape[1:] != own.shape[1:]:
+                raise ValueError(f"rows: are {found.dtype} {tuple(found.shape)}, not {own.dtype}")
+            check(part, found)
+            return found
+
+        bodies = dict.fromkeys(self.exchange.others, self._about(subject))
+        _, found = self.exchange.ask(bodies, PartAnswer, read, lambda: None)
+        found[self.own] = own
+        return [found[part] for part in range(self.count)]
+
+    def count_traffic(self, counts: dict[str, float]) -> None:
+        """Count nothing: batches of servers have the counters of their clients."""
+
+    def _body(self, question: Question, content: Tensor) -> object:
+        """Return the message of a question to a part."""
+        match question:
+            case HopQuestion():
+                hop, sent = question.hop, {t: tuple(names) for t, names in question.wire.fields.items()}
+                rule = described(hop.rule)
+                drawn = (hop.number, hop.fanouts, rule, hop.edge_ids, question.key, sent)
+                return HopOf(self.view, *drawn, content)
+            case NegativeQuestion():
+                wire, kind = question.wire, described(question.negatives)
+                of_links = (wire.has_until, wire.time_column)
+                return NegativesOf(self.view, question.edge_type, kind, *of_links, question.key, content)
+            case DegreeQuestion():
+                return NodeDegreesOf(self.view, question.edge_type, content)
+            case RowQuestion():
+                return PartRowsOf(self.view, content)
+        raise AssertionError(f"{question} is not asked of servers")
+
+    def _about(self, subject: Subject) -> object:
+        """Return the message about a subject."""
+        match subject:
+            case Degrees():
+                return PartDegreesOf(self.view, subject.edge_type)
+            case EdgesFrom():
+                return EdgesOf(self.view, subject.edge_type, subject.begin, self.own)
+            case SplitCounts():
+                of: Any = subject.of
+                split: Any = subject.split
+                return SplitCountsOf(self.view, split, of.edge_type, of.shift, of.prefix, of.above)
+            case LinkCounts():
+                assert isinstance(subject.part, SplitPart)
+                return LinkCountsOf((*self.view, subject.part), subject.edge_type)
+            case Touched():
+                return TouchedOf(self.view, subject.limit)
+        raise AssertionError(f"{subject} is not asked of servers")
 
 
 _ATTEMPT_S = 5.0
@@ -238,7 +294,7 @@ _FORM = 'parts = [["10.0.0.5:7311"], ["10.0.0.6:7311", "10.0.0.7:7311"]]'
 
 
 @dataclass(frozen=True)
-class Owners:
+class OwnerAddresses:
     """Addresses of the servers of each part, and how servers reach each other."""
 
     parts: tuple[tuple[str, ...], ...]  # by number of the part; any of a part's servers may be asked
@@ -262,7 +318,7 @@ class Owners:
             raise ValueError("--part: the graph has one part; serve the folder without --part and --owners")
 
 
-def read_owners(path: Path) -> Owners:
+def read_owners(path: Path) -> OwnerAddresses:
     """Read owners.toml; ValueError names the key that is wrong. Files in it are relative to its folder."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -279,7 +335,7 @@ def read_owners(path: Path) -> Owners:
         deadline_s=given.get("deadline", Limits.deadline_s),
         attempt_s=given.get("attempt", _ATTEMPT_S),
     )
-    found = Owners(parts, Access(**files, encryption="off" if insecure else "remote"), limits)
+    found = OwnerAddresses(parts, Access(**files, encryption="off" if insecure else "remote"), limits)
     for part in range(len(parts)):
         found.addresses(part)
     return found

@@ -1,60 +1,66 @@
-"""A graph in parts as a server of one part serves it: whole batches, and its part for other servers.
-
-Answers of the server of a part to the servers of other parts.
-
-Views of a graph in parts: fewer edge types, edges before a time, parts of splits of links.
-
-Nodes of a graph in parts that exist before a time, by the edges of all parts.
-"""
+"""A graph in parts as a server of one part serves it: whole batches, and its part for other servers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from khop.distributed.link_split import HeldEdges
+from khop.distributed.link_split import HeldEdges, HeldLinks, LinkCounts, nodes_existing, owned_links
+from khop.distributed.owners import Question, counts_of_all_nodes
+from khop.distributed.partitioned_features import PartitionedFeatures, RecentRows
+from khop.distributed.partitioned_graph import PartitionedGraph
+from khop.draw import DrawnNegatives, Frontier, Positives, check_drawn
 from khop.graph.features.store import FeatureStore
 from khop.graph.folder import TimeCutOffs, recorded_cut_offs
 from khop.graph.layout import node_column
 from khop.graph.node_ids import label_records, stored_ids
-from khop.graph.partitions.local_partitions import LocalPartitions
+from khop.graph.partitions.local_partitions import (
+    LocalPartitionFeatures,
+    LocalPartitions,
+    refuse_relations,
+)
 from khop.graph.partitions.parts_folder import PartsFolder
+from khop.graph.rule import Hop, Rule, check_rule
 from khop.graph.rule_arrays import check_edge_type
 from khop.kernels.id_table import Keys
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import (
     PARTS,
     TIME,
-    ColumnEdges,
-    nodes_before,
+    Counted,
+    EdgeSplit,
+    Part,
+    Shares,
+    check_parts,
+    link_numbers,
     nodes_with_edges_before,
     positions_before,
+    split_by_column,
+    split_by_time,
+    split_edges,
 )
-from khop.schema import NodeType
+from khop.schema import EdgeType, NodeType, Specs, Type
 from khop.servers.codec import Frame, Outgoing
 from khop.servers.errors import WrongGraph
 from khop.servers.messages import (
     CODEC,
     PART_REQUESTS,
     CandidatesBefore,
-    CountsAnswer,
-    DegreesOf,
-    EdgesAnswer,
     EdgesBefore,
     EdgesOf,
     HopOf,
     LinkCountsOf,
-    LinkRowsAnswer,
-    LinkRowsOf,
-    MarksAnswer,
     NegativesOf,
+    NodeDegreesOf,
     OctetsAnswer,
     Only,
+    PartAnswer,
+    PartDegreesOf,
     PartRowsOf,
     SplitArguments,
     SplitCountsOf,
@@ -62,46 +68,81 @@ from khop.servers.messages import (
     Step,
     TouchedOf,
     View,
-    read_nodes,
 )
-from khop.servers.parts.exchange import PartExchange, read_hop, read_negatives
-from khop.servers.parts.features import SharedFeatures
-from khop.servers.parts.graph import SharedGraph, SharedSplit, counted, edges_between, shared_links
+from khop.servers.parts.exchange import PartExchange, PartOwners
 from khop.servers.registry import Registry
-from khop.servers.views import KeptViews, Viewed, default_view_bytes
+from khop.servers.views import KeptValues, KeptViews, Viewed, default_view_bytes
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+_NUMBERS = 2  # random numbers of links that are kept: 8 bytes for each link of a type
 
 
-def existing(graph: SharedGraph, edges: ColumnEdges, limit: int) -> Mapping[NodeType, Tensor]:
-    """Mark the nodes that exist before a time, bool (nodes), for the types where times say so.
+class SharedSplit:
+    """A split of links of a graph in parts. Threads may share it.
 
-    `edges` are those of this part. Every other server is asked once.
+    A split by time or by a column needs the edges of this part alone, and so do counts of links by their
+    random numbers. The rest of a random split needs the bounds of its parts, for which the other servers are
+    asked once.
     """
-    types = {end for t in graph.schema.edge_types for end in (t[0], t[2])}
 
-    def read(part: int, answer: MarksAnswer) -> Mapping[NodeType, Tensor]:
-        for node_type, marks in answer.marks.items():
-            if node_type not in types or marks.numel() != graph.num_nodes(node_type):
-                raise ValueError(f"marks of {node_type!r}: are {marks.numel()}, one per node is asked")
-        return answer.marks
+    def __init__(self, graph: PartitionedGraph, arguments: SplitArguments) -> None:
+        self.graph, self.arguments = graph, arguments
+        self._edges = HeldEdges(graph.held, graph.owners, arguments)
+        self._numbers: KeptValues[Tensor] = KeptValues(_NUMBERS)
+        self._made: KeptValues[EdgeSplit] = KeptValues(1)
+        self._links: KeptValues[HeldLinks] = KeptValues(len(PARTS))
 
-    exchange = graph.exchange
-    touched, found = exchange.ask(
-        "nodes with edges",
-        dict.fromkeys(exchange.others, TouchedOf(graph.view, limit)),
-        MarksAnswer,
-        read,
-        lambda: nodes_with_edges_before(edges, limit),
-    )
-    for of_part in found.values():
-        for node_type, marks in of_part.items():
-            touched[node_type] |= marks
-    return nodes_before(edges, limit, touched)
+    def counts(self, counted: Counted) -> Tensor:
+        """Return the counts of the links of this part."""
+        edge_type, key = counted.edge_type, self.arguments.key
+        numbers = self._numbers.of(edge_type, lambda: link_numbers(self._edges, edge_type, key))
+        return counted.counts(numbers)
+
+    def part(self, name: str) -> Part:
+        """Return a part of the split, for the edges held here; ValueError if there is none of this name."""
+        if name not in PARTS:
+            raise ValueError(f"part {name!r} of a split of links: must be one of {list(PARTS)}")
+        made = self._made.of("split", self._split)
+        return {"train": made.train, "val": made.val, "test": made.test}[name]
+
+    def links(self, name: str) -> HeldLinks:
+        """Return the links of a part of the split with destinations here."""
+        part, facts = self.part(name), self.arguments.columns
+        facts = facts if PARTS.index(name) else facts.of_training
+        return self._links.of(name, lambda: HeldLinks(self.graph, part.links, facts))
+
+    def check(self) -> None:
+        """Raise ValueError if a part of a split by time or by a column has no links.
+
+        Negatives by relation are refused, too.
+        """
+        columns = self.arguments.columns
+        if columns.relation is not None and columns.negatives:
+            refuse_relations(self.arguments.edge_types[0], columns.relation)
+        if not isinstance(self.arguments.method, Shares):
+            for edge_type in self.arguments.edge_types:
+                check_parts(edge_type, {name: self._total(name, edge_type) for name in PARTS})
+
+    def _total(self, name: str, edge_type: EdgeType) -> int:
+        offsets = self.graph.held.folder.book.offsets[edge_type[2]]
+        subject = LinkCounts(edge_type, SplitPart(self.arguments, name))
+        own = self.links(name).counts(edge_type)
+        return int(counts_of_all_nodes(self.graph.owners, offsets, own, subject).sum())
+
+    def _split(self) -> EdgeSplit:
+        arguments = self.arguments
+        match arguments.method:
+            case Shares():
+                return split_edges(self._edges, arguments.edge_types, arguments.method, arguments.key)
+            case TimeCutOffs():
+                return split_by_time(self._edges, arguments.edge_types, arguments.method)
+        return split_by_column(self._edges, arguments.edge_types)
 
 
 class PartViews:
     """The views of a server's part, each made once and kept while there is room. Threads may share it."""
 
-    def __init__(self, graph: SharedGraph, features: FeatureStore, most_bytes: int) -> None:
+    def __init__(self, graph: PartitionedGraph, features: FeatureStore, most_bytes: int) -> None:
         self.kept = KeptViews((graph, features), most_bytes)
         self._graph, self._features = graph, features
         self._whole = Viewed(graph, features)
@@ -114,7 +155,7 @@ class PartViews:
             ("viewed", view), lambda: Viewed(self.graph(view), self._features, self.links(view))
         )
 
-    def graph(self, view: View) -> SharedGraph:
+    def graph(self, view: View) -> PartitionedGraph:
         """Return the graph after the steps of a view; ValueError for a step that does not fit."""
         if not view:
             return self._graph
@@ -135,34 +176,40 @@ class PartViews:
         last = view[-1] if view else None
         if not isinstance(last, SplitPart):
             return {}
-        before, split = view[:-1], self.split(view[:-1], last.split)
+        split = self.split(view[:-1], last.split)
         split.check()
+        return {name: self._list(view[:-1], split, name) for name in PARTS}
 
-        def of_part(name: str) -> LinkList:
-            limit = split.part(name).limit
+    def held_links(self, view: View) -> HeldLinks:
+        """Return the links of this server in the part of a split that a view ends with."""
+        last = view[-1] if view else None
+        if not isinstance(last, SplitPart):
+            raise ValueError(f"links: {last} is no part of a split")
+        return self.split(view[:-1], last.split).links(last.part)
+
+    def _list(self, before: View, split: SharedSplit, name: str) -> LinkList:
+        def make() -> LinkList:
+            limit, arguments = split.part(name).limit, split.arguments
             drawn = split.graph if limit is None else self.graph((*before, CandidatesBefore(limit)))
-            return shared_links(split, name, drawn)
+            key = arguments.key.plus(PARTS.index(name))
+            return owned_links(split.links(name), drawn, key, SplitPart(arguments, name))
 
-        return {
-            name: self.kept.of(("links", before, split.arguments, name), partial(of_part, name))
-            for name in PARTS
-        }
+        return self.kept.of(("links", before, split.arguments, name), make)
 
-    def _after(self, view: View, step: Step) -> SharedGraph:
+    def _after(self, view: View, step: Step) -> PartitionedGraph:
         graph = self.graph(view)
-        edges = HeldEdges(graph.held)
         match step:
             case Only():
                 return graph.only(step.edge_types)
             case EdgesBefore():
-                kept = graph.held.keeping(positions_before(edges, step.limit))
-                return graph.after(step, kept, existing(graph, edges, step.limit))
+                kept = positions_before(HeldEdges(graph.held), step.limit)
+                return graph.keeping(kept, nodes_existing(graph, step.limit), step)
             case CandidatesBefore():
-                return graph.after(step, graph.held, existing(graph, edges, step.limit))
+                return graph.keeping({}, nodes_existing(graph, step.limit), step)
             case SplitPart():
                 part = self.split(view, step.split).part(step.part)
-                exist = {} if part.limit is None else existing(graph, edges, part.limit)
-                return graph.after(step, graph.held.keeping(part.kept), exist)
+                exist = {} if part.limit is None else nodes_existing(graph, part.limit)
+                return graph.keeping(part.kept, exist, step)
 
 
 class PartAnswers:
@@ -173,15 +220,14 @@ class PartAnswers:
     """
 
     def __init__(
-        self, graph: SharedGraph, features: SharedFeatures, views: PartViews, registry: Registry
+        self, graph: PartitionedGraph, features: PartitionedFeatures, views: PartViews, registry: Registry
     ) -> None:
-        self.part = graph.exchange.part
-        self._graph, self._views, self._registry = graph, views, registry
-        self._rows, self._cache = features.answers(), features.cache
+        self.part = graph.owners.own
+        self._graph, self._features, self._views, self._registry = graph, features, views, registry
 
     def counters(self) -> Mapping[str, int]:
         """Return the counts of the cache of rows of other parts."""
-        return self._cache.counters()
+        return {} if self._features.recent is None else self._features.recent.counters()
 
     def answered(self, kind: str, frame: Frame) -> Outgoing:
         """Return the answer to a request of a kind; ValueError if it does not fit the part."""
@@ -193,55 +239,84 @@ class PartAnswers:
         number = frame.whole("request")
         return Outgoing(CODEC, self._answer(frame.body(CODEC, PART_REQUESTS[kind])), {"request": number})
 
-    def _answer(self, asked: object) -> object:
+    def _answer(self, asked: object) -> OctetsAnswer | PartAnswer:
+        views = self._views
         match asked:
             case HopOf():
-                return self._hop(asked)
-            case PartRowsOf():
-                return OctetsAnswer(self._rows.answer(asked.rows))
+                return _answered(self._hop(asked), asked.frontier)
             case NegativesOf():
-                return self._negatives(asked)
-            case DegreesOf():
-                held = self._views.graph(asked.view).held
-                check_edge_type(asked.edge_type, held.schema)
-                end = held.bounds[asked.edge_type[2]][-1]
-                nodes = read_nodes(asked.nodes, end, end)
-                return CountsAnswer(held.in_degrees(asked.edge_type, nodes))
+                return _answered(self._negatives(asked), asked.links)
+            case PartRowsOf():
+                of = views.held_links(asked.links) if asked.links else self._features
+                return _answered(of.question, asked.rows)
+            case NodeDegreesOf():
+                return _answered(views.graph(asked.view).degree_question(asked.edge_type), asked.nodes)
+            case PartDegreesOf():
+                held = views.graph(asked.view).held
+                return PartAnswer(torch.cat([csc.degrees() for csc, _ in held.rows(asked.edge_type)]))
             case EdgesOf():
-                held = self._views.graph(asked.view).held
-                check_edge_type(asked.edge_type, held.schema)
-                span = (asked.first, asked.end)
-                return EdgesAnswer(*edges_between(held, asked.edge_type, span, asked.begin))
+                graph = views.graph(asked.view)
+                check_edge_type(asked.edge_type, graph.schema)
+                if asked.sources >= graph.owners.count:
+                    raise ValueError(f"sources: there is no part {asked.sources}")
+                return PartAnswer(graph.negatives.edges.page(asked.edge_type, asked.begin, asked.sources))
             case TouchedOf():
-                edges = HeldEdges(self._views.graph(asked.view).held)
-                return MarksAnswer(nodes_with_edges_before(edges, asked.limit))
+                marks = nodes_with_edges_before(HeldEdges(views.graph(asked.view).held), asked.limit)
+                return PartAnswer(torch.cat([torch.empty(0, dtype=torch.bool), *marks.values()]))
             case SplitCountsOf():
-                return CountsAnswer(self._views.split(asked.view, asked.split).counts(counted(asked)))
+                if asked.shift % 16:
+                    raise ValueError(f"shift: is {asked.shift}, and must be a multiple of 16")
+                counted = Counted(asked.edge_type, asked.shift, asked.prefix, asked.above)
+                return PartAnswer(views.split(asked.view, asked.split).counts(counted))
             case LinkCountsOf():
-                split = self._views.split(asked.view, asked.split)
-                return CountsAnswer(split.link_counts(asked.part, asked.edge_type))
-            case LinkRowsOf():
-                split = self._views.split(asked.view, asked.split)
-                found = split.link_rows(asked.part, asked.edge_type, asked.rows)
-                return LinkRowsAnswer({name: fact.contiguous() for name, fact in found.items()})
+                return PartAnswer(views.held_links(asked.links).counts(asked.edge_type))
         raise AssertionError(f"{asked} is no request of a server")
 
-    def _hop(self, given: HopOf) -> OctetsAnswer:
+    def _hop(self, given: HopOf) -> Question:
+        """Read a hop; ValueError names what is wrong."""
         graph = self._views.graph(given.view)
-        asked = read_hop(given, self._registry, graph.schema, graph.nodes.counts, graph.num_all_edges)
-        frontier = asked.wire.frontier(given.frontier, graph.spans(self.part))
-        drawn = graph.held.sample_hop(frontier, asked.hop, asked.key)
-        message = torch.empty(asked.wire.size_of(drawn), dtype=torch.uint8)
-        asked.wire.write(drawn, message)
-        return OctetsAnswer(message)
+        for edge_type in given.fanouts:
+            check_edge_type(edge_type, graph.schema)
+        rule: Rule = self._registry.made(given.rule)
+        check_rule(rule, graph.schema)
+        hop, frontier = Hop(given.number, given.fanouts, rule, given.edge_ids), {}
+        for node_type, sent in given.sent.items():
+            if node_type not in graph.schema.node_types:
+                raise ValueError(f"sent: {node_type!r} is no node type; there are {graph.schema.node_types}")
+            if not set(sent) <= rule.frontier_fields:
+                raise ValueError(f"sent: {sent} are not among those that {rule} reads")
+            frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
+        return graph.question(frontier, hop, given.key)
 
-    def _negatives(self, given: NegativesOf) -> OctetsAnswer:
+    def _negatives(self, given: NegativesOf) -> Question:
+        """Read a draw of negatives; ValueError names what is wrong."""
         graph = self._views.graph(given.view)
-        asked = read_negatives(given, self._registry, graph.schema, graph.nodes.counts)
-        span = graph.spans(self.part)[asked.edge_type[0]]
-        positives = asked.wire.positives(given.links, span)
-        drawn = graph.negatives.tables.drawn(asked.edge_type, asked.negatives, positives, asked.key)
-        return OctetsAnswer(asked.wire.answer(drawn, positives.sources.numel()))
+        check_edge_type(given.edge_type, graph.schema)
+        negatives: DrawnNegatives = self._registry.made(given.negatives)
+        check_drawn(negatives)
+        positives = Positives(_NOTHING, _NOTHING, _NOTHING if given.until else None, given.time_column)
+        return graph.negatives.question(given.edge_type, negatives, positives, given.key)
+
+
+def _answered(question: Question, content: Tensor) -> OctetsAnswer:
+    """Return the answer to the query of another server."""
+    (work,) = question.worked([question.asked(content)])
+    message = torch.empty(question.size_of(work), dtype=torch.uint8)
+    question.write(work, message)
+    return OctetsAnswer(message)
+
+
+def features_of(folder: PartsFolder, owners: PartOwners, cache_bytes: int = 0) -> PartitionedFeatures:
+    """Return the columns of a graph, of which one part is open.
+
+    Rows of other parts are kept in `cache_bytes` of memory.
+    """
+    schema, book = folder.schema, folder.book
+    types: list[Type] = [*schema.node_types, *schema.edge_types]
+    offsets = {t: book.offsets[t] if isinstance(t, str) else book.first_edges(t) for t in types}
+    specs: Specs = {t: schema.columns.get(t, {}) for t in types}
+    recent = RecentRows(cache_bytes, specs, {t: ends[-1] for t, ends in offsets.items()})
+    return PartitionedFeatures(LocalPartitionFeatures(folder).pieces, specs, offsets, owners, recent=recent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,8 +324,8 @@ class ServedPart:
     """A graph of which one part is here (a Served). Its fingerprint is that of the whole graph."""
 
     folder: PartsFolder
-    graph: SharedGraph
-    features: SharedFeatures
+    graph: PartitionedGraph
+    features: PartitionedFeatures
     part_views: PartViews
     cut_offs: TimeCutOffs | None
 
@@ -271,8 +346,9 @@ class ServedPart:
         cut_offs = recorded_cut_offs(folder)
         if cut_offs is not None:
             _check_times(folder)
-        graph = SharedGraph(LocalPartitions.of(folder), exchange)
-        features = SharedFeatures.of(folder, exchange, cache_bytes)
+        owners = PartOwners(exchange)
+        graph = PartitionedGraph(LocalPartitions.of(folder), owners)
+        features = features_of(folder, owners, cache_bytes)
         most = default_view_bytes() if view_bytes is None else view_bytes
         return cls(folder, graph, features, PartViews(graph, features, most), cut_offs)
 
