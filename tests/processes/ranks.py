@@ -24,6 +24,7 @@ import khop
 from khop.batch import Batch
 from khop.distributed.processes.group import Group, this_group
 from khop.distributed.processes.watch import BEAT_S
+from khop.errors import Unsupported
 
 LONG_S = 3600.0  # a deadline that no test waits for
 DEADLINE_S = 4.0  # one that is waited for, once all ranks are where they have to be
@@ -171,6 +172,72 @@ def seeds_of(rank: int, device: torch.device, graph: khop.Graph, train: Tensor, 
             abandoned.batch(0, rank)  # one batch needs no other rank
             use(loader(train, 4), whole)
     Path(out, f"{rank}.json").write_text(json.dumps(used))
+
+
+def sliced(rank: int, device: torch.device, graph: khop.Graph, where: str, out: str) -> None:
+    """Give each rank its own slice of the seeds in one place of a training; write the error."""
+    torch.set_num_threads(1)
+    loader = partial(
+        khop.Loader,
+        khop.NeighborSampler(graph, [3]),
+        batch_size=6,
+        columns=["x"],
+        seed_columns=["category"],
+    )
+    train, val = (graph.split(name)["item"][:24] for name in ("train", "val"))
+    mine = slice(12 * rank, 12 * rank + 12)
+
+    def trainer(of: khop.Loader, epochs: int, seeds: Tensor | None = None) -> khop.Trainer:
+        """Evaluate by a custom loop over `seeds`, if there are some."""
+
+        def evaluate() -> dict[str, float]:
+            of_val = [] if seeds is None else loader(seeds)
+            return {"val": float(sum(batch.seeds.numel() for batch in of_val))}
+
+        model, task = khop.models.SAGE.for_graph(graph, 4, 1), khop.NodeClassification("item", "category")
+        return khop.Trainer(model, task, of, evaluate, khop.TrainerSettings(epochs), Path(out) / "run")
+
+    def train_on_slices() -> None:
+        of_slice = loader(train[mine])
+        match where:
+            case "training":
+                trainer(of_slice, 1).fit()
+            case "resume":
+                trainer(of_slice, 2).resume()
+            case "evaluation":
+                trainer(loader(train), 1, val[mine]).fit()
+            case "restored loop":
+                of_slice.load_state_dict(of_slice.state_dict())
+                next(iter(of_slice))
+            case "batch":
+                if rank == 0:  # alone: neither waits for the other rank
+                    assert of_slice.batch(0, 0).seeds.tolist() == train[:3].tolist()
+                    with pytest.raises(Unsupported, match="the CPU draws"):
+                        of_slice.static_batches()
+                next(iter(of_slice))
+
+    if where == "resume":
+        trainer(loader(train), 1).fit()
+    with pytest.raises(ValueError, match="the ranks") as refused:
+        train_on_slices()
+    Path(out, f"{rank}.txt").write_text(str(refused.value))
+
+
+def lone_loaders(rank: int, device: torch.device, folder: str, out: str) -> None:
+    """Make a loader of each rank alone over a partitioned graph; write the errors, and what is used."""
+    told: dict[str, object] = {}
+    for placement in ("features", "all", "whole"):
+        graph = khop.open_graph(folder, placement=placement)
+        train = graph.split("train")["item"][:20]
+        make = partial(khop.Loader, khop.NeighborSampler(graph, [3]), train, 8, ranks="this")
+        if placement == "whole":
+            used = [n for batch in make() for n in batch.seeds.tolist()] if rank == 0 else train.tolist()
+            told[placement] = used == train.tolist()
+            continue
+        with pytest.raises(ValueError, match="partitioned") as refused:
+            make()
+        told[placement] = str(refused.value)
+    Path(out, f"{rank}.json").write_text(json.dumps(told))
 
 
 def pyg_loaders(rank: int, device: torch.device, out: str) -> None:

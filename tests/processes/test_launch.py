@@ -30,10 +30,12 @@ from processes.ranks import (
     LONG_S,
     TAKEN,
     loader_of,
+    lone_loaders,
     misbehaves,
     own_loop,
     pyg_loaders,
     seeds_of,
+    sliced,
 )
 from support.commands import ENVIRONMENT, TORCHRUN, children, free_port, shared_memory_of
 from support.gate import WAIT_S, wait_until
@@ -386,6 +388,31 @@ def test_loaders_that_differ_between_ranks_are_errors(ranks: StartedRanks, tmp_p
         lines = (tmp_path / f"{rank}.txt").read_text().splitlines()
         for line, expected in zip(lines, DIFFERENT, strict=True):
             assert re.search(expected, line)
+
+
+@pytest.mark.parametrize("where", ["training", "resume", "evaluation", "restored loop", "batch"])
+def test_a_slice_of_the_seeds_per_rank_is_an_error_wherever_ranks_divide_them(
+    ranks: StartedRanks, tmp_path: Path, where: str
+) -> None:
+    opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
+    ranks.launch(sliced, 2, (opened, where, str(tmp_path)))
+    for rank in range(2):
+        sentence = (tmp_path / f"{rank}.txt").read_text()
+        assert sentence.startswith("the ranks gave different seeds to a khop.Loader (rank 0 at ranks.py:")
+        assert "12 seeds on rank 0, 12 on rank 1, not the same list" in sentence
+        assert "give every rank the whole list" in sentence
+
+
+def test_a_loader_of_one_rank_over_partitions_of_all_is_refused(ranks: StartedRanks, tmp_path: Path) -> None:
+    khop.partition_graph(write_learnable_graph(tmp_path / "toy"), tmp_path / "parts", 2)
+    out = tmp_path / "out"
+    out.mkdir()
+    ranks.launch(lone_loaders, 2, (str(tmp_path / "parts"), str(out)))
+    refused = (
+        'ranks="this": the graph is partitioned across ranks, so every rank takes part in every batch; leave '
+        'ranks out, or open the graph with placement="whole"'
+    )
+    assert results(out) == [{"features": refused, "all": refused, "whole": True}] * 2
 
 
 def test_a_loader_that_one_rank_alone_uses_is_named(tmp_path: Path) -> None:

@@ -304,7 +304,8 @@ class Loader:
         """Make one batch now, with the same bits as in an iteration. The position does not change.
 
         It has the seeds of all micro-batches of the step on this rank. The work is shared by torch's number
-        of threads.
+        of threads. Where the graph is not partitioned, one rank alone may ask for a batch: the call does not
+        compare the loader with those of other ranks, as a loop and `compare_ranks` do.
         """
         return self._batches.one(replace(self._order, micro_batches=1), epoch, step)
 
@@ -331,9 +332,22 @@ class Loader:
         """
         return self._batches.loop(None)
 
+    def compare_ranks(self) -> None:
+        """Compare this loader with those that the other ranks have made as their n-th, once.
+
+        The first loop does so too. `khop.Trainer` calls it before it reads a checkpoint and before its first
+        step. Collective, unless the loader was made with `ranks="this"`, where it does nothing.
+
+        Raises:
+            ValueError: The ranks gave different seeds or settings, such as a slice of the seeds each.
+            PeerLost: A rank did not come within the deadline.
+        """
+        self._batches.compare()
+
     def static_batches(self, saved: State | None = None) -> StaticBatches:
         """Return the batches with static shapes, for recorded steps of a trainer.
 
+        As `batch`, it does not compare the loader with those of other ranks; a trainer has done so before.
         `saved` is the state of their capacities in a checkpoint. Unsupported, with the reason, unless kernels
         of a GPU make the whole batch.
         """
@@ -386,10 +400,14 @@ class _OrderedBatches:
         drawn = self.source.make(request_of(order, epoch, step))
         return self._finished(drawn, order, Position(epoch, step))
 
-    def loop(self, epoch: int | None) -> Batches:
-        """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
+    def compare(self) -> None:
+        """Compare the loader with those of the other ranks, if they divide the seeds."""
         if self.equal is not None:
             self.equal.check(self.order)
+
+    def loop(self, epoch: int | None) -> Batches:
+        """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
+        self.compare()
         tune_for_training()
         loop, start = self.progress.begin(epoch)
         micro_batches = self.order.micro_batches

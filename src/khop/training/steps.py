@@ -68,6 +68,10 @@ class SamplingLoader(Protocol):
 
     graph_sampler: Sampler
 
+    def compare_ranks(self) -> None:
+        """Compare the loader with those of the other ranks; ValueError if they differ. Collective."""
+        ...
+
 
 @runtime_checkable
 class StaticLoader(BatchLoader, Protocol):
@@ -76,6 +80,12 @@ class StaticLoader(BatchLoader, Protocol):
     def static_batches(self, saved: Mapping[str, object] | None = None) -> StaticBatches:
         """Return the batches for recorded steps, with the capacities of a checkpoint; or Unsupported."""
         ...
+
+
+def compare_ranks(loader: BatchLoader) -> None:
+    """Raise ValueError if the ranks have made different loaders, such as of a slice of the seeds each."""
+    if isinstance(loader, SamplingLoader):
+        loader.compare_ranks()
 
 
 def notice_drawn_relations(model: nn.Module, loader: BatchLoader) -> None:

@@ -42,7 +42,14 @@ from khop.training.step_clock import (
     on_its_own,
     seconds_by_stage,
 )
-from khop.training.steps import BatchLoader, ComputedStep, EagerSteps, Steps, notice_drawn_relations
+from khop.training.steps import (
+    BatchLoader,
+    ComputedStep,
+    EagerSteps,
+    Steps,
+    compare_ranks,
+    notice_drawn_relations,
+)
 from khop.training.tasks import Task, score_name
 from khop.training.trainer_state import TrainerState, evaluation_of, trainer_state_of
 
@@ -195,6 +202,7 @@ class Trainer:
         the previous one is used. Nothing on disk changes before `fit`. ValueError if the run was started with
         other facts or other seeds.
         """
+        compare_ranks(self.loader)  # before its seeds are compared with those of the checkpoint
         with self._group.exchanging("reading the checkpoint"):
             checkpoint, records = self._output.read()
         state = trainer_state_of(checkpoint.training, self.settings.facts, checkpoint.folder)
@@ -299,6 +307,7 @@ class Trainer:
             "launches": launches,
             "seeds, batch size and order": json.dumps(loader, sort_keys=True),
         }
+        compare_ranks(self.loader)  # its sentences say more about seeds
         check_equal_settings(self._group, {**own, **settings.facts})
         if self._group.rank == 0:
             notice_drawn_relations(self.model, self.loader)
