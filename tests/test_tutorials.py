@@ -14,7 +14,17 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from PIL import Image, ImageFilter
 
-from support.tutorials import ROOT, TUTORIALS, original, pictures, run_tutorial, typed
+from support.tutorials import (
+    ELSEWHERE,
+    ROOT,
+    TUTORIALS,
+    commands_of,
+    in_prose,
+    original,
+    pictures,
+    run_tutorial,
+    typed,
+)
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import build_docs
@@ -49,6 +59,13 @@ def test_a_tutorial_runs_from_its_first_line_to_its_last_and_makes_its_pictures(
     run_tutorial(page, tmp_path)
     for name in pictures(page):
         assert likeness(original(name, tmp_path), page.with_name(name)) > ALIKE, name
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_commands_in_sentences_are_among_those_that_run(page: Path) -> None:
+    text = page.read_text()
+    run = commands_of(text)
+    assert [one for one in in_prose(text) if one not in run and not one.startswith(ELSEWHERE)] == []
 
 
 def test_no_two_pictures_of_tutorials_are_alike() -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Ran
+from cli.test_next_steps import follow
 from cli.test_predict import LATER, RUN
 from khop import import_tables, open_folder
 from khop.cli.importing import ids_by_type
@@ -43,6 +44,7 @@ def test_every_command_sees_the_new_rows(shop: Path, khop_command: Command) -> N
     assert ran.stdout.splitlines()[0] == f"shop: snapshot {current.fingerprint[:16]}: {counts}"
     notes = ["item.brand: 1 rows with words or categories that training lacks", "Show it: khop info shop"]
     assert ran.stdout.splitlines()[1:] == notes
+    follow(khop_command, ran)
     assert khop_command("lookup", "shop", "user", "u32").stdout == "u32\t32\n"
     assert json.loads(khop_command("info", "shop", "--json").stdout)["nodes"][1]["count"] == 45
     assert khop_command("verify", "shop").stdout == "shop: no problems found\n"
@@ -83,7 +85,9 @@ def test_nodes_are_deleted_and_erased(shop: Path, khop_command: Command) -> None
     assert ran.code == 0, ran.stderr
     assert "-1 user, -2 item" in ran.stdout
     assert khop_command("lookup", "shop", "user", "u1").code == 1
-    assert khop_command("compact", "shop").stdout == "shop: has one snapshot. Show it: khop info shop\n"
+    ran = khop_command("compact", "shop")
+    assert ran.stdout == "shop: has one snapshot. Show it: khop info shop\n"
+    follow(khop_command, ran)
     assert sorted(path.name for path in shop.iterdir()) == ["edges", "graph.json", "import.json", "nodes"]
     assert khop_command("verify", "shop").code == 0
 

@@ -33,6 +33,8 @@ MARKS = (
     "Show a part:",
     "Train on it:",
     "Train on them:",
+    "Predict them:",
+    "Recommend for them:",
     "give it to one client",
     "as the first line of",
 )
@@ -207,7 +209,7 @@ def test_next_commands_can_be_copied_and_a_redirect_stays_one() -> None:
 
 
 def test_a_server_and_its_status_name_the_command_of_its_clients(
-    khop_command: Command, learnable: Path
+    khop_command: Command, learnable: Path, place: Path
 ) -> None:
     pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
     ours, theirs = pty.openpty()
@@ -217,6 +219,8 @@ def test_a_server_and_its_status_name_the_command_of_its_clients(
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(3)]
         status = khop_command("servers", "status", lines[2].split()[-1])
+        Path("run.toml").write_text(khop_command("init", str(learnable)).stdout)
+        follow(khop_command, status)  # the line of khop serve, as the last line of this test says
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
     os.close(ours)

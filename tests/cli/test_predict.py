@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Ran
-from cli.test_next_steps import follow
+from cli.test_next_steps import commands_in, follow
 from khop import import_tables
 from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
 
@@ -49,7 +49,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Comma
     return Path("run")
 
 
-def test_later_files_become_predictions_in_other_processes(trained: Path) -> None:
+def test_later_files_become_predictions_in_other_processes(trained: Path, khop_command: Command) -> None:
     found = later_tables()
     import pyarrow.csv
 
@@ -63,8 +63,10 @@ def test_later_files_become_predictions_in_other_processes(trained: Path) -> Non
             [sys.executable, "-m", "khop", *words], check=True, capture_output=True, text=True
         ).stdout
 
-    said = khop("import", "later.toml", "later", "--encoders", "run")
-    assert "item.brand: 1 rows with words or categories that training lacks" in said
+    ran = khop_command("import", "later.toml", "later", "--encoders", "run")
+    assert "item.brand: 1 rows with words or categories that training lacks" in ran.stdout
+    assert commands_in(ran)[-1] == "khop predict run --graph later"
+    follow(khop_command, ran)
     outcome = json.loads(khop("predict", "run", "--graph", "later", "--out", "new.parquet", "--json"))
     assert outcome == {
         "run": "run", "checkpoint": "best", "graph": "later", "rows": 5, "predictions": "new.parquet",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cli.conftest import Ran
-from cli.test_next_steps import follow
+from cli.test_next_steps import commands_in, follow
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
@@ -80,6 +80,9 @@ def trained(khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for words in (("import", "shop.toml", "shop"), ("train", "run.toml", "--out", "a")):
         ran = khop_command(*words)
         assert ran.code == 0, ran.stderr
+        if words[0] == "import":
+            follow(khop_command, ran)  # it writes a run.toml, which is replaced
+            Path("run.toml").write_text(RUN)
     return [(user, item) for user, item, kind, at in events if kind == "buy" and at < TEST]
 
 
@@ -108,6 +111,21 @@ def test_from_tables_to_recommendations_under_own_ids(
     shown = ran.stdout
     assert "u-late  (no edge before the cut-off: by popularity)" in shown
     assert shown.endswith("Next:\nkhop recommend a -k 4 --out a/recommended.parquet\n")
+
+
+def test_the_next_day_of_users_and_items_ends_with_recommendations(
+    khop_command: Command, trained: list[tuple[str, str]]
+) -> None:
+    """Later tables of a run of links name the append and the recommendation, which run."""
+    Path("users.csv").write_text("user_id,city\nu-next,Rome\n")
+    Path("items.csv").write_text("item_id,genre\ni-next,folk\n")
+    bought = {"user_id": ["u-next"], "item_id": ["i-next"], "kind": ["buy"], "ts": [TEST + timedelta(9)]}
+    pq.write_table(pa.table(bought), "events.parquet")
+    Path("day.toml").write_text(SPEC.partition("[nodes.user]")[1] + SPEC.partition("[nodes.user]")[2])
+    ran = khop_command("import", "day.toml", "later", "--encoders", "a")
+    assert ran.code == 0, ran.stderr
+    assert commands_in(ran)[-1].endswith("shop day.toml && khop recommend a --user ID")
+    follow(khop_command, ran, {"ID": "u-next"})
 
 
 def test_all_users_go_into_a_file(khop_command: Command, trained: list[tuple[str, str]]) -> None:

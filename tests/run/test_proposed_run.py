@@ -19,6 +19,7 @@ from data.tables.shop import spec
 from khop.cli.main import app
 from khop.data.tables.pipeline import import_tables
 from khop.graph.features.store import Rows
+from khop.graph.folder import open_folder
 from khop.models.layer import parameter_name
 from khop.run.build import prepare
 from khop.run.proposed_run import proposed_run
@@ -147,6 +148,70 @@ def test_labels_at_a_date_are_trained_by_time_as_proposed(
     (tmp_path / "run.toml").write_text(text)
     run = prepare(with_options(read_toml(tmp_path / "run.toml"), {"training.epochs": 1}), tmp_path)
     run.trainer(tmp_path / "out", Unwatched()).fit()
+
+
+DATED = {"time": None, "label": {"column": "fraud", "time": "reviewed"}}
+PAYS = ("account", "pays", "account")
+
+
+def test_a_date_of_the_label_bounds_the_seed_and_not_the_node(tmp_path: Path, bank: dict[str, Any]) -> None:
+    """An account is a neighbor before its review, and sees the payments before its own."""
+    account = {name: of for name, of in (bank["edges"]["nodes"]["account"] | DATED).items() if of is not None}
+    spec = {"splits": bank["splits"], **bank["edges"], "nodes": {"account": account}}
+    import_tables(spec, tmp_path / "bank")
+    graph = khop.open_graph(tmp_path / "bank")
+    assert sorted(graph.schema.columns["account"]) == ["label", "label_time"]
+    assert graph.split("train")["account"].numel() == 90  # reviewed before validation
+    dates = open_folder(tmp_path / "bank").columns()["account"]["label_time"]
+    first: dict[tuple[int, int], int] = {}  # by payer and payee: the time of the first payment
+    for row in bank["edges"]["edges"]["account pays account"]["rows"].to_pylist():
+        at = int(row["at"].timestamp()) * 10**6
+        pair = int(row["from"][1:]), int(row["to"][1:])
+        first[pair] = min(at, first.get(pair, at))
+    assert dates[3] == torch.iinfo(torch.int64).min  # not reviewed
+    text = proposed_run(tmp_path / "bank")
+    assert 'time = "time"' in text
+    (tmp_path / "run.toml").write_text(text)
+    run = prepare(with_options(read_toml(tmp_path / "run.toml"), {"training.epochs": 1}), tmp_path)
+    later = 0
+    for batch in run.loader().epoch(0):
+        nodes = batch.sample.nodes["account"]
+        edges = batch.blocks[-1].adjacencies[PAYS]
+        sources, seeds = (nodes[rows] for rows in edges.edge_index)
+        for pair in zip(sources.tolist(), seeds.tolist(), strict=True):
+            assert first[pair] <= dates[pair[1]]
+        later += int((dates[sources] > dates[seeds]).sum())
+    assert later > 0  # neighbors that are reviewed after the seed
+    run.trainer(tmp_path / "out", Unwatched()).fit()
+    again = {"splits": bank["splits"], **bank["edges"]}
+    import_tables(again, tmp_path / "nodes")
+    assert graph.split("test")["account"].equal(khop.open_graph(tmp_path / "nodes").split("test")["account"])
+
+
+def test_dates_of_labels_are_kept_by_an_append(tmp_path: Path, bank: dict[str, Any]) -> None:
+    account = {name: of for name, of in (bank["edges"]["nodes"]["account"] | DATED).items() if of is not None}
+    spec = {"splits": bank["splits"], **bank["edges"], "nodes": {"account": account}}
+    import_tables(spec, tmp_path / "bank")
+    rows, day = account["rows"], datetime(2024, 9, 1, tzinfo=UTC)
+    reviewed = pa.array([day, None], rows.schema.field("reviewed").type)
+    new = {"id": ["b0", "b1"], "fraud": ["True", None], "reviewed": reviewed}
+    khop.append(tmp_path / "bank", {"nodes": {"account": {**account, "rows": pa.table(new)}}})
+    dates = open_folder(tmp_path / "bank").columns()["account"]["label_time"]
+    assert dates.numel() == 202
+    assert dates[200:].tolist() == [int(day.timestamp()) * 10**6, torch.iinfo(torch.int64).min]
+
+
+def test_a_label_needs_a_date_if_the_split_is_by_time(tmp_path: Path, bank: dict[str, Any]) -> None:
+    account = bank["edges"]["nodes"]["account"]
+    undated = {name: of for name, of in account.items() if name != "time"}
+    spec = {"splits": bank["splits"], **bank["edges"]}
+    with pytest.raises(ValueError, match=r"its labels have no times.* label\.time = \.\.\. if"):
+        import_tables({**spec, "nodes": {"account": undated}}, tmp_path / "bank")
+    dates = pa.array([None] * 200, account["rows"].schema.field("reviewed").type)
+    rows = account["rows"].set_column(2, "reviewed", dates)
+    dated = {**undated, "rows": rows, "label": DATED["label"]}
+    with pytest.raises(ValueError, match=r"row 1: nodes.account.label.time is null"):
+        import_tables({**spec, "nodes": {"account": dated}}, tmp_path / "bank")
 
 
 def test_the_target_has_no_embedding_beside_other_types_without_columns(

@@ -1,7 +1,9 @@
 """Tutorials as programs: their files are written, their commands and scripts run, in order.
 
-A block of TOML or Python that begins with `# NAME` is that file; another Python block is run. Lines below a
-command are looked for in its output, in which numbers count as equal: scores differ between processors.
+Indented commands run too, apart from those that need another machine or program; a server runs until the
+end of its page. A block of TOML or Python that begins with `# NAME` is that file; another Python block is
+run. Lines below a command are looked for in its output, in which numbers count as equal: scores differ
+between processors.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +21,13 @@ ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 SCREENSHOTS = ("terminal.png", "tensorboard.png", "report.png")  # of scripts/make_screenshots.py
 BLOCK = re.compile(r"^```(console|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"^    \$ (.+)$", re.MULTILINE)
+IN_PROSE = re.compile(r"`(khop [^`]+)`")
+# Commands for machines, GPUs, programs or data that a test does not have, and the installation.
+ELSEWHERE = (
+    "pip install", "torchrun --nnodes 4", "sbatch", "kubectl", "python examples/launch/ray_train.py",
+    "khop serve --on-ray", "khop import ogb:", "khop import dgl:", "khop train debian --device cuda",
+)  # fmt: skip
 FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
 NUMBER = re.compile(r"-?\d[\d,.]*(?:e-?\d+)?")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([\w-]+\.png)\)")
@@ -43,14 +53,48 @@ def masked(line: str) -> str:
     return " ".join(NUMBER.sub("#", line).split())
 
 
-def run_in_shell(given: Typed, folder: Path) -> None:
-    """Run a command; AssertionError if it fails, or does not print the lines of the page."""
+def commands_of(text: str) -> list[str]:
+    """Return the commands of a page that run: of console blocks, and indented ones."""
+    blocks = [match[2] for match in BLOCK.finditer(text) if match[1] == "console"]
+    in_blocks = [given.command for block in blocks for given in typed(block)]
+    indented = [match[1] for match in INDENTED.finditer(text)]
+    return [*in_blocks, *(one for one in indented if one not in in_blocks and not one.startswith(ELSEWHERE))]
+
+
+def in_prose(text: str) -> list[str]:
+    """Return the commands in the sentences of a page, but not mere names of commands and options."""
+    sentences = INDENTED.sub("", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+    found = [match[1] for match in IN_PROSE.finditer(sentences)]
+    return [one for one in found if any(not word.startswith("-") for word in one.split()[2:])]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a command: it finds khop, and the modules of the page."""
     beside = Path(sys.executable).parent
     path = {"PATH": f"{beside}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder), "COLUMNS": "200"}
+    return os.environ | path
+
+
+@contextmanager
+def serving(command: str, folder: Path) -> Iterator[None]:
+    """Run a server while the rest of its page runs."""
+    words = ["bash", "-ec", f"exec {command}"]
+    with subprocess.Popen(
+        words, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("serving ")
+        yield
+        server.terminate()
+        assert server.wait(timeout=60) == 0
+
+
+def run_in_shell(given: Typed, folder: Path) -> None:
+    """Run a command; AssertionError if it fails, or does not print the lines of the page."""
     done = subprocess.run(
         ["bash", "-ec", given.command],
         cwd=folder,
-        env=os.environ | path,
+        env=environment(folder),
         capture_output=True,
         text=True,
         check=False,
@@ -65,17 +109,29 @@ def run_tutorial(page: Path, folder: Path) -> None:
     (folder / "examples").symlink_to(ROOT / "examples")
     namespace = {"__name__": "__main__"}
     text = page.read_text()
-    for match in BLOCK.finditer(text):
-        language, block = match.groups()
-        named = FILE.match(block)
-        if named:
-            (folder / named[1]).write_text(block)
-        elif language == "console":
-            for given in typed(block):
-                run_in_shell(given, folder)
-        elif language == "python":
-            above = "\n" * text.count("\n", 0, match.start(2))  # a traceback then names the line of the page
-            exec(compile(above + block, page, "exec"), namespace)
+    in_blocks = {
+        g.command for match in BLOCK.finditer(text) if match[1] == "console" for g in typed(match[2])
+    }
+    left = set(commands_of(text)) - in_blocks
+    matches = sorted([*BLOCK.finditer(text), *INDENTED.finditer(text)], key=lambda match: match.start())
+    with ExitStack() as servers:
+        for match in matches:
+            if match.re is INDENTED:
+                if match[1].startswith("khop serve ") and match[1] in left:
+                    servers.enter_context(serving(match[1], folder))
+                elif match[1] in left:
+                    run_in_shell(Typed(match[1], ()), folder)
+                continue
+            language, block = match.groups()
+            named = FILE.match(block)
+            if named:
+                (folder / named[1]).write_text(block)
+            elif language == "console":
+                for given in typed(block):
+                    run_in_shell(given, folder)
+            elif language == "python":
+                above = "\n" * text.count("\n", 0, match.start(2))  # a traceback names the line of the page
+                exec(compile(above + block, page, "exec"), namespace)
 
 
 def pictures(page: Path) -> list[str]:

@@ -29,6 +29,7 @@ from khop.run.memory import LaterPlacement
 from khop.run.parts import SplitNodes, columns_of, dtype_of, in_flight_of, seeds_loader
 from khop.run.run_type import built
 from khop.run.tables import SamplerTable
+from khop.run.tasks.resolve_task import LABEL_TIME
 from khop.run.values import RunConfig
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.links import LinkSettings as LinkSettings
@@ -178,7 +179,15 @@ class TaskContext:
     ) -> Loader:
         """Make the loader of training batches: shuffled nodes or tuples, with the columns of the model."""
         columns = columns_of(self.config, self.graph, model)
-        return seeds_loader(self.config, sampler, nodes, columns, seed_columns, self.config.sampler.time)
+        time = self.config.sampler.time
+        if time is not None and isinstance(nodes, Mapping):
+            time = self._time_of_seeds(next(iter(nodes)))
+        return seeds_loader(self.config, sampler, nodes, columns, seed_columns, time)
+
+    def _time_of_seeds(self, node_type: NodeType) -> str | None:
+        """Return the column with the times of seeds: the dates of their labels, if the graph has them."""
+        time, there = self.config.sampler.time, self.graph.schema.columns.get(node_type, {})
+        return LABEL_TIME if time is not None and LABEL_TIME in there else time
 
     def links_loader(self, sampler: Sampler, links: LinkList, model: nn.Module) -> Loader:
         """Make the loader of training batches of links, which may have times of their own."""
@@ -219,7 +228,7 @@ class TaskContext:
             self.graph.features,
             node_type,
             nodes=nodes,
-            times=config.sampler.time,
+            times=self._time_of_seeds(node_type),
             columns=self.columns(model),
             seed=config.training.seed,
             chunk_size=config.evaluation.batch_size,

@@ -15,7 +15,7 @@ from khop.graph.folder import Folder, import_record, recorded_cut_offs, standard
 from khop.graph.partitions.parts_folder import PartsFolder, known_folder
 from khop.run.parts import words_of
 from khop.run.read import EMBEDDING
-from khop.run.tasks.resolve_task import LABEL, forward_types, link_split
+from khop.run.tasks.resolve_task import LABEL, LABEL_TIME, forward_types, link_split
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -183,11 +183,12 @@ def _model(schema: Schema, settings: Settings, target: NodeType | None) -> list[
     column = _INPUT if _INPUT in names or not names else next(iter(names))
     without = [t for t in schema.node_types if column not in having[t]]
     lines = ["[model]", f"column = {_text(column)}  # the input of the node types that have it"]
-    is_timed = target is not None and TIME in having[target]
-    if without == [target] and is_timed and names:
+    is_new = target is not None and TIME in having[target]
+    is_timed = is_new or (target is not None and LABEL_TIME in having[target])
+    if without == [target] and is_new and names:
         lines.append(f"embedding = 0  # nodes of {target} are new at each time: none of them is learned")
     elif without:
-        others = [t for t in without if not (is_timed and t == target)] or without
+        others = [t for t in without if not (is_new and t == target)] or without
         lines.append(f"embedding = {EMBEDDING}  # numbers learned for each node of {', '.join(others)}")
         if others != without:
             lines.append(f'embedded_types = "others"  # nodes of {target} are new at each time')

@@ -338,7 +338,8 @@ def _packed(indices: npt.NDArray[np.int32], values: npt.NDArray[np.float32]) -> 
     return np.take_along_axis(entries, order[:, None], axis=2)
 
 
-TIME, LABEL, SPLIT, FEATURES = "time", "label", "split", "x"  # columns of a graph that are no raw ones
+# Columns of a graph that are no raw ones.
+TIME, LABEL, LABEL_TIME, SPLIT, FEATURES = "time", "label", "label_time", "split", "x"
 _KINDS = {
     "BooleanEncoder": "bool",
     "CategoryEncoder": "category",
@@ -492,7 +493,7 @@ def _raw_columns(
     """Return the columns that the graph stores unchanged; folders of earlier versions do not record names."""
     recorded = {one["name"]: one["column"] for one in record.get("raw", ())}
     encoded = {one["name"] for one in record.get("columns", ())}
-    own = {TIME, SPLIT} if isinstance(type_, tuple) else {TIME, LABEL, FEATURES, "original_id"}
+    own = {TIME, SPLIT} if isinstance(type_, tuple) else {TIME, LABEL, LABEL_TIME, FEATURES, "original_id"}
     names = [n for n in given.folder.schema.columns.get(type_, {}) if n in recorded or n not in own | encoded]
     specs = given.folder.schema.columns.get(type_, {})
     return {
@@ -538,7 +539,10 @@ def _label(key: str, asked: Label, record: Mapping[str, Any], given: GivenEncode
         raise ValueError(
             f"{key}.classes differ from those of {given.home}, {_few(classes or ())}; leave them out"
         )
-    return asked.model_copy(update={"classes": classes, "unit": known["unit"]})
+    if asked.time is not None and TIME not in known:
+        raise ValueError(f"{key}.time is {asked.time!r}: labels have no dates in {given.home}; leave it out")
+    time = asked.time or known.get(TIME)
+    return asked.model_copy(update={"classes": classes, "unit": known["unit"], "time": time})
 
 
 def _few(names: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from khop.data.tables.rows import Piece, Place, Rows, Table
 from khop.data.tables.source import PART, OpenSource, ReadMeter, SourceFolder
 from khop.data.tables.spec import (
     EdgeRules,
+    NodeSpec,
     Raw,
     Spec,
     Split,
@@ -161,11 +162,13 @@ def _with_parts(
 def _units(sources: list[OpenSource]) -> list[Unit]:
     found: list[Unit] = []
     for source in sources:
-        name = source.spec.time
-        if name is not None:
-            source.check({name: f"{source.key}.time"})
-            dtype = source.schema.field(name).type
-            found.append(unit_of(dtype, source.time_format, f"{source.key}.time"))
+        label = source.spec.label if isinstance(source.spec, NodeSpec) else None
+        names = {"time": source.spec.time, "label.time": None if label is None else label.time}
+        for of, name in names.items():
+            if name is not None:
+                key = f"{source.key}.{of}"
+                source.check({name: key})
+                found.append(unit_of(source.schema.field(name).type, source.time_format, key))
     return found
 
 
@@ -174,10 +177,11 @@ def _check(work: ImportState) -> None:
     for node_type, source in work.sources.items():
         source.check(node_reader(work, node_type, None).columns())
         node, split = work.spec.nodes[node_type], work.spec.node_split(node_type)
-        if node.label is not None and split is not None and split.time is not None and node.time is None:
+        has_dates = node.time is not None or (node.label is not None and node.label.time is not None)
+        if node.label is not None and split is not None and split.time is not None and not has_dates:
             raise ValueError(
                 f"nodes.{node_type}: its labels have no times, and the split is by time; give time = ..., or "
-                "split = { ratio = [0.8, 0.1, 0.1] }"
+                "label.time = ... if the nodes exist before, or split = { ratio = [0.8, 0.1, 0.1] }"
             )
     for edge_type, rules in work.rules().items():
         reader = edge_reader(work, edge_type)

@@ -39,6 +39,7 @@ from khop.kernels.id_table import Kind
 
 ALWAYS = np.iinfo(np.int64).min  # time of a node that has none
 TIME = "time"  # the column of times, of nodes and edges
+LABEL_TIME = "label_time"  # the column of the dates of labels
 FEATURES = "x"
 LABEL = "label"
 _MOST_INT64 = (1 << 63) - 1
@@ -72,6 +73,8 @@ class NodeReader:
             found.setdefault(self.spec.time, f"{self.key}.time")
         if self.spec.label is not None:
             found.setdefault(self.spec.label.column, f"{self.key}.label")
+            if self.spec.label.time is not None:
+                found.setdefault(self.spec.label.time, f"{self.key}.label.time")
         if self.split is not None and self.split.column is not None:
             found.setdefault(self.split.column, f"{self.key}.split.column")
         for name, column in self.spec.columns.items():
@@ -87,9 +90,24 @@ class NodeReader:
 
     def times(self, rows: Rows) -> npt.NDArray[np.int64] | None:
         """Return the times of rows in the unit of the graph."""
-        if self.spec.time is None:
+        return None if self.spec.time is None else self._times(self.spec.time, f"{self.key}.time", rows)
+
+    def label_times(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+        """Return the dates of labels, ALWAYS for nodes without one; None if they are the times of nodes."""
+        label = self.spec.label
+        if label is None or label.time is None:
             return None
-        array, key = rows.column(self.spec.time), f"{self.key}.time"
+        return self._times(label.time, f"{self.key}.label.time", rows)
+
+    def dates(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+        """Return the date of each row: that of its label, else its time."""
+        labels, times = self.label_times(rows), self.times(rows)
+        if labels is None or times is None:
+            return times if labels is None else labels
+        return np.where(labels == ALWAYS, times, labels)
+
+    def _times(self, name: str, key: str, rows: Rows) -> npt.NDArray[np.int64]:
+        array = rows.column(name)
         known = numpy_of(array.is_valid())
         if known.all() or self.spec.label is None:
             return to_unit(array, self.source.time_format, self.unit, key, rows.row)
@@ -98,7 +116,7 @@ class NodeReader:
         kept = known | labeled
         of_kept = rows.keep(kept)
         times = np.full(len(rows), ALWAYS, np.int64)
-        column = of_kept.column(self.spec.time)
+        column = of_kept.column(name)
         times[kept] = to_unit(column, self.source.time_format, self.unit, key, of_kept.row)
         return times
 
@@ -170,7 +188,7 @@ def _fitted(reader: NodeReader) -> tuple[dict[str, Encoder], LabelReader | None]
     }
     label = None if spec.label is None else LabelReader(spec.label, f"{reader.key}.label")
     for first, rows in reader.rows() if fitters or label else ():
-        times = reader.times(rows)
+        times = reader.dates(rows)
         seen = rows.keep(reader.counts_for_statistics(first, rows, times, reader.parts(rows, times)))
         for name, one in fitters.items():
             one.add(seen.column(spec.columns[name].column or name), seen.row)
@@ -235,7 +253,10 @@ class _Output:
         times = self.reader.times(rows)
         if times is not None:
             self._set(TIME, first, times)
-        parts = self.reader.parts(rows, times)
+        label_times = self.reader.label_times(rows)
+        if label_times is not None:
+            self._set(LABEL_TIME, first, label_times)
+        parts = self.reader.parts(rows, self.reader.dates(rows))
         if self.label is not None:
             labeled = self.label.read(rows.column(self.label.spec.column), rows.row)
             self._set(LABEL, first, labeled.values)
@@ -273,9 +294,9 @@ class _Output:
     def _set(self, name: str, first: int, values: npt.NDArray[Any]) -> None:
         if name not in self.columns:
             unknown = {np.dtype(np.int64): UNKNOWN, np.dtype(np.uint8): UNKNOWN_BYTE}
-            fill = unknown.get(values.dtype, np.nan)
+            fills = {LABEL: unknown.get(values.dtype, np.nan), LABEL_TIME: ALWAYS}
             shape = (self.count, *values.shape[1:])
-            self.columns[name] = np.full(shape, fill if name == LABEL else 0, values.dtype)
+            self.columns[name] = np.full(shape, fills.get(name, 0), values.dtype)
         self.columns[name][first : first + len(values)] = values
 
 
@@ -356,6 +377,6 @@ def node_document(
     if label is not None:
         document["label"] = {
             "kind": label.spec.kind, "column": label.spec.column, "unit": label.spec.unit,
-            "classes": list(label.classes),
+            "classes": list(label.classes), **({} if label.spec.time is None else {TIME: label.spec.time}),
         }  # fmt: skip
     return document

@@ -50,7 +50,7 @@ from khop.data.tables.import_state import (
     read_ids,
     rows_to_read,
 )
-from khop.data.tables.node_columns import FEATURES, LABEL, TIME, write_nodes
+from khop.data.tables.node_columns import FEATURES, LABEL, LABEL_TIME, TIME, write_nodes
 from khop.data.tables.read_spec import checked_spec, read_spec
 from khop.data.tables.source import ROW_BYTES, SourceFolder
 from khop.data.tables.spec import AnyEdgeColumn, EdgeRules, NodeSpec, Raw, Source, Spec, Words
@@ -101,7 +101,8 @@ def _of_nodes(node: NodeSpec) -> dict[str, str]:
     features = {FEATURES: "features"} if len(_stored(node)) < len(node.columns) else {}
     labels = {} if node.label is None else {LABEL: "labels"}
     times = {} if node.time is None else {TIME: "times"}
-    return features | labels | times
+    dated = node.label is not None and node.label.time is not None
+    return features | labels | times | ({LABEL_TIME: "dates of labels"} if dated else {})
 
 
 def _of_edges(rules: EdgeRules, time: str | None) -> dict[str, str]:

@@ -320,6 +320,8 @@ class Label(SpecTable):
     """Text between two classes of a multi-label column of text."""
     unit: Name | None = None
     """Unit of a number, for outputs."""
+    time: Name | None = None
+    """Column with the date of the label, if the nodes themselves exist before it; null for unknown labels."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Label:
@@ -402,7 +404,9 @@ class Source(SpecTable):
             raise ValueError("a database needs table = ... and order_by = ..., a column with unique values")
         if self.database is None and (self.table or self.order_by):
             raise ValueError("table and order_by need database = ...")
-        if self.time is None and (self.unit or self.timezone or self.time_format):
+        label = getattr(self, "label", None)
+        has_times = self.time is not None or (isinstance(label, Label) and label.time is not None)
+        if not has_times and (self.unit or self.timezone or self.time_format):
             raise ValueError("unit, timezone and time_format describe time = ..., which is not given")
         return self
 

@@ -31,7 +31,7 @@ from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, entries_of
 from khop.training.tasks import ClassLoss, ClassLossKind
 
-LABEL = "label"  # the column of labels that an import writes
+LABEL, LABEL_TIME = "label", "label_time"  # the columns of labels and of their dates that an import writes
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
 
 
@@ -195,7 +195,7 @@ def with_task(raw: RawRun, schema: Schema) -> RawRun:
     if not isinstance(task, Mapping) or task.get("kind") is not None:
         return raw
     target, label = (None if task.get(name) is None else str(task[name]) for name in ("target", "label"))
-    of_edges = target in map(words_of, schema.edge_types)
+    of_edges = target in [words_of(edge_type) for edge_type in schema.edge_types]
     found = None if of_edges else labels_of_graph(schema, target, label)
     if found is None and (label is not None or not schema.edge_types or not (of_edges or target is None)):
         return raw
