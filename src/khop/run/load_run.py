@@ -68,7 +68,7 @@ class Pairs:
         columns = _columns(edge_type, joined)
         is_file = isinstance(table, str | os.PathLike)
         spec = Source(files=(os.fspath(table),)) if is_file else Source(rows=table)
-        source = OpenSource.open(spec, _KEY, SourceFolder(Path(), {}))
+        source = OpenSource.open(spec, _KEY, SourceFolder(Path(), {})).with_ids(columns)
         source.check(dict.fromkeys(columns, _KEY))
         for column in columns:
             dtype = source.table.schema.field(column).type

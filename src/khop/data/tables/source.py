@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -364,6 +364,7 @@ class OpenSource:
     is_untyped: bool = False  # True for CSV: all columns are text
     added: tuple[Added, ...] = ()
     numbers: frozenset[str] = frozenset()  # columns with decimal commas
+    ids: frozenset[str] = frozenset()  # columns of text without types: blanks around ids are none of theirs
 
     @classmethod
     def open(
@@ -386,9 +387,7 @@ class OpenSource:
         else:
             table = MemoryTable.of(spec.rows, key)
         numbers = frozenset(spec.numbers if spec.decimal == "," else ())
-        opened = cls(
-            table, spec, key, is_untyped=isinstance(table, CsvTable), added=tuple(added), numbers=numbers
-        )
+        opened = cls(table, spec, key, added=tuple(added), numbers=numbers).with_ids(spec.id_columns)
         for number, one in enumerate(also):
             place = f"{key}.also" if len(also) == 1 else f"{key}.also[{number}]"
             other = cls.open(one, place, folder)
@@ -443,6 +442,11 @@ class OpenSource:
     def with_columns(self, added: Added) -> OpenSource:
         """Return the table with more columns."""
         return replace(self, added=(*self.added, added))
+
+    def with_ids(self, columns: Collection[str]) -> OpenSource:
+        """Return the table with these columns of ids."""
+        is_untyped = isinstance(self.table, CsvTable)
+        return replace(self, is_untyped=is_untyped, ids=frozenset(columns if is_untyped else ()))
 
     def with_parts(self, split: Split, folder: SourceFolder, key: str, id: str = "") -> OpenSource:
         """Return the table with the column PART: parts are its files, or lists of ids in files."""
@@ -512,7 +516,7 @@ class OpenSource:
             for one, names in added:
                 columns |= zip(names, one.values(rows, names), strict=True)
             rows = replace(rows, batch=pa.RecordBatch.from_pydict(columns))
-        if self.null_texts or self.numbers:
+        if self.null_texts or self.numbers or self.ids:
             columns = {
                 n: self._read(n, a) for n, a in zip(rows.batch.schema.names, rows.batch.columns, strict=True)
             }
@@ -525,9 +529,18 @@ class OpenSource:
         """Return a column of text with nulls for missing values, and with decimal points."""
         if not is_text(array.type):
             return array
+        if name in self.ids:
+            array = _without_blanks(array)
         words = (*self.null_texts.get("", ()), *self.null_texts.get(name, ()))
         if words:
             array = pc.if_else(
                 pc.is_in(array, pa.array(words, array.type)), pa.scalar(None, array.type), array
             )
         return pc.replace_substring(array, ",", ".") if name in self.numbers else array
+
+
+def _without_blanks(array: Any) -> Any:
+    """Return text without blanks at both ends; most tables have none at all, which is found fast."""
+    data = array.buffers()[-1]
+    has_blanks = data is not None and bool((np.frombuffer(data, np.uint8) <= ord(" ")).any())
+    return pc.utf8_trim_whitespace(array) if has_blanks else array

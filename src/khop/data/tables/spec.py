@@ -376,6 +376,13 @@ class Source(SpecTable):
         return []
 
     @property
+    def id_columns(self) -> set[str]:
+        """Columns of the files with ids."""
+        ends = [self, *getattr(self, "edges", ())]
+        names = [getattr(one, name, None) for one in ends for name in ("id", "source", "destination")]
+        return {name for name in names if name is not None}
+
+    @property
     def numbers(self) -> set[str]:
         """Columns of the files that are read as numbers."""
         kinds = ("number", "raw", "vector")
