@@ -20,7 +20,7 @@ from khop.graph.partitions.local_partitions import (
     LocalPartitions,
 )
 from khop.graph.partitions.parts_folder import open_parts
-from khop.sampling.links.link_split import Counted, LinkColumns, Shares
+from khop.sampling.links.link_split import CountedLinks, LinkColumns, Shares
 from support.one_rank import one_rank_graph
 from support.small_typed_folders import BUYS, LIKE
 
@@ -53,7 +53,7 @@ def test_edges_are_those_of_the_parts(typed_parts: Path) -> None:
     folder = open_parts(typed_parts)
     assert [each.csc.num_edges for each in ranges] == [part.num_edges(LIKE) for part in folder.parts]
     assert [each.first for each in ranges] == list(folder.book.offsets["item"][:-1])
-    assert edges.total(torch.tensor([3, 4]), Counted(BUYS)).tolist() == [3, 4]
+    assert edges.total(torch.tensor([3, 4]), CountedLinks(BUYS)).tolist() == [3, 4]
 
 
 def test_columns_are_those_of_the_held_parts(typed_parts: Path) -> None:
@@ -77,7 +77,7 @@ def test_thinned_edges_have_their_own_columns(typed_parts: Path) -> None:
 
 def test_counts_of_one_process_are_its_own(typed_parts: Path) -> None:
     held, counts = LocalPartitions.of(open_parts(typed_parts, [0])), torch.tensor([3, 4])
-    assert HeldEdges(held).total(counts, Counted(BUYS)).tolist() == [3, 4]
+    assert HeldEdges(held).total(counts, CountedLinks(BUYS)).tolist() == [3, 4]
 
 
 COUNTS = st.lists(st.integers(0, 3), min_size=1, max_size=8)

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.owners import Degrees, JoinedRows, RankOwners, counts_of_all_nodes, rows_of_all_nodes
+from khop.distributed.owners import (
+    JoinedRows,
+    NodeDegrees,
+    RankOwners,
+    counts_of_all_nodes,
+    rows_of_all_nodes,
+)
 from khop.distributed.partitioned_graph import OwnedEdges
 from khop.distributed.processes.group import ALONE
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives
@@ -74,7 +80,7 @@ def test_counts_that_cannot_be_are_refused_with_their_sender(
     links = links_of(typed_parts)
     offsets = links.held.folder.book.offsets["item"]
     with pytest.raises(ValueError, match=problem):
-        counts_of_all_nodes(links.owners, offsets, counts, Degrees(BUYS))
+        counts_of_all_nodes(links.owners, offsets, counts, NodeDegrees(BUYS))
 
 
 def test_alone_a_rank_gets_its_own_rows(typed_parts: Path) -> None:

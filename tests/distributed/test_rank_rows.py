@@ -28,7 +28,7 @@ from khop.distributed.rank_rows import (
     RankRows,
     RowPart,
     RowSwap,
-    Status,
+    SwapStatus,
     joined_columns,
     message_counts,
     placed_rank_rows,
@@ -66,7 +66,7 @@ def test_rows_are_rounded_as_if_they_were_sent(wire: Wire, ids: list[int]) -> No
     found = RowSwap(rows, form).issue(peers, marks, [Asked(wanted)])
     expected = rows.features.gather({"n": Rows(wanted, ("x", "y"))})["n"]
     assert all(torch.equal(found.rows[0][name], expected[name]) for name in COLUMNS)
-    assert Status.of(peers, marks, found.status) == Status(overflowed=False, requested=(0,))
+    assert SwapStatus.of(peers, marks, found.status) == SwapStatus(overflowed=False, requested=(0,))
 
 
 def test_few_programs_read_rows_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,19 +87,19 @@ def test_a_status_is_checked_before_it_is_used() -> None:
     peers = rows_of().features.owners.lanes.peers
     marks = peers.mark(ASKING, 1, 2), peers.mark(ANSWERING, 1, 2)
     good = torch.tensor([[*marks[0], 0, 4, *marks[1], 0, *marks[0], 0, 3]])
-    assert Status.of(peers, marks, good) == Status(overflowed=False, requested=(3,))
+    assert SwapStatus.of(peers, marks, good) == SwapStatus(overflowed=False, requested=(3,))
     flag = good.clone()
     flag[0, 3] = 1
-    assert Status.of(peers, marks, flag).overflowed
+    assert SwapStatus.of(peers, marks, flag).overflowed
     for place, problem in ((1, "asking for rows on devices: a message of"), (5, "a message of another kind")):
         other = good.clone()
         other[0, place] += 1
         with pytest.raises(ValueError, match=f"rank 0 sent another message .*{problem}"):
-            Status.of(peers, marks, other)
+            SwapStatus.of(peers, marks, other)
     outside = good.clone()
     outside[0, 8] = 2
     with pytest.raises(ValueError, match="an id of a row that this rank does not store"):
-        Status.of(peers, marks, outside)
+        SwapStatus.of(peers, marks, outside)
 
 
 def features_of(parts: Path) -> PartitionedFeatures:

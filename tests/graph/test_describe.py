@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.graph.build import write_graph
-from khop.graph.describe import Bucket, Column, DegreeCounts, degrees_of, describe_folder
+from khop.graph.describe import Bucket, ColumnSummary, DegreeCounts, degrees_of, describe_folder
 from khop.graph.folder import open_folder
 from khop.graph.tables import EdgeTable, NodeTable
 
@@ -22,7 +22,9 @@ def test_it_counts_what_the_folder_holds(shop: Path) -> None:
     buys, bought_by = summary.edges
     assert (user.type, user.count, user.columns, user.splits) == ("user", 4, (), {})
     assert (item.type, item.count, item.splits) == ("item", 3, {"train": 1, "test": 2})
-    assert item.columns[0] == Column("x", "float32", (2,), None, (shop / "nodes/item/x.npy").stat().st_size)
+    assert item.columns[0] == ColumnSummary(
+        "x", "float32", (2,), None, (shop / "nodes/item/x.npy").stat().st_size
+    )
     assert [(column.name, column.num_classes) for column in item.columns[1:]] == [
         ("half", None),
         ("y", 3),

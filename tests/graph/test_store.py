@@ -32,13 +32,14 @@ from khop import (
     open_graph,
     write_graph,
 )
+from khop.api.open_graph import WIDTH
 from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import open_folder
 from khop.graph.rule import Hop
 from khop.graph.rule_arrays import Columns
-from khop.graph.store import WIDTH, CscGraph, csc_graph_from_edges, open_csc_graph
+from khop.graph.store import CscGraph, csc_graph_from_edges, open_csc_graph
 from khop.kernels.csc import Csc
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.rules.weighted import Weighted

@@ -16,7 +16,7 @@ from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.manifest import fingerprint
 from khop.graph.tables import NodeTable
-from khop.graph.verify import Finding, verify_folder
+from khop.graph.verify import FileFinding, verify_folder
 
 
 def test_nothing_is_found_in_a_good_folder(shop: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_flipped_bit_in_the_data_opens_and_is_found(shop: Path) -> None:
     file.write_bytes(content)
     open_folder(shop)
     problem = "checksum differs from graph.json; the file was changed or damaged. Re-import, or copy it again"
-    assert verify_folder(shop) == [Finding("nodes/item/x.npy", problem)]
+    assert verify_folder(shop) == [FileFinding("nodes/item/x.npy", problem)]
 
 
 def test_every_damaged_file_is_named_at_once(shop: Path) -> None:

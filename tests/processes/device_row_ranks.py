@@ -22,7 +22,7 @@ from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
 from khop.distributed.owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.processes.group import Group, this_group
-from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, Status
+from khop.distributed.rank_rows import ANSWERING, ASKING, Asked, RankRows, RowSwap, SwapStatus
 from khop.graph.features.store import Rows
 from khop.kernels.choice import Engine, forcing
 from khop.run.build import prepare
@@ -85,7 +85,7 @@ class Found:
     """An exchange that has been made."""
 
     rows: list[dict[str, Tensor]]
-    status: Status
+    status: SwapStatus
 
 
 def swapped(rows: RankRows, ids: Sequence[Tensor], capacities: Sequence[int], step: int = 0) -> Found:
@@ -93,7 +93,7 @@ def swapped(rows: RankRows, ids: Sequence[Tensor], capacities: Sequence[int], st
     marks = marks_of(peers, step)
     asked = [Asked(of, frozenset({"half"})) for of in ids]
     found = RowSwap(rows, format_of(rows, capacities)).issue(peers, marks, asked)
-    return Found(found.rows, Status.of(peers, marks, found.status))
+    return Found(found.rows, SwapStatus.of(peers, marks, found.status))
 
 
 def marks_of(peers: Peers, step: int) -> tuple[list[int], list[int]]:
@@ -129,7 +129,7 @@ def equals_the_host(group: Group, parts: int) -> list[object]:
                 torch.unique(of[~torch.isin(of, torch.arange(*_held(rows.features, t)))]).numel()
                 for t, of in zip("nmn", ids, strict=True)
             ]
-            if found.status != Status(False, tuple(requested)):
+            if found.status != SwapStatus(False, tuple(requested)):
                 wrong.append(("status", wire, turn, found.status))
     return wrong
 

@@ -20,10 +20,10 @@ from khop.servers.access import Access, Address, Endpoint
 from khop.servers.connections import (
     LAST_BUSY_S,
     LAST_PROBE_S,
+    Clock,
     Connections,
-    MachineClock,
     ServerList,
-    State,
+    ServerState,
     check_server,
     speaks_tls,
     start_thread,
@@ -46,7 +46,7 @@ class _Gate(World):
 def test_threads_that_connect_at_once_share_one_connection() -> None:
     gate = _Gate()
     gate.lines, gate.both = [], threading.Barrier(2)  # type: ignore[attr-defined]
-    connections = Connections([Address("a", 1)], gate, bytes.decode, MachineClock())
+    connections = Connections([Address("a", 1)], gate, bytes.decode, Clock())
     (server,) = connections.server_list.servers
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(lambda _: connections.connected(server, 1.0), range(2))
@@ -68,7 +68,7 @@ def test_probes_of_a_lost_server_end_with_the_last_use_of_its_connections() -> N
         raise Unavailable("reset")
 
     world = World(faults={"a": refuse})
-    connections = Connections([Address("a", 1)], world, bytes.decode, MachineClock(), started)
+    connections = Connections([Address("a", 1)], world, bytes.decode, Clock(), started)
     (server,) = connections.server_list.servers
     connections.failed(server, None, Unavailable("reset"))
     assert [thread.name for thread in threads] == ["khop-probe"]
@@ -143,7 +143,7 @@ def test_pauses_grow_up_to_a_bound_and_end_with_an_answer() -> None:
     assert servers.choose(0.0, ()) is server
     for _ in range(2000):  # twenty minutes of probes
         server.lose(Unavailable("reset"), 0.0)
-    assert (server.state, server.not_before) == (State.LOST, LAST_PROBE_S)
+    assert (server.state, server.not_before) == (ServerState.LOST, LAST_PROBE_S)
     assert servers.usable() == []
 
 

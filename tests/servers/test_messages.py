@@ -30,7 +30,7 @@ from khop.servers.messages import (
     ByColumn,
     NodesOfSplit,
     Only,
-    Settings,
+    SourceSettings,
     SplitArguments,
     check_graph,
     request,
@@ -40,7 +40,7 @@ from support.batch_kinds import PLAIN, TYPED
 from support.same_samples import assert_same
 from support.small_typed_folders import BUYS
 
-SETTINGS = Settings("f" * 64, (), {"kind": "NeighborSampler", "with": {}}, ColumnChoice())
+SETTINGS = SourceSettings("f" * 64, (), {"kind": "NeighborSampler", "with": {}}, ColumnChoice())
 
 
 def read(seeds: khop.Seeds, *, with_settings: bool = False) -> BatchOf:
@@ -172,10 +172,10 @@ def test_what_cannot_be_sent_is_refused_with_the_remedy() -> None:
         instance(type("Own", (), {"__module__": "__main__"}), {})
 
 
-def settings(graph: khop.Graph, fanout: int = 3) -> Settings:
+def settings(graph: khop.Graph, fanout: int = 3) -> SourceSettings:
     sampler = khop.NeighborSampler(graph, [fanout])
     loader = khop.Loader(sampler, {"user": torch.arange(2)}, 2, columns={"user": ["x"]})
-    return Settings("f" * 64, (), described_sampler(sampler), loader.columns)
+    return SourceSettings("f" * 64, (), described_sampler(sampler), loader.columns)
 
 
 def test_equal_settings_have_one_hash(typed_graph: khop.Graph) -> None:
@@ -197,16 +197,16 @@ def test_every_difference_changes_the_hash(typed_graph: khop.Graph) -> None:
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_columns_come_back_equal(typed_graph: khop.Graph, kind: object) -> None:
     columns = kind(typed_graph).columns  # type: ignore[operator]
-    given = Settings("", (), None, columns)
+    given = SourceSettings("", (), None, columns)
     plain = parsed_json(json_of(CODEC.write(given, Tensors())), "settings")
-    found = CODEC.read(Settings, plain, (), "settings")
+    found = CODEC.read(SourceSettings, plain, (), "settings")
     found.check_columns(typed_graph.schema)
     assert found.columns == columns
 
 
 def test_a_column_that_is_missing_is_named(typed_graph: khop.Graph) -> None:
     with pytest.raises(ValueError, match="column 'nope' of 'user': not in the graph"):
-        Settings("", (), None, ColumnChoice({"user": ("nope",)})).check_columns(typed_graph.schema)
+        SourceSettings("", (), None, ColumnChoice({"user": ("nope",)})).check_columns(typed_graph.schema)
 
 
 def test_another_graph_is_refused_by_both_fingerprints() -> None:

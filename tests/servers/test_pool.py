@@ -12,7 +12,7 @@ import pytest
 
 from khop.errors import PeerLost
 from khop.servers.access import Address, Buffer, CallContext, Endpoint, Limits
-from khop.servers.connections import LAST_PROBE_S, PROBE_S, Pool, State
+from khop.servers.connections import LAST_PROBE_S, PROBE_S, Pool, ServerState
 from khop.servers.errors import (
     Busy,
     Cancelled,
@@ -53,7 +53,9 @@ class World:
         assert seconds < 1e6, "nothing would end this wait"
         end = self.time + max(seconds, 1e-3)
         connections = self.pool._connections
-        lost = [s for s in connections.server_list.servers if s.state is State.LOST and s.not_before <= end]
+        lost = [
+            s for s in connections.server_list.servers if s.state is ServerState.LOST and s.not_before <= end
+        ]
         if not lost:
             self.time = end
             return

@@ -38,7 +38,7 @@ from khop.servers.request_handler import (
     QueuedRequest,
     QueueLimits,
     RequestHandler,
-    Stage,
+    RequestStage,
     error_message,
     metrics_on,
     prometheus_text,
@@ -264,7 +264,7 @@ def test_clients_are_served_in_turn_whatever_they_ask() -> None:
         asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(2)]
         served = []
         for _ in range(7):
-            (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
+            (queued,) = (queued for queued in asked if queued.stage is RequestStage.MAKING)
             served.append(queued.client.owner)
             _end(queue, queued)
     assert served == ["greedy", "greedy", "other", "greedy", "other", "greedy", "greedy"]
@@ -279,7 +279,7 @@ def test_turns_are_of_owners_however_many_connections_one_opens() -> None:
         asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(3)]
         served = []
         for _ in range(11):
-            (queued,) = (queued for queued in asked if queued.stage is Stage.MAKING)
+            (queued,) = (queued for queued in asked if queued.stage is RequestStage.MAKING)
             served.append(queued.client)
             _end(queue, queued)
     assert [client.owner for client in served[:7]] == ["greedy", *["greedy", "other"] * 3]
@@ -295,7 +295,7 @@ def test_an_owner_has_bounds_over_all_its_connections() -> None:
             assert queue.wait(queued, 0)
             queue.made(queued)
         waiting = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(4)]
-        assert [queued.stage for queued in waiting] == [Stage.WAITING] * 4
+        assert [queued.stage for queued in waiting] == [RequestStage.WAITING] * 4
         with pytest.raises(Busy, match="4 of a"), queue.queued(Client("a", "new")):
             pass
         with queue.queued(one("b")) as queued:
@@ -306,7 +306,7 @@ def test_an_owner_has_bounds_over_all_its_connections() -> None:
 def _end(queue: FairQueue, queued: QueuedRequest) -> None:
     with queue._changed:
         queue._begun.discard(queued)
-        queued.stage = Stage.SENDING
+        queued.stage = RequestStage.SENDING
         queue._admit()
 
 
@@ -314,7 +314,7 @@ def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
     queue = FairQueue(QueueLimits(at_once=2))
     with ExitStack() as stack:
         asked = [stack.enter_context(queue.queued(one(f"client {number}"))) for number in range(5)]
-        assert [queued.stage for queued in asked] == [Stage.MAKING] * 2 + [Stage.WAITING] * 3
+        assert [queued.stage for queued in asked] == [RequestStage.MAKING] * 2 + [RequestStage.WAITING] * 3
         assert queue.wait(asked[1], 0)
         assert not queue.wait(asked[2], 0)
         assert queue.counts() == {"waiting": 3, "making": 2, "sending": 0}

@@ -45,14 +45,14 @@ from khop.servers.messages import (
     NodesOfSplit,
     Only,
     RowsOf,
-    Settings,
+    SourceSettings,
     SplitArguments,
     SplitPart,
     View,
     request,
 )
 from khop.servers.registry import BUILTIN
-from khop.servers.service import DrawnEnds, Prepared, Service, label_bytes, most_bytes, seed_counts
+from khop.servers.service import NegativesPerLink, Prepared, Service, label_bytes, most_bytes, seed_counts
 from support.batch_kinds import PLAIN, TYPED
 from support.in_process import InProcess
 from support.small_typed_folders import BUYS, LIKE
@@ -66,11 +66,11 @@ def service(plain_graph: khop.Graph) -> Service:
     return Service(ServedGraph.of(plain_graph))
 
 
-def settings(graph: khop.Graph, fanouts: list[int] = [3, 2]) -> Settings:  # noqa: B006
+def settings(graph: khop.Graph, fanouts: list[int] = [3, 2]) -> SourceSettings:  # noqa: B006
     sampler = khop.NeighborSampler(graph, fanouts)
     columns = khop.Loader(sampler, torch.arange(2), 2, columns=["x"]).columns
     assert graph.folder is not None
-    return Settings(graph.folder.fingerprint, (), described_sampler(sampler), columns)
+    return SourceSettings(graph.folder.fingerprint, (), described_sampler(sampler), columns)
 
 
 def seeds(*nodes: int) -> Seeds:
@@ -78,7 +78,7 @@ def seeds(*nodes: int) -> Seeds:
     return Seeds({"item": ids}, {"item": torch.arange(len(nodes))})
 
 
-def query(given: Settings, of: Seeds, *, with_settings: bool = True) -> bytes:
+def query(given: SourceSettings, of: Seeds, *, with_settings: bool = True) -> bytes:
     return request("batch", given.graph, BatchOf.of(given, of, KEY, 1, 7, with_settings=with_settings))
 
 
@@ -159,7 +159,7 @@ def test_threads_that_bring_the_same_settings_share_them(
     assert typed_graph.folder is not None
     sampler = khop.NeighborSampler(typed_graph.only([LIKE]) if view else typed_graph, [3])
     fingerprint = typed_graph.folder.fingerprint
-    given = Settings(fingerprint, view, described_sampler(sampler), ColumnChoice())
+    given = SourceSettings(fingerprint, view, described_sampler(sampler), ColumnChoice())
     service, begin = Service(ServedGraph.of(typed_graph)), threading.Barrier(8)
 
     def answer(_: int) -> bytes:
@@ -202,7 +202,7 @@ def test_a_split_of_links_is_made_by_the_job_and_not_before(
     view = (SplitPart(SPLIT, "train"),)
     sampler = khop.LinkSampler(typed_graph, [2], negatives=khop.UniformNegatives(1))
     assert typed_graph.folder is not None
-    given = Settings(
+    given = SourceSettings(
         typed_graph.folder.fingerprint, view, described_sampler(sampler), ColumnChoice(),
         LinksOfPart(view, "train"),
     )  # fmt: skip
@@ -278,7 +278,7 @@ def test_no_batch_is_larger_than_its_limit(
 ) -> None:
     loader = kind(plain_graph if kind in PLAIN else typed_graph)  # type: ignore[operator]
     source, order = loader._batches.source, loader._order
-    negatives = DrawnEnds.of(loader.graph_sampler)
+    negatives = NegativesPerLink.of(loader.graph_sampler)
     for step in range(order.num_steps):
         seeds = order.share(0, step)
         drawn = source.make(BatchRequest.of(seeds, khop.DrawKey(step)))
@@ -327,7 +327,7 @@ def test_a_sampler_of_your_own_has_no_limit(plain_graph: khop.Graph) -> None:
 def prepared(graph: khop.Graph, *, seeds: ListOfSeeds | None = None, view: View = ()) -> Prepared:
     sampler = khop.NeighborSampler(graph.only([LIKE]) if view else graph, [3])
     columns = khop.Loader(sampler, {"item": torch.arange(2)}, 2, columns={"item": ["price"]}).columns
-    settings = Settings("f" * 64, view, described_sampler(sampler), columns, seeds)
+    settings = SourceSettings("f" * 64, view, described_sampler(sampler), columns, seeds)
     return Prepared.of(ServedGraph.of(graph), BUILTIN, settings)
 
 

@@ -11,7 +11,8 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 import khop
 from khop.api.serve import ServedGraph
-from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, Limits, ServerSecurity
+from khop.servers.access import Access, Address, Buffer, CallContext, Limits, ServerSecurity
+from khop.servers.connections import Pool
 from khop.servers.errors import InvalidRequest
 from khop.servers.flight_client import connected
 from khop.servers.flight_server import served
@@ -25,7 +26,7 @@ BATCH = CallContext("batch", 1, 2)
 
 
 @contextmanager
-def over_the_network(graph: khop.Graph) -> Iterator[Exchange]:
+def over_the_network(graph: khop.Graph) -> Iterator[Pool]:
     handler = RequestHandler(Service(ServedGraph.of(graph), BUILTIN), QueueLimits())
     server = served(handler, Address("127.0.0.1", 0), ServerSecurity())
     exchange = connected([f"localhost:{server.port}"], Access(), Limits(deadline_s=60, attempt_s=30))

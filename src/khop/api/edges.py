@@ -17,7 +17,13 @@ from torch import Tensor
 
 from khop.api.open_graph import Graph
 from khop.arguments import graph_of
-from khop.distributed.owners import Degrees, JoinedRows, RankOwners, counts_of_all_nodes, rows_of_all_nodes
+from khop.distributed.owners import (
+    JoinedRows,
+    NodeDegrees,
+    RankOwners,
+    counts_of_all_nodes,
+    rows_of_all_nodes,
+)
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.graph.negatives import number_column
 from khop.graph.store import CscGraph
@@ -41,7 +47,7 @@ def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[LinkList]) -> 
         return graph.local_csc(edge_type).degrees().cpu()
     edges, bounds = graph.rank_edges, graph.rank_edges.held.folder.book.offsets[edge_type[2]]
     own = torch.cat([csc.degrees() for csc, _ in edges.held.rows(edge_type)])
-    return counts_of_all_nodes(edges.owners, bounds, own, Degrees(edge_type))
+    return counts_of_all_nodes(edges.owners, bounds, own, NodeDegrees(edge_type))
 
 
 def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[LinkList]) -> Tensor:

@@ -43,6 +43,7 @@ from khop.distributed.placement import (
 from khop.distributed.processes.group import this_group
 from khop.distributed.rank_rows import RankRows, placed_rank_rows
 from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, Positives
+from khop.errors import Unsupported
 from khop.graph.added_edges import with_edges
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.build import save_graph
@@ -66,7 +67,6 @@ from khop.graph.store import (
     DrawsHops,
     GraphStore,
     column_specs,
-    graph_text,
     open_csc_graph,
 )
 from khop.graph.tables import EdgeTable
@@ -78,7 +78,7 @@ from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
 from khop.process_tuning import check_fork
 from khop.sampling.seeds import ListedNodes, ids_here
-from khop.schema import EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
+from khop.schema import ColumnSpec, EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 from khop.servers.graph import remote_names
 
 # Features are None if unchanged, and rows if no column is on a GPU.
@@ -661,3 +661,68 @@ def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
 
 def _tensors(data: Mapping[Any, Any]) -> dict[str, Tensor]:
     return {str(name): value.detach().cpu() for name, value in data.items() if isinstance(value, Tensor)}
+
+
+WIDTH = 100  # of a line; the rest is left out and replaced by "..."
+
+
+def graph_text(graph: Graph) -> str:
+    """Return five lines: location, nodes, edges, columns and splits. No column or split is read."""
+    schema = graph.schema
+    servers = graph.topology.servers
+    place = "in memory" if servers is None else f"on servers {', '.join(servers.addresses)}"
+    if graph.folder is not None:
+        place = f"of {graph.folder.path}"
+    nodes = [f"{node_type} {graph.topology.num_nodes(node_type):,}" for node_type in schema.node_types]
+    edges = [_counted(graph, edge_type) for edge_type in schema.edge_types]
+    columns = [f"{_type(t)}: {_columns(of_type)}" for t, of_type in schema.columns.items() if of_type]
+    sizes = [
+        f"{split} " + " + ".join(f"{ids.numel():,} {node_type}" for node_type, ids in by_type.items())
+        for split in graph.split_names
+        for by_type in [graph.split(split)]
+    ]
+    return "\n".join(
+        [
+            f"khop.Graph {place}",
+            _line("nodes  ", nodes, ", "),
+            _line("edges  ", edges, ", "),
+            _line("columns", columns, "; "),
+            _line("splits ", sizes, ", "),
+        ]
+    )
+
+
+def _line(what: str, parts: list[str], separator: str) -> str:
+    """Return as many parts as fit, or at least the beginning of the first."""
+    text = f"  {what}  {separator.join(parts) or 'none'}"
+    if len(text) <= WIDTH:
+        return text
+    kept = text[: WIDTH - 4].rpartition(separator)[0]
+    has_one = len(kept) > len(f"  {what}  ")
+    return f"{kept}{separator}..." if has_one else f"{text[: WIDTH - 4]} ..."
+
+
+def _counted(graph: Graph, edge_type: EdgeType) -> str:
+    """Return an edge type, with its count if this process knows it."""
+    if graph.folder is not None:
+        return f"{_type(edge_type)} {graph.folder.num_edges(edge_type):,}"
+    try:
+        return f"{_type(edge_type)} {graph.topology.num_edges(edge_type):,}"
+    except Unsupported:
+        return _type(edge_type)
+
+
+def _type(type_: NodeType | EdgeType) -> str:
+    return type_ if isinstance(type_, str) else " ".join(type_)
+
+
+def _columns(specs: Mapping[str, ColumnSpec]) -> str:
+    return ", ".join(f"{name} {_dtype(spec)}" for name, spec in specs.items())
+
+
+def _dtype(spec: ColumnSpec) -> str:
+    shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
+    if spec.sparse_width is not None:
+        return f"sparse float32[{spec.sparse_width}]"
+    classes = f" ({spec.num_classes} classes)" if spec.num_classes else ""
+    return f"{spec.dtype}{shape}{classes}"

@@ -41,7 +41,8 @@ from khop.kernels.id_table import Keys
 from khop.sampling.links.link_split import Shares
 from khop.sampling.seeds import ids_here
 from khop.schema import NodeType
-from khop.servers.access import Access, Encryption, Exchange, Limits
+from khop.servers.access import Access, Encryption, Limits
+from khop.servers.connections import Pool
 from khop.servers.graph import RemoteFeatures, RemoteView, listed_splits, read_description, remote_graph
 from khop.servers.messages import ByColumn, EdgesBefore, Only, SplitArguments, SplitPart, Step, View
 from khop.servers.parts.exchange import OwnerAddresses, PartExchange, identity_of_owner
@@ -211,7 +212,7 @@ def part_service_of(
 
 def part_service(
     folder: PartsFolder,
-    others: Mapping[int, Exchange],
+    others: Mapping[int, Pool],
     owners: OwnerAddresses,
     registry: Registry = BUILTIN,
     max_batch_bytes: int | None = None,
@@ -258,11 +259,11 @@ def connect(
     access = Access(**paths, encryption=encryption)
     limits = Limits(real_number("deadline", deadline), real_number("attempt", attempt))
     # Imported on use: it imports pyarrow, which is an extra.
-    exchange: Exchange = import_module("khop.servers.flight_client").connected(found, access, limits)
+    exchange: Pool = import_module("khop.servers.flight_client").connected(found, access, limits)
     return graph_on(exchange)
 
 
-def graph_on(exchange: Exchange) -> Graph:
+def graph_on(exchange: Pool) -> Graph:
     """Return the graph that the servers of an exchange have."""
     view = RemoteView(exchange, read_description(exchange.describe(), exchange.addresses[0]))
     schema = view.description.schema

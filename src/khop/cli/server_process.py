@@ -18,7 +18,8 @@ from khop.loading.device.device_placement import byte_size
 from khop.process_tuning import usable_cores
 from khop.servers.access import Address, ServerSecurity
 from khop.servers.parts.exchange import read_owners
-from khop.servers.request_handler import Life, QueueLimits, RequestHandler, Serves, metrics_on, serve_until
+from khop.servers.request_handler import Life, QueueLimits, RequestHandler, metrics_on, serve_until
+from khop.servers.service import Service
 
 ANY_HOST = ("0.0.0.0", "::")
 
@@ -64,7 +65,7 @@ def _later(address: Address, number: int) -> Address:
     return Address(address.host, address.port + number)
 
 
-def _service(folder: Path, options: ServeOptions) -> Serves:
+def _service(folder: Path, options: ServeOptions) -> Service:
     limit = options.max_batch_bytes
     most = None if limit is None else byte_size(limit, "--max-batch-bytes", least=1)
     views = None if options.view_bytes is None else byte_size(options.view_bytes, "--view-bytes", least=1)

@@ -20,7 +20,7 @@ from khop.distributed.rank_rows import (
     Asked,
     RankRows,
     RowSwap,
-    Status,
+    SwapStatus,
     joined_columns,
     measured_format,
     message_counts,
@@ -136,7 +136,7 @@ class DeviceLaneSource:
         peers, arrival = self._host.lanes.peers, issued.sent.arrival
         assert arrival is not None
         peers.wait_until(arrival.made.query, ANSWERING)
-        status = Status.of(peers, _marks(peers, issued.request), issued.status)
+        status = SwapStatus.of(peers, _marks(peers, issued.request), issued.status)
         if status.overflowed:
             self.repeats += 1
             return self._repeated(transfer, issued)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.exchange.row_wire import stored_dtype
-from khop.distributed.owners import Owners, counts_of_all_nodes, summed
+from khop.distributed.owners import Owners, Subject, counts_of_all_nodes, summed
 from khop.distributed.partitioned_features import PartitionedFeatures, RowQuestion
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Positives
@@ -23,7 +23,7 @@ from khop.graph.partitions.local_partitions import LocalPartitions
 from khop.sampling.links.link_seeds import LinkList, Links, links_digest, told_apart
 from khop.sampling.links.link_split import (
     Chosen,
-    Counted,
+    CountedLinks,
     EdgeRange,
     LinkColumns,
     Shares,
@@ -40,40 +40,36 @@ _AT_ONCE = 1 << 16  # links in one draw of negatives, or of one digest
 
 
 @dataclass(frozen=True)
-class SplitCounts:
+class SplitCounts(Subject):
     """Counts of links by their random numbers; `split` names the split to owners that are servers."""
 
-    of: Counted
+    of: CountedLinks
     split: object = None
     stage: ClassVar[str] = "splitting links"
-    counted: ClassVar[str] = "id"
 
 
 @dataclass(frozen=True)
-class LinkCounts:
+class LinkCounts(Subject):
     """Numbers of links to nodes; `part` names their part of a split to owners that are servers."""
 
     edge_type: EdgeType
     part: object = None
     stage: ClassVar[str] = "numbering links"
-    counted: ClassVar[str] = "id"
 
 
 @dataclass(frozen=True)
-class Touched:
+class Touched(Subject):
     """Marks of the ends of edges before a time."""
 
     limit: int
     stage: ClassVar[str] = "marking nodes with edges"
-    counted: ClassVar[str] = "id"
 
 
 @dataclass(frozen=True)
-class LinkSums:
+class LinkSums(Subject):
     """Sums over the links of a list."""
 
     stage: ClassVar[str] = "comparing links"
-    counted: ClassVar[str] = "id"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +97,7 @@ class HeldEdges:
         """Return the edges of each part."""
         return [EdgeRange(csc, first) for csc, first in self.held.rows(edge_type)]
 
-    def total(self, counts: Tensor, of: Counted) -> Tensor:
+    def total(self, counts: Tensor, of: CountedLinks) -> Tensor:
         """Return the sum of counts over all parts."""
         return counts if self.owners is None else summed(self.owners, counts, SplitCounts(of, self.split))
 

@@ -75,11 +75,11 @@ class Question(Protocol):
         ...
 
 
-class Subject(Protocol):
+class Subject:
     """A subject of which every owner sends its rows to all others, outside of batches."""
 
     stage: ClassVar[str]
-    counted: ClassVar[str]  # category of the bytes: "id" or "row"
+    counted: ClassVar[str] = "id"  # category of the bytes: "id" or "row"
 
 
 class Owners(Protocol):
@@ -311,12 +311,11 @@ _MOST_ANSWER = 1 << 36  # bytes
 
 
 @dataclass(frozen=True)
-class Degrees:
+class NodeDegrees(Subject):
     """The numbers of in-edges of nodes."""
 
     edge_type: EdgeType
     stage: ClassVar[str] = "counting the edges of nodes"
-    counted: ClassVar[str] = "id"
 
     def __str__(self) -> str:
         """Return the words for messages."""
@@ -324,13 +323,12 @@ class Degrees:
 
 
 @dataclass(frozen=True)
-class EdgesFrom:
+class EdgesFrom(Subject):
     """The edges with their source at each owner, of those at some positions."""
 
     edge_type: EdgeType
     begin: int
     stage: ClassVar[str] = "getting the partners of nodes"
-    counted: ClassVar[str] = "id"
 
     def __str__(self) -> str:
         """Return the words for messages."""
@@ -338,7 +336,7 @@ class EdgesFrom:
 
 
 @dataclass(frozen=True)
-class JoinedRows:
+class JoinedRows(Subject):
     """Rows of nodes that a caller computes on each rank."""
 
     stage: ClassVar[str] = "joining rows of nodes"

@@ -13,7 +13,7 @@ from torch import Tensor
 from khop.distributed.exchange.codec import check_below
 from khop.distributed.exchange.draw_wire import HopWire, IdRange, IdRanges, NegativeWire
 from khop.distributed.exchange.peers import Message
-from khop.distributed.owners import MOST_EDGES, NO_BYTES, Degrees, EdgesFrom, Owners, counts_of_all_nodes
+from khop.distributed.owners import MOST_EDGES, NO_BYTES, EdgesFrom, NodeDegrees, Owners, counts_of_all_nodes
 from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables, all_drawn
@@ -44,7 +44,7 @@ class OwnedEdges:
     def counted(self, edge_type: EdgeType, own: Tensor) -> Tensor:
         """Return the count of each destination, int64 (nodes); `own` are those of the nodes held here."""
         offsets = self.held.folder.book.offsets[edge_type[2]]
-        return counts_of_all_nodes(self.owners, offsets, own, Degrees(edge_type))
+        return counts_of_all_nodes(self.owners, offsets, own, NodeDegrees(edge_type))
 
     def connected(self, edge_type: EdgeType, own: Pairs) -> Pairs:
         """Return the edges with sources held here. `own` are the edges with destinations held here."""

@@ -139,7 +139,7 @@ class Swapped:
     """The rows of a batch, issued to the current stream, and the status that tells if they are valid."""
 
     rows: list[dict[str, Tensor]]  # by group, as a gather gives them
-    status: Tensor  # int64 (ranks, n) on the device; see `Status`
+    status: Tensor  # int64 (ranks, n) on the device; see `SwapStatus`
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,14 +220,14 @@ class RowSwap:
 
 
 @dataclass(frozen=True)
-class Status:
+class SwapStatus:
     """The status of an exchange, on the host."""
 
     overflowed: bool  # on some rank: all ranks repeat the exchange
     requested: tuple[int, ...]  # distinct ids that this rank has asked for, by group
 
     @classmethod
-    def of(cls, peers: Peers, marks: tuple[list[int], list[int]], status: Tensor) -> Status:
+    def of(cls, peers: Peers, marks: tuple[list[int], list[int]], status: Tensor) -> SwapStatus:
         """Check the messages of all ranks; ValueError names the sender of another message or of a bad id."""
         overflowed, numbers = False, status.tolist()
         width = (len(numbers[0]) - MARK_NUMBERS - 1) // 2  # of the header of a request

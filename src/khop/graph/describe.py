@@ -35,7 +35,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Degrees:
+class DegreeSummary:
     """In-edges per destination, of one edge type."""
 
     minimum: int
@@ -82,7 +82,7 @@ def _counted(chunk: Counts) -> tuple[Counts, Counts]:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnSummary:
     """Name, dtype, shape and file size of one column."""
 
     name: str
@@ -99,7 +99,7 @@ class NodeSummary:
 
     type: NodeType
     count: int
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSummary, ...]
     splits: Mapping[str, int]  # name -> nodes
     num_bytes: int
 
@@ -110,11 +110,11 @@ class EdgeSummary:
 
     type: EdgeType
     count: int
-    degrees: Degrees
+    degrees: DegreeSummary
     index_dtype: str
     edge_id: bool
     reverse_of: EdgeType | None
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSummary, ...]
     num_bytes: int
 
 
@@ -201,10 +201,10 @@ def describe(
     return nodes, edges
 
 
-def degrees_of(counts: DegreeCounts) -> Degrees:
+def degrees_of(counts: DegreeCounts) -> DegreeSummary:
     """Return quantiles (each is the degree of some node) and a histogram of in-degrees."""
     if len(counts.degrees) == 0:
-        return Degrees(0, 0, 0, 0, 0, 0.0, 0, ())
+        return DegreeSummary(0, 0, 0, 0, 0, 0.0, 0, ())
     total, bits = int(counts.nodes.sum()), np.frexp(counts.degrees)[1]  # of the degree: 0, 1, 2-3, 4-7, ...
     nodes_by_bits = np.zeros(int(bits.max()) + 1, np.int64)
     np.add.at(nodes_by_bits, bits, counts.nodes)
@@ -217,7 +217,7 @@ def degrees_of(counts: DegreeCounts) -> Degrees:
     at = np.searchsorted(np.cumsum(counts.nodes), ranks)
     minimum, median, p90, p99, maximum = counts.degrees[at].tolist()
     mean, isolated = counts.edges / total, histogram[0].nodes
-    return Degrees(minimum, median, p90, p99, maximum, mean, isolated, histogram)
+    return DegreeSummary(minimum, median, p90, p99, maximum, mean, isolated, histogram)
 
 
 def _node_summary(manifest: Manifest, node: NodeEntry) -> NodeSummary:
@@ -254,9 +254,9 @@ def _edge_summary(manifest: Manifest, edge: EdgeEntry, degrees: DegreeCounts) ->
 
 def _columns(
     manifest: Manifest, specs: Mapping[str, ColumnSpec], files: Mapping[str, str]
-) -> tuple[Column, ...]:
+) -> tuple[ColumnSummary, ...]:
     return tuple(
-        Column(
+        ColumnSummary(
             name,
             spec.dtype,
             spec.shape,

@@ -154,7 +154,7 @@ class _Table:
     related: RelatedPartners | None = None  # of exact draws by relation: the rows of `partners`
 
 
-class Links(Protocol):
+class NegativeEdges(Protocol):
     """Edges as negative draws need them: in-degrees and partners."""
 
     def in_degrees(self, edge_type: EdgeType) -> Tensor:
@@ -188,7 +188,7 @@ class NegativeTables:
         counts: Mapping[NodeType, int],
         original_ids: Mapping[NodeType, Tensor],
         columns: Columns,
-        links: Links,
+        links: NegativeEdges,
         candidates: Mapping[NodeType, Tensor] = MappingProxyType({}),
     ) -> None:
         self._drawable = candidates

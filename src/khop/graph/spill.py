@@ -71,7 +71,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """Rows that were written together."""
 
     offset: int  # in the file
@@ -83,7 +83,7 @@ class Run:
         return int(self.begin[-1])
 
 
-Place = tuple[Run, int, int]  # rows of a run, from one to another
+Place = tuple[SortedRun, int, int]  # rows of a run, from one to another
 
 
 class Runs:
@@ -91,7 +91,7 @@ class Runs:
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
         self._end = 0
 
     def reserve(self, rows: int) -> int:
@@ -100,7 +100,7 @@ class Runs:
         self._end += rows * self.row_bytes
         return offset
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: SortedRun) -> None:
         """Add a written run."""
         self.runs.append(run)
 
@@ -135,7 +135,7 @@ class Spill:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    def write(self, place: int, rows: Rows) -> Run:
+    def write(self, place: int, rows: Rows) -> SortedRun:
         """Deal rows to the ranges and write them at an offset; pass the result to `runs.keep`, in order."""
         ranges = self.ranges
         begin, order = deal_edges(rows[self.key], ranges.first, ranges.shift, ranges.count)
@@ -144,7 +144,7 @@ class Spill:
             values = take_rows(rows[field.name].astype(field.dtype, copy=False), order)
             with naming(self.path):
                 offset = _write_all(self._file, values, offset)
-        return Run(place, begin)
+        return SortedRun(place, begin)
 
     def append(self, rows: Rows) -> None:
         """Write rows as the next run."""
@@ -195,7 +195,7 @@ class Spill:
         """Take the runs that `save` recorded."""
         self.runs = Runs(self.row_bytes)
         for begin in np.load(_index(self.path)):
-            self.runs.keep(Run(self.runs.reserve(int(begin[-1])), begin))
+            self.runs.keep(SortedRun(self.runs.reserve(int(begin[-1])), begin))
 
 
 def _index(path: Path) -> Path:

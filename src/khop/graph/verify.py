@@ -32,14 +32,16 @@ _SEEN_AT_ONCE = 1 << 28  # ids that one pass over a permutation marks, one byte 
 
 
 @dataclass(frozen=True)
-class Finding:
+class FileFinding:
     """One problem and the file that has it."""
 
     file: str  # relative to the folder
     problem: str
 
 
-def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | None = None) -> list[Finding]:
+def verify_folder(
+    path: str | os.PathLike[str], progress: ProgressCallback | None = None
+) -> list[FileFinding]:
     """Return all problems of a folder, sorted by file; empty if there are none.
 
     After appends, the newest snapshot is checked, and the record of all snapshots.
@@ -53,7 +55,7 @@ def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | Non
         snapshots = snapshot_record(folder).snapshots
     except ValueError as error:
         record = folder / layout.SNAPSHOT_RECORD
-        return [Finding(layout.SNAPSHOT_RECORD, str(error).removeprefix(f"{record}: "))]
+        return [FileFinding(layout.SNAPSHOT_RECORD, str(error).removeprefix(f"{record}: "))]
     if snapshots:
         return _snapshot_problems(folder, snapshots, progress)
     try:
@@ -61,8 +63,8 @@ def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | Non
     except ValueError as error:
         if not (folder / layout.MANIFEST).is_file():
             raise
-        return [Finding(layout.MANIFEST, str(error))]
-    findings = [Finding(file, f"{problem}; {REMEDY}") for file, problem in manifest.problems(folder)]
+        return [FileFinding(layout.MANIFEST, str(error))]
+    findings = [FileFinding(file, f"{problem}; {REMEDY}") for file, problem in manifest.problems(folder)]
     checks = _checks(manifest)
     sound = sorted((manifest.arrays.keys() & checks.keys()) - {finding.file for finding in findings})
     derived_bytes = sum(file.lstat().st_size for file in derived_files(folder, fingerprint))
@@ -71,7 +73,7 @@ def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | Non
     sound = sorted(set(sound) - {finding.file for finding in findings})
     findings += _contradictions(folder, manifest, {file: checks[file] for file in sound}, meter)
     damaged = derived_problems(folder, fingerprint, manifest.arrays, meter.at)
-    findings += [Finding(file, problem) for file, problem in damaged]
+    findings += [FileFinding(file, problem) for file, problem in damaged]
     for name, sha256 in manifest.documents.items():
         findings += document_problems(folder, name, sha256)
     meter.at("done", meter.total - meter.done)
@@ -80,7 +82,7 @@ def verify_folder(path: str | os.PathLike[str], progress: ProgressCallback | Non
 
 def _snapshot_problems(
     folder: Path, snapshots: Sequence[Snapshot], progress: ProgressCallback | None
-) -> list[Finding]:
+) -> list[FileFinding]:
     """Return the problems of the newest snapshot, and earlier ones that are missing or other graphs."""
     findings = []
     for number, snapshot in enumerate(snapshots, start=1):
@@ -89,31 +91,31 @@ def _snapshot_problems(
         try:
             if read_manifest(own)[1] != snapshot.fingerprint:
                 problem = f"is another graph than {layout.SNAPSHOT_RECORD} names; {REMEDY}"
-                findings.append(Finding(str(home / layout.MANIFEST), problem))
+                findings.append(FileFinding(str(home / layout.MANIFEST), problem))
             if number == len(snapshots):
                 findings += [replace(one, file=str(home / one.file)) for one in verify_folder(own, progress)]
         except ValueError as error:
-            findings.append(Finding(str(home), str(error).removeprefix(f"{own}: ")))
+            findings.append(FileFinding(str(home), str(error).removeprefix(f"{own}: ")))
     return sorted(set(findings), key=lambda finding: finding.file)
 
 
-def document_problems(folder: Path, name: str, sha256: str) -> Iterator[Finding]:
+def document_problems(folder: Path, name: str, sha256: str) -> Iterator[FileFinding]:
     """Yield the damage of a document, if there is any."""
     try:
         read_document(folder, name, sha256)
     except ValueError as error:
-        yield Finding(name, str(error).removeprefix(f"{folder / name}: "))
+        yield FileFinding(name, str(error).removeprefix(f"{folder / name}: "))
 
 
-def _damage(folder: Path, manifest: Manifest, files: list[str], meter: Meter) -> Iterator[Finding]:
+def _damage(folder: Path, manifest: Manifest, files: list[str], meter: Meter) -> Iterator[FileFinding]:
     for file in files:
         if file_checksum(folder / file, partial(meter.at, file)) != manifest.arrays[file].sha256:
-            yield Finding(file, f"checksum differs from graph.json; {REMEDY}")
+            yield FileFinding(file, f"checksum differs from graph.json; {REMEDY}")
 
 
 def _contradictions(
     folder: Path, manifest: Manifest, checks: Mapping[str, Check], meter: Meter
-) -> Iterator[Finding]:
+) -> Iterator[FileFinding]:
     right: dict[str, Given] = {}
     for file, check in checks.items():
         given = Given.of(map_array(folder / file, manifest.arrays[file]), file)
@@ -121,7 +123,7 @@ def _contradictions(
             check(given)
             right[file] = given
         except ValueError as error:
-            yield Finding(file, str(error))
+            yield FileFinding(file, str(error))
         meter.at(file, manifest.arrays[file].bytes)
     for edge in manifest.edges:
         yield from _disorder(edge, right)
@@ -133,10 +135,10 @@ def _contradictions(
             given_splits = {name: right[file] for name, file in splits.items() if file in right}
             check_splits(given_splits, node.count, f"{node.type!r} nodes")
         except ValueError as error:
-            yield Finding(layout.node_splits(node.type), str(error))
+            yield FileFinding(layout.node_splits(node.type), str(error))
 
 
-def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
+def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[FileFinding]:
     """Yield rows that are not in the order that graph.json states."""
     files = {
         "indptr": layout.edge_array(edge.type, "indptr"),
@@ -160,7 +162,7 @@ def _disorder(edge: EdgeEntry, right: Mapping[str, Given]) -> Iterator[Finding]:
     found = EdgeTimes(*(None if given is None else whole_numbers(given) for given in (own, of_sources)))
     position = first_unsorted(csc, found)
     if position >= 0:
-        yield Finding(
+        yield FileFinding(
             files["indices"],
             f"row_order is {edge.row_order!r}, but the edge at position {position} is earlier than the one "
             f"before it; {WRITE_AGAIN}",
@@ -223,17 +225,17 @@ def _check_each_id(given: Given) -> None:
 _ID_CHECKS: dict[str, Check] = {"rows": _check_each_id}
 
 
-def _lost_ids(folder: Path, manifest: Manifest, node: NodeEntry) -> Iterator[Finding]:
+def _lost_ids(folder: Path, manifest: Manifest, node: NodeEntry) -> Iterator[FileFinding]:
     """Yield a finding if the index does not lead from an id to its node."""
     file = layout.node_ids(node.type, "rows")
     try:
         ids = ids_of(folder, manifest, node.type)
         lost = first_lost(ids)
     except ValueError as error:
-        yield Finding(file, f"the index of ids is damaged ({error}); {WRITE_AGAIN}")
+        yield FileFinding(file, f"the index of ids is damaged ({error}); {WRITE_AGAIN}")
         return
     if lost >= 0:
-        yield Finding(file, f"the id of node {lost} is not found, or names another node; {WRITE_AGAIN}")
+        yield FileFinding(file, f"the id of node {lost} is not found, or names another node; {WRITE_AGAIN}")
 
 
 def _check_split(given: Given, node: NodeEntry) -> None:

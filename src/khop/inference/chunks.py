@@ -212,7 +212,7 @@ def drawn(
     return made.sample, made.columns, made.seed_columns
 
 
-class Meter:
+class ChunkMeter:
     """Computes the rows of one stage after another and reports progress."""
 
     def __init__(self, progress: Progress, total: int, sharing: Sharing, done: int = 0) -> None:

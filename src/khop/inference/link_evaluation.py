@@ -30,9 +30,9 @@ from khop.graph.store import GraphStore
 from khop.inference.chunks import (
     ONE_CHUNK,
     Chunk,
+    ChunkMeter,
     DynamicChunks,
     InferenceWork,
-    Meter,
     Progress,
     Sharing,
     drawn,
@@ -355,7 +355,7 @@ def sampled_link_scores(
     check_has_negatives(links)
     key = DrawKey.of(seed, Purpose.EVALUATION)
     sharing = work.sharing(sampler.graph, features)
-    meter = Meter(work.progress, sum(links.counts.values()), sharing)
+    meter = ChunkMeter(work.progress, sum(links.counts.values()), sharing)
     found: Scores = {}
     first = 0
     with evaluating(model), gathered(model):
@@ -519,7 +519,7 @@ def sampled_edge_outputs(
     """
     key, found, first = DrawKey.of(seed, Purpose.EVALUATION), dict[EdgeType, Tensor](), 0
     sharing = work.sharing(sampler.graph, features)
-    meter = Meter(work.progress, sum(links.counts.values()), sharing)
+    meter = ChunkMeter(work.progress, sum(links.counts.values()), sharing)
     with evaluating(model), gathered(model):
         for edge_type, count in links.counts.items():
             chunks = LinkChunks(sampler, features, columns, key, mover(model), links, edge_type, first)

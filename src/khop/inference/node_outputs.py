@@ -26,7 +26,16 @@ from khop.graph.features.store import Wanted as WantedRows
 from khop.graph.folder import ORIGINAL_ID
 from khop.graph.rule import Rule
 from khop.graph.store import GraphStore
-from khop.inference.chunks import Chunks, Meter, Progress, RowsOf, Sharing, evaluating, sharing_of, unwatched
+from khop.inference.chunks import (
+    ChunkMeter,
+    Chunks,
+    Progress,
+    RowsOf,
+    Sharing,
+    evaluating,
+    sharing_of,
+    unwatched,
+)
 from khop.inference.stages import (
     CHUNK_EDGES,
     VALUES,
@@ -290,7 +299,7 @@ def sampled_inference(
         pieces = pieces_of(ids, bounds)
         stage = Stage(0, node_type, ids.numel(), chunk_size, like, ids, until, pieces)
         sharing = sharing_of(graph, features, lanes, group, in_flight)
-        rows = Meter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
+        rows = ChunkMeter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
         return order.back(rows)
 
 
@@ -379,7 +388,7 @@ class Layers:
         """
         total = sum(stage.count for layer in self.stages for stage in layer)
         skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
-        meter = Meter(progress, total, sharing, skipped)
+        meter = ChunkMeter(progress, total, sharing, skipped)
         values = dict[NodeType, Tensor]()
         with evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):

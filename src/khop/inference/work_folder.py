@@ -252,10 +252,10 @@ class RankFolder:
     folder: WorkFolder
     lanes: Lanes
 
-    def open(self, stage: Stage) -> RankRows:
+    def open(self, stage: Stage) -> ExchangedRows:
         """Open the file of this rank's rows, with the chunks that it already has."""
         group = self.lanes.group
-        return RankRows(self.folder.open(own_stage(stage, group)), stage, group)
+        return ExchangedRows(self.folder.open(own_stage(stage, group)), stage, group)
 
     def store(self, layer: Sequence[Stage], rows: Mapping[NodeType, Tensor]) -> FeatureStore:
         """Return a store over the files of all ranks."""
@@ -274,7 +274,7 @@ class RankFolder:
         return whole[-1] if whole else 0
 
 
-class RankRows:
+class ExchangedRows:
     """A contiguous range of a stage's rows, in a file."""
 
     def __init__(self, rows: Rows, stage: Stage, group: Group) -> None:

@@ -17,7 +17,7 @@ import socket
 import stat
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -383,31 +383,4 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Close the connection; requests under way end with an error."""
-        ...
-
-
-class Exchange(Protocol):
-    """One or several servers of the same graph, any of which may answer. Threads may share it."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Addresses of the servers, as given."""
-        ...
-
-    def describe(self) -> bytes:
-        """Return the description of the graph, of any server that answers; PeerLost if none does."""
-        ...
-
-    def ask(
-        self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
-    ) -> Answer[Received]:
-        """Send the request to a server and return the answer that `receive` makes of header and pieces.
-
-        If an attempt fails by an error that another attempt may mend, `receive` is called again, with the
-        answer of the next one. PeerLost if no server has answered within the deadline.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close all connections."""
         ...

@@ -45,7 +45,7 @@ FIRST_BUSY_S = 0.02
 LAST_BUSY_S = 0.5
 
 
-class State(StrEnum):
+class ServerState(StrEnum):
     """Use of a server."""
 
     NEW = "new"  # not connected yet
@@ -61,7 +61,7 @@ class Server:
     address: Address
     endpoint: Endpoint | None = None
     connection: Connection | None = None
-    state: State = State.NEW
+    state: ServerState = ServerState.NEW
     in_flight: int = 0
     asked: int = 0
     failures: int = 0  # since the last answer
@@ -81,7 +81,7 @@ class Server:
 
     def lose(self, error: ServerError, now: float) -> None:
         """Ask the server no more until a probe is answered."""
-        self.state = State.LOST
+        self.state = ServerState.LOST
         self.connection = None
         self.not_before = now + min(LAST_PROBE_S, _longer(FIRST_PROBE_S, self.failures))
         self.failures += 1
@@ -89,12 +89,12 @@ class Server:
 
     def refuse(self, error: ServerError) -> None:
         """Never ask the server again: it answers, but it is not one of these servers."""
-        self.state, self.connection = State.REFUSED, None
+        self.state, self.connection = ServerState.REFUSED, None
         self.error, self.reason = error, str(error)
 
     def found(self, connection: Connection) -> None:
         """Ask the server from now on."""
-        self.state, self.connection = State.READY, connection
+        self.state, self.connection = ServerState.READY, connection
         self.answered()
 
 
@@ -112,7 +112,7 @@ class ServerList:
 
     def usable(self) -> list[Server]:
         """Return the servers that may be asked, now or after a pause."""
-        return [server for server in self.servers if server.state in (State.NEW, State.READY)]
+        return [server for server in self.servers if server.state in (ServerState.NEW, ServerState.READY)]
 
     def choose(self, now: float, avoided: Iterable[Server]) -> Server | None:
         """Return the server to ask now: with the fewest requests in flight, then with the fewest so far."""
@@ -180,20 +180,8 @@ def _longer(first_s: float, times: int) -> float:
 PROBE_S = 2.0  # longest wait for the answer to a probe
 
 
-class Clock(Protocol):
-    """Time, as an argument: tests have one of their own."""
-
-    def now(self) -> float:
-        """Return the seconds since some moment."""
-        ...
-
-    def wait(self, changed: threading.Condition, seconds: float) -> None:
-        """Wait until `changed`, held by the caller, is notified, for these seconds at most."""
-        ...
-
-
-class MachineClock:
-    """The clock of this machine."""
+class Clock:
+    """The clock of this machine. Tests have one of their own."""
 
     def now(self) -> float:
         """Return `time.monotonic`."""
@@ -299,7 +287,7 @@ class Connections:
         with self.changed:
             was = server.state
             self.server_list.failed(server, connection, error, self.clock.now())
-            lost = server.state is State.LOST and was is not State.LOST
+            lost = server.state is ServerState.LOST and was is not ServerState.LOST
             self.changed.notify_all()
         if lost:
             # What another server has begun, as it ends, is still on its way; other failures end all streams.
@@ -318,7 +306,7 @@ class Connections:
         return True
 
     def _probes(self, server: Server) -> bool:
-        return not self.closed and server.state is State.LOST and server in self.server_list.servers
+        return not self.closed and server.state is ServerState.LOST and server in self.server_list.servers
 
     def probe(self, server: Server) -> None:
         """Try once whether a lost server is back."""
@@ -390,7 +378,7 @@ class Pool:
         background: Callable[[Callable[[], None]], None] = start_thread,
     ) -> None:
         self._given, self._limits = tuple(addresses), limits
-        self._clock = clock or MachineClock()
+        self._clock = clock or Clock()
         self._connections = Connections(addresses, dial, identity, self._clock, background)
 
     @property
@@ -520,7 +508,9 @@ def _counted(stream: Iterator[Buffer], waiting: _Waiting, clock: Clock) -> Itera
 def _check_refused(server_list: ServerList) -> None:
     """Raise the error of a server if none is left that could answer."""
     for server in server_list.servers:
-        if server.error is not None and all(each.state is State.REFUSED for each in server_list.servers):
+        if server.error is not None and all(
+            each.state is ServerState.REFUSED for each in server_list.servers
+        ):
             raise server.error
 
 

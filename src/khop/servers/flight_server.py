@@ -18,7 +18,7 @@ from khop.servers.call_timeouts import Call, CallTimeouts, shut_down
 from khop.servers.codec import MAGIC
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated, WrongVersion
 from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST, REQUEST_SIZE
-from khop.servers.request_handler import Client, Incoming, RequestHandler, error_message
+from khop.servers.request_handler import Client, Incoming, RequestHandler, ResponseStream, error_message
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])
 _BEATS_S = (0.05, 5.0)  # of heartbeats, shortest and longest
@@ -96,7 +96,7 @@ def _beat(headers: dict[str, Sequence[str | bytes]]) -> float:
 
 
 class _Exchange:
-    """One call: a request in pieces, and the way back to its client (a ResponseStream)."""
+    """One call: a request in pieces, and the way back to its client."""
 
     def __init__(self, context: Any, reader: Any, writer: Any, unread_s: float) -> None:  # noqa: ANN401
         self._context, self._reader, self._writer, self._unread_s = context, reader, writer, unread_s
@@ -181,7 +181,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             writer.begin(_SCHEMA)
             size, head = _begun(descriptor.command or b"")
             request = Incoming(size, lambda: stream.receive(head, size, access.beat_s))
-            self._handler.answer(request, access.token, client, stream, access.beat_s)
+            back = ResponseStream(stream.heartbeat, stream.send)
+            self._handler.answer(request, access.token, client, back, access.beat_s)
             stream.message(LAST)
         except Cancelled:
             return

@@ -47,10 +47,11 @@ from khop.sampling.links.link_seeds import ListedLinks
 from khop.sampling.sampler import Sampler
 from khop.sampling.seeds import ListedNodes, Reference, SeedLinks, Seeds
 from khop.schema import EdgeType, NodeType, Schema, Specs, Type
-from khop.servers.access import Answer, Buffer, CallContext, Exchange
+from khop.servers.access import Answer, Buffer, CallContext
 from khop.servers.answers import FACTS, MOST_IDS, MOST_NODES
 from khop.servers.batch_wire import BatchCheck
 from khop.servers.codec import VERSION, parsed_json, received
+from khop.servers.connections import Pool
 from khop.servers.errors import InvalidAnswer, ServerError, UnknownSettings, WrongVersion
 from khop.servers.messages import (
     BATCH,
@@ -77,7 +78,7 @@ from khop.servers.messages import (
     Only,
     RowsAnswer,
     RowsOf,
-    Settings,
+    SourceSettings,
     SplitArguments,
     SplitPart,
     TextIdsAnswer,
@@ -98,7 +99,7 @@ Body = TypeVar("Body")
 class RemoteView:
     """A view of the graph on servers, and the way to ask them."""
 
-    exchange: Exchange
+    exchange: Pool
     description: Description
     view: View = ()
 
@@ -461,7 +462,7 @@ class RemoteSource:
     """A batch source over servers: the batches of `local`, which has the sampler and columns but no edges."""
 
     view: RemoteView
-    settings: Settings
+    settings: SourceSettings
     local: LocalSource
     beside: FeatureStore | None = None  # columns of this process, gathered here for the nodes of a batch
     _knowing: set[str] = field(default_factory=set, compare=False)  # servers that have the settings
@@ -561,7 +562,7 @@ def remote_source(
     assert isinstance(servers, RemoteView)
     features, choice = local.features, local.columns
     is_remote = features is not None and features.is_on_servers
-    settings = Settings(
+    settings = SourceSettings(
         servers.fingerprint,
         servers.view,
         described_sampler(local.sampler),

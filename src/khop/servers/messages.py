@@ -140,7 +140,7 @@ def list_of_seeds(reference: Mapping[str, object]) -> ListOfSeeds:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SourceSettings:
     """Settings of a source of batches: sent once, and then named by their hash."""
 
     graph: str  # fingerprint
@@ -212,7 +212,7 @@ class BatchOf:
     """A request for a batch."""
 
     settings: str  # their hash
-    given: Settings | None  # the settings, for servers that may not have them
+    given: SourceSettings | None  # the settings, for servers that may not have them
     key: DrawKey
     epoch: Count
     step: Count
@@ -221,7 +221,14 @@ class BatchOf:
 
     @classmethod
     def of(
-        cls, settings: Settings, seeds: Seeds, key: DrawKey, epoch: int, step: int, *, with_settings: bool
+        cls,
+        settings: SourceSettings,
+        seeds: Seeds,
+        key: DrawKey,
+        epoch: int,
+        step: int,
+        *,
+        with_settings: bool,
     ) -> BatchOf:
         """Return the request for the batch of some seeds."""
         given = settings if with_settings else None

@@ -1,7 +1,5 @@
 """Answers of a server, without the network: check a request, wait for its turn, make the batch, send it.
 
-`Serves` knows the graph, and `ResponseStream` is the way back to the client.
-
 FairQueue of clients at a server: how many batches are made at once, and who is next.
 
 The life of a server: it answers, logs, and ends with nothing begun left unfinished.
@@ -27,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Protocol
 
 from khop.graph.atomic import in_bytes
 from khop.servers.access import BEATS, Address, Buffer, Role, Token
@@ -41,6 +38,7 @@ from khop.servers.errors import (
     ServerError,
     as_server_error,
 )
+from khop.servers.service import Job, Service
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Client:
     connection: str  # one of the owner's
 
 
-class Stage(StrEnum):
+class RequestStage(StrEnum):
     """Progress of a request."""
 
     WAITING = "waiting"
@@ -87,7 +85,7 @@ class QueuedRequest:
     """One request of a client."""
 
     client: Client
-    stage: Stage = Stage.WAITING
+    stage: RequestStage = RequestStage.WAITING
 
 
 Queues = dict[str, dict[str, deque[QueuedRequest]]]  # by owner and connection, the next ones first
@@ -160,12 +158,12 @@ class FairQueue:
     def wait(self, queued: QueuedRequest, seconds: float) -> bool:
         """Return True once the request may be made, or False after these seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: queued.stage is not Stage.WAITING, seconds)
+            return self._changed.wait_for(lambda: queued.stage is not RequestStage.WAITING, seconds)
 
     def made(self, queued: QueuedRequest) -> None:
         """State that the batch is made, and only has to be sent."""
         with self._changed:
-            queued.stage = Stage.SENDING
+            queued.stage = RequestStage.SENDING
             self._admit()
 
     def drain(self) -> None:
@@ -189,8 +187,8 @@ class FairQueue:
     def counts(self) -> dict[str, int]:
         """Return the number of requests at each stage."""
         with self._changed:
-            found = {stage.value: 0 for stage in Stage}
-            found[Stage.WAITING.value] = sum(map(_length, self._queues.values()))
+            found = {stage.value: 0 for stage in RequestStage}
+            found[RequestStage.WAITING.value] = sum(map(_length, self._queues.values()))
             for queued in self._begun:
                 found[queued.stage.value] += 1
             return found
@@ -214,15 +212,15 @@ class FairQueue:
 
     def _admit(self) -> None:
         """Let requests begin within the limits. An owner that was served goes behind the others."""
-        while sum(queued.stage is Stage.MAKING for queued in self._begun) < self._limits.at_once:
-            sending = [queued.client for queued in self._begun if queued.stage is Stage.SENDING]
+        while sum(queued.stage is RequestStage.MAKING for queued in self._begun) < self._limits.at_once:
+            sending = [queued.client for queued in self._begun if queued.stage is RequestStage.SENDING]
             client = next(
                 (each for each in _in_turn(self._queues) if _may_begin(self._limits, each, sending)), None
             )
             if client is None:
                 break
             queued = self._queues[client.owner][client.connection][0]
-            queued.stage = Stage.MAKING
+            queued.stage = RequestStage.MAKING
             self._begun.add(queued)
             of_owner = self._queues.pop(client.owner)
             queue = of_owner.pop(client.connection)
@@ -264,40 +262,6 @@ MAX_RATE = 1000.0  # requests of a token per second
 _UNBOUNDED = 1 << 20  # threads; so many are never needed
 
 
-class Job(Protocol):
-    """A request that was read and checked."""
-
-    @property
-    def role(self) -> Role:
-        """Role of a token that may send it; one of a server is made at once, and never waits in a queue."""
-        ...
-
-    def run(self, cancelled: Callable[[], bool]) -> Iterator[memoryview]:
-        """Make the batch; then return its header and its pieces."""
-        ...
-
-
-class Serves(Protocol):
-    """The part of a server that knows the graph."""
-
-    @property
-    def name(self) -> str:
-        """Name of the graph, as in token files."""
-        ...
-
-    def description(self) -> bytes:
-        """Return the description of the graph, in JSON."""
-        ...
-
-    def accept(self, request: Buffer) -> Job:
-        """Read and check a request, without work on the graph; ServerError if it cannot be answered."""
-        ...
-
-    def counters(self) -> Mapping[str, int]:
-        """Return the counts so far."""
-        ...
-
-
 @dataclass(frozen=True)
 class Incoming:
     """A request on its way."""
@@ -306,22 +270,18 @@ class Incoming:
     receive: Callable[[], Buffer]  # the request, once it is here; Cancelled if its client is gone
 
 
-class ResponseStream(Protocol):
-    """The way back to a client. Each method raises Cancelled once the client is gone."""
+@dataclass(frozen=True)
+class ResponseStream:
+    """The way back to a client. Each function raises Cancelled once the client is gone."""
 
-    def heartbeat(self) -> None:
-        """Send a heartbeat."""
-        ...
-
-    def send(self, piece: Buffer) -> None:
-        """Send the next piece of the answer."""
-        ...
+    heartbeat: Callable[[], None]  # sends a heartbeat
+    send: Callable[[Buffer], None]  # sends the next piece of the answer
 
 
 class RequestHandler:
     """Answers of one server. Clients take turns, and get heartbeats while they wait."""
 
-    def __init__(self, service: Serves, limits: QueueLimits, max_rate: float = MAX_RATE) -> None:
+    def __init__(self, service: Service, limits: QueueLimits, max_rate: float = MAX_RATE) -> None:
         self._service, self.graph = service, service.name
         self._rate = RequestRate(max_rate)
         # A budget of their own: the counters are looked at when batches of a token come too fast.

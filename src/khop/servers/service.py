@@ -48,7 +48,7 @@ from khop.servers.messages import (
     BatchOf,
     LinksOfPart,
     Only,
-    Settings,
+    SourceSettings,
     SplitPart,
     check_graph,
 )
@@ -100,14 +100,14 @@ def most_bytes(
 
 
 @dataclass(frozen=True)
-class DrawnEnds:
+class NegativesPerLink:
     """Negatives that a sampler draws for each link, by the end that they replace."""
 
     sources: int
     destinations: int
 
     @classmethod
-    def of(cls, sampler: Sampler) -> DrawnEnds:
+    def of(cls, sampler: Sampler) -> NegativesPerLink:
         """Return the numbers of a sampler's negatives; 0 for one that draws none."""
         negatives = sampler.settings().get("negatives")
         ends = {"source": 0, "destination": 0}
@@ -118,7 +118,7 @@ class DrawnEnds:
         return cls(ends["source"], ends["destination"])
 
 
-def label_bytes(seeds: Seeds, drawn: DrawnEnds) -> int:
+def label_bytes(seeds: Seeds, drawn: NegativesPerLink) -> int:
     """Return the bytes of the labels of links, with those of their negatives."""
     links = [] if seeds.links is None else list(seeds.links.by_type.values())
     per_link = 1 + drawn.sources + drawn.destinations
@@ -129,7 +129,7 @@ def label_bytes(seeds: Seeds, drawn: DrawnEnds) -> int:
     )
 
 
-def seed_counts(seeds: Seeds, drawn: DrawnEnds) -> dict[NodeType, int]:
+def seed_counts(seeds: Seeds, drawn: NegativesPerLink) -> dict[NodeType, int]:
     """Return the number of seed nodes by type, with the ends of links and of their negatives."""
     counts = {t: ids.numel() for t, ids in seeds.nodes.items()}
     for (source, _, destination), links in ({} if seeds.links is None else seeds.links.by_type).items():
@@ -231,7 +231,7 @@ class Prepared:
 
     served: Served
     registry: Registry
-    given: Settings
+    given: SourceSettings
     sampler: Sampler  # over the whole graph, which tells the largest batch
     columns: ColumnChoice
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -239,7 +239,7 @@ class Prepared:
     _list: Callable[[], SeedList | None] = _none
 
     @classmethod
-    def of(cls, served: Served, registry: Registry, given: Settings) -> Prepared:
+    def of(cls, served: Served, registry: Registry, given: SourceSettings) -> Prepared:
         """Read settings; ValueError names what does not fit the graph or is not registered."""
         graph = served.whole.graph
         kept = [step.edge_types for step in given.view if isinstance(step, Only)]
@@ -252,9 +252,9 @@ class Prepared:
         return cls(served, registry, given, sampler, given.columns)
 
     @property
-    def drawn_ends(self) -> DrawnEnds:
+    def drawn_ends(self) -> NegativesPerLink:
         """Negatives that the sampler draws for each link."""
-        return DrawnEnds.of(self.sampler)
+        return NegativesPerLink.of(self.sampler)
 
     def source(self) -> LocalSource:
         """Return the source of batches, over the view of the graph."""
@@ -314,7 +314,7 @@ class Prepared:
         return last.split.columns.negatives if isinstance(last, SplitPart) else 0
 
 
-def _sampler(registry: Registry, given: Settings, graph: GraphStore) -> Sampler:
+def _sampler(registry: Registry, given: SourceSettings, graph: GraphStore) -> Sampler:
     return sampler_of(registry.made(given.sampler, graph))
 
 

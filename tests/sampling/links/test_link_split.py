@@ -20,7 +20,7 @@ from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.kernels.csc import Csc
 from khop.sampling.links.link_split import (
     Chosen,
-    Counted,
+    CountedLinks,
     EdgeRange,
     EdgeSplit,
     Shares,
@@ -65,7 +65,7 @@ class InTwoRanges:
         rest = Csc(csc.indptr[self.cut :] - at, csc.indices[at:], csc.num_sources)
         return EdgeRange(first), EdgeRange(rest, self.cut)
 
-    def total(self, counts: Tensor, of: Counted) -> Tensor:
+    def total(self, counts: Tensor, of: CountedLinks) -> Tensor:
         return counts
 
     def num_nodes(self, node_type: NodeType) -> int:

@@ -23,7 +23,7 @@ from khop.errors import Unsupported
 from khop.graph.features.store import Rows
 from khop.graph.partitions.parts_folder import open_parts
 from khop.graph.rule import Hop
-from khop.sampling.links.link_split import Counted, LinkColumns, Shares
+from khop.sampling.links.link_split import CountedLinks, LinkColumns, Shares
 from khop.sampling.rules.uniform import Uniform
 from khop.servers.messages import SplitArguments, SplitPart
 from khop.servers.parts.served import SharedSplit
@@ -174,10 +174,10 @@ def test_the_links_of_all_parts_are_those_of_one_process(
 
 
 def test_counts_of_links_need_no_other_part(splits: list[SharedSplit]) -> None:
-    every = [int(of_part.counts(Counted(BUYS))) for of_part in splits]
+    every = [int(of_part.counts(CountedLinks(BUYS))) for of_part in splits]
     assert sum(every) == 3000
     assert all(
-        int(of.counts(Counted(BUYS, 48)).sum()) == count for of, count in zip(splits, every, strict=True)
+        int(of.counts(CountedLinks(BUYS, 48)).sum()) == count for of, count in zip(splits, every, strict=True)
     )
 
 

@@ -19,13 +19,15 @@ from khop.graph.manifest import read_manifest
 from khop.graph.npy import file_checksum
 from khop.graph.partitions.book import BOOK, PartitionBook, edge_key, part_folder, read_book
 from khop.graph.partitions.parts_folder import edge_digest, map_splits, map_whole, open_part
-from khop.graph.verify import WRITE_AGAIN, Finding, document_problems, verify_folder
+from khop.graph.verify import WRITE_AGAIN, FileFinding, document_problems, verify_folder
 from khop.schema import NodeType
 
 _WORD = (1 << 64) - 1
 
 
-def verify_partition(path: str | os.PathLike[str], notice: ProgressCallback | None = None) -> list[Finding]:
+def verify_partition(
+    path: str | os.PathLike[str], notice: ProgressCallback | None = None
+) -> list[FileFinding]:
     """Return all findings in a partitioned graph, sorted by file; empty if it is intact.
 
     Each part is verified as a graph folder. Then every original id must occur once, and the edges must equal
@@ -33,15 +35,15 @@ def verify_partition(path: str | os.PathLike[str], notice: ProgressCallback | No
     """
     folder = Path(path)
     book = read_book(folder)
-    findings: list[Finding] = []
+    findings: list[FileFinding] = []
     for part in range(book.num_parts):
         place = part_folder(folder, part)
         try:
             of_part = verify_folder(place, notice)
         except ValueError as error:
-            findings.append(Finding(place.name, str(error)))
+            findings.append(FileFinding(place.name, str(error)))
             continue
-        findings += (Finding(f"{place.name}/{finding.file}", finding.problem) for finding in of_part)
+        findings += (FileFinding(f"{place.name}/{finding.file}", finding.problem) for finding in of_part)
     findings += _whole_findings(folder, book)
     findings += _derived_findings(folder, book)
     for name, sha256 in book.documents.items():
@@ -51,10 +53,10 @@ def verify_partition(path: str | os.PathLike[str], notice: ProgressCallback | No
     return sorted(findings, key=lambda finding: finding.file)
 
 
-def _whole_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+def _whole_findings(folder: Path, book: PartitionBook) -> Iterator[FileFinding]:
     for file, entry in book.wholes.items():
         if not (folder / file).is_file() or file_checksum(folder / file, lambda _: None) != entry.sha256:
-            yield Finding(file, f"is missing, or its checksum differs from {BOOK}; {REMEDY}")
+            yield FileFinding(file, f"is missing, or its checksum differs from {BOOK}; {REMEDY}")
             return
     of_types: dict[NodeType, dict[str, Given]] = {}
     for name, by_type in map_splits(folder, book).items():
@@ -64,10 +66,10 @@ def _whole_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
         try:
             check_splits(splits, book.offsets[node_type][-1], f"{node_type!r} nodes")
         except ValueError as error:
-            yield Finding(layout.node_splits(node_type), str(error))
+            yield FileFinding(layout.node_splits(node_type), str(error))
 
 
-def _derived_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+def _derived_findings(folder: Path, book: PartitionBook) -> Iterator[FileFinding]:
     """Find damage in the arrays that were derived from several parts."""
     arrays = dict(book.wholes)
     for part in range(book.num_parts):
@@ -76,26 +78,26 @@ def _derived_findings(folder: Path, book: PartitionBook) -> Iterator[Finding]:
             of_part = read_manifest(place)[0].arrays
             arrays |= {f"{place.name}/{file}": entry for file, entry in of_part.items()}
     for file, problem in derived_problems(folder, book.fingerprint, arrays, lambda *_: None):
-        yield Finding(file, problem)
+        yield FileFinding(file, problem)
 
 
-def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
+def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[FileFinding]:
     try:
         parts = [open_part(folder, book, part) for part in range(book.num_parts)]
     except ValueError as error:
-        yield Finding(BOOK, str(error))
+        yield FileFinding(BOOK, str(error))
         return
     originals = {
         node_type: torch.cat([_original_ids(part, node_type) for part in parts]) for node_type in book.offsets
     }
     for node_type, ids in originals.items():
         if torch.unique(ids).numel() != ids.numel():
-            yield Finding(BOOK, f"two {node_type!r} nodes have one original id; {WRITE_AGAIN}")
+            yield FileFinding(BOOK, f"two {node_type!r} nodes have one original id; {WRITE_AGAIN}")
         for name in parts[0].schema.columns.get(node_type, {}):
             file = layout.node_column(node_type, name)
             of_parts = [part.columns()[node_type][name] for part in parts]
             if file in book.wholes and not _same_bits(map_whole(folder, book, file), torch.cat(of_parts)):
-                yield Finding(file, f"differs from the column of the parts; {WRITE_AGAIN}")
+                yield FileFinding(file, f"differs from the column of the parts; {WRITE_AGAIN}")
     for edge_type in parts[0].schema.edge_types:
         source, _, destination = edge_type
         digest = sum(
@@ -105,7 +107,7 @@ def _lost_or_twice(folder: Path, book: PartitionBook) -> Iterator[Finding]:
         count = sum(part.num_edges(edge_type) for part in parts)
         known = book.first_edges(edge_type)[-1], book.edge_digests[edge_key(edge_type)]
         if (count, digest & _WORD) != known:
-            yield Finding(
+            yield FileFinding(
                 BOOK,
                 f"the edges of {edge_type} differ from those of the graph before partitioning; {WRITE_AGAIN}",
             )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from khop.distributed.exchange.codec import check_below, padded
+from khop.distributed.exchange.codec import padded
 from khop.distributed.processes.group import Group, is_broken
 from khop.distributed.processes.watch import within
 from khop.errors import PeerLost
@@ -383,9 +383,7 @@ def _step(place: int) -> str:
     return "no batch" if place < 0 else f"epoch {place >> 32}, step {place & 0xFFFFFFFF}"
 
 
-_AT_ONCE = 1 << 20  # rows per message
 _MOST_BYTES = 1 << 36
-_MOST_ROWS = 1 << 48  # that a rank can announce
 
 
 def moved(peers: Peers, rows: Sequence[Tensor], message: Message) -> list[Tensor]:
@@ -418,27 +416,3 @@ def moved(peers: Peers, rows: Sequence[Tensor], message: Message) -> list[Tensor
 def sent_to_all(peers: Peers, rows: Tensor, message: Message) -> list[Tensor]:
     """Return the rows (n, ...) of every rank, on every rank."""
     return moved(peers, [rows] * peers.world_size, message)
-
-
-def summed(peers: Peers, numbers: Tensor, message: Message) -> Tensor:
-    """Return the sums over all ranks, (n, ...); all ranks give as many numbers."""
-    of_ranks = sent_to_all(peers, numbers, message)
-    for rank, of_rank in enumerate(of_ranks):
-        with naming(peers, rank, message):
-            if of_rank.shape != numbers.shape:
-                raise ValueError(f"{of_rank.shape[0]} rows, where {numbers.shape[0]} are due")
-    return torch.stack(of_ranks).sum(0)
-
-
-def rounds(peers: Peers, count: int, message: Message) -> Iterator[slice]:
-    """Yield slices of this rank's `count` rows that fit in one message; equally many on every rank."""
-    most = 0
-    for rank, of_rank in enumerate(sent_to_all(peers, torch.tensor([count]), message)):
-        with naming(peers, rank, message):
-            if of_rank.numel() != 1:
-                raise ValueError(f"{of_rank.numel()} numbers, where one is due")
-            check_below(of_rank, _MOST_ROWS, "number of rows")
-        most = max(most, int(of_rank))
-    number = -(-most // _AT_ONCE)
-    for turn in range(number):
-        yield slice(count * turn // number, count * (turn + 1) // number)

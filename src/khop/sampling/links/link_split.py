@@ -107,7 +107,7 @@ class EdgeRange:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedLinks:
     """Links that a split counts: their random number begins with `prefix`; counted by the digit after it.
 
     A shift of 64 counts all links.
@@ -145,7 +145,7 @@ class EdgesToSplit(Protocol):
         """Return the ranges of rows in this process."""
         ...
 
-    def total(self, counts: Tensor, of: Counted) -> Tensor:
+    def total(self, counts: Tensor, of: CountedLinks) -> Tensor:
         """Return the sum of the counts of all processes. Each edge is counted by one process."""
         ...
 
@@ -183,7 +183,7 @@ class WholeEdges:
         """Return all rows as one range."""
         return (EdgeRange(self.graph.csc(edge_type)),)
 
-    def total(self, counts: Tensor, of: Counted) -> Tensor:
+    def total(self, counts: Tensor, of: CountedLinks) -> Tensor:
         """Return the counts unchanged: there is only this process."""
         return counts
 
@@ -294,7 +294,7 @@ def _dealt(edges: EdgesToSplit, edge_type: EdgeType, shares: Shares, key: DrawKe
     if reverse is not None and reverse != edge_type:
         numbers[reverse] = _pair_numbers(edges, edge_type, reverse, key)
     is_link = _are_links(edges, edge_type)
-    of_links, all_links = _of_links(numbers[edge_type], is_link), Counted(edge_type)
+    of_links, all_links = _of_links(numbers[edge_type], is_link), CountedLinks(edge_type)
     counts = shares.counts(edge_type, int(edges.total(all_links.counts(of_links), all_links)))
     return _Dealt(edge_type, numbers, is_link, *_bounds(edges, edge_type, of_links, counts))
 
@@ -372,17 +372,17 @@ def _bounds(
     If copies of one link fill validation and the disjoint share, the next link is the disjoint one.
     """
     val, test, disjoint = counts
-    ends, links = (test, test + val, test + val + disjoint), Counted(edge_type)
+    ends, links = (test, test + val, test + val + disjoint), CountedLinks(edge_type)
     to_test, to_val, to_disjoint = (
         _BELOW_ALL if end == 0 else _smallest(edges, links, numbers, end) for end in ends
     )
-    rest = Counted(edge_type, above=to_val)
+    rest = CountedLinks(edge_type, above=to_val)
     if disjoint and to_disjoint == to_val and int(edges.total(rest.counts(numbers), rest)):
         to_disjoint = _smallest(edges, rest, numbers, 1)
     return to_test, to_val, to_disjoint
 
 
-def _smallest(edges: EdgesToSplit, links: Counted, numbers: Tensor, rank: int) -> int:
+def _smallest(edges: EdgesToSplit, links: CountedLinks, numbers: Tensor, rank: int) -> int:
     """Return the `rank`-th smallest number of all processes, counted from 1: digit by digit, by counting."""
     found, numbers = 0, numbers[numbers > links.above]
     for shift in range(64 - _DIGIT, -1, -_DIGIT):

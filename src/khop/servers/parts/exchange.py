@@ -17,14 +17,15 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from torch import Tensor
 
 from khop.distributed.link_split import LinkCounts, SplitCounts, Touched
-from khop.distributed.owners import Degrees, EdgesFrom, Offsets, Question, Result, Subject
+from khop.distributed.owners import EdgesFrom, NodeDegrees, Offsets, Question, Result, Subject
 from khop.distributed.partitioned_features import RowQuestion
 from khop.distributed.partitioned_graph import DegreeQuestion, HopQuestion, NegativeQuestion
 from khop.draw import RANDOMNESS
 from khop.errors import PeerLost
-from khop.servers.access import Access, Address, Buffer, CallContext, Exchange, Limits, parsed_addresses
+from khop.servers.access import Access, Address, Buffer, CallContext, Limits, parsed_addresses
 from khop.servers.call_timeouts import Caller, present_caller
 from khop.servers.codec import VERSION, Frame, parsed_json, received
+from khop.servers.connections import Pool
 from khop.servers.errors import InvalidAnswer, InvalidRequest, PartLost, ServerError, WrongGraph, WrongVersion
 from khop.servers.messages import (
     CODEC,
@@ -60,7 +61,7 @@ _UNBOUNDED = 1 << 20  # threads; they only wait, and a bound could make servers 
 class PartExchange:
     """The owners of the other parts of a graph. Threads may share it."""
 
-    def __init__(self, fingerprint: str, part: int, owners: Mapping[int, Exchange], limits: Limits) -> None:
+    def __init__(self, fingerprint: str, part: int, owners: Mapping[int, Pool], limits: Limits) -> None:
         self.part = part
         self._fingerprint, self._owners, self._limits = fingerprint, owners, limits
         self._threads = ThreadPoolExecutor(_UNBOUNDED, thread_name_prefix="khop-ask")
@@ -270,7 +271,7 @@ class PartOwners:
     def _about(self, subject: Subject) -> object:
         """Return the message about a subject."""
         match subject:
-            case Degrees():
+            case NodeDegrees():
                 return PartDegreesOf(self.view, subject.edge_type)
             case EdgesFrom():
                 return EdgesOf(self.view, subject.edge_type, subject.begin, self.own)

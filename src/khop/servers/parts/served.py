@@ -32,7 +32,7 @@ from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import (
     PARTS,
     TIME,
-    Counted,
+    CountedLinks,
     EdgeSplit,
     Part,
     Shares,
@@ -92,7 +92,7 @@ class SharedSplit:
         self._made: KeptValues[EdgeSplit] = KeptValues(1)
         self._links: KeptValues[HeldLinks] = KeptValues(len(PARTS))
 
-    def counts(self, counted: Counted) -> Tensor:
+    def counts(self, counted: CountedLinks) -> Tensor:
         """Return the counts of the links of this part."""
         edge_type, key = counted.edge_type, self.arguments.key
         numbers = self._numbers.of(edge_type, lambda: link_numbers(self._edges, edge_type, key))
@@ -266,7 +266,7 @@ class PartAnswers:
             case SplitCountsOf():
                 if asked.shift % 16:
                     raise ValueError(f"shift: is {asked.shift}, and must be a multiple of 16")
-                counted = Counted(asked.edge_type, asked.shift, asked.prefix, asked.above)
+                counted = CountedLinks(asked.edge_type, asked.shift, asked.prefix, asked.above)
                 return PartAnswer(views.split(asked.view, asked.split).counts(counted))
             case LinkCountsOf():
                 return PartAnswer(views.held_links(asked.links).counts(asked.edge_type))
