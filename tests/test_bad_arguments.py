@@ -870,6 +870,12 @@ def appended(threads: Any) -> object:
     return khop.open_graph(folder.path).num_nodes("n")
 
 
+def restored(**position: Any) -> object:
+    made = loader()
+    made.load_state_dict({**made.state_dict(), **position})
+    return made.state_dict()
+
+
 def saved(settings: khop.TrainerSettings) -> object:
     return json.dumps(asdict(replace(settings, optimizer=khop.OptimizerSettings())), default=repr)
 
@@ -925,6 +931,13 @@ TAKEN: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
     ("append", lambda: appended(TWO), lambda: appended(2)),
     ("launch", lambda: khop.launch(worked, procs=np.int64(1), device="cpu", deadline=np.float32(9)), lambda: None),
     ("TrainerSettings", lambda: saved(khop.TrainerSettings(TWO, np.float32(0.5), evaluate_every=ONE, patience=TWO, seed=np.uint64(5), checkpoints=khop.CheckpointPolicy(TWO, np.float32(1.5), TWO, ONE))), lambda: saved(khop.TrainerSettings(2, 0.5, evaluate_every=1, patience=2, seed=5, checkpoints=khop.CheckpointPolicy(2, 1.5, 2, 1)))),
+    ("split_links, shares", lambda: khop.split_links(GRAPH, EDGE, np.float32(0.5), np.float64(0.25), negatives=ONE, seed=TWO), lambda: khop.split_links(GRAPH, EDGE, 0.5, 0.25, negatives=1, seed=2)),
+    ("partition_graph", lambda: vars(khop.partition_graph(GRAPH.folder.path, TMP / str(next(NUMBERS)), TWO, slack=np.float32(0.5), fanouts=np.array([2]), seed=ONE)), lambda: vars(khop.partition_graph(GRAPH.folder.path, TMP / str(next(NUMBERS)), 2, slack=0.5, fanouts=(2,), seed=1))),
+    ("num_classes", lambda: khop.open_graph(nodes(np.int64(3), {"y": np.array([0, 1, 0])}, num_classes={"y": TWO})).schema, lambda: khop.open_graph(nodes(3, {"y": np.array([0, 1, 0])}, num_classes={"y": 2})).schema),
+    ("state of a loader", lambda: json.dumps(loader(batch_size=TWO, shuffle=np.bool_(True), drop_last=np.bool_(False)).state_dict()), lambda: json.dumps(loader(batch_size=2, shuffle=True, drop_last=False).state_dict())),
+    ("position of a loader", lambda: restored(epoch=TWO, step=NONE), lambda: restored(epoch=2, step=0)),
+    ("in_degrees", lambda: GRAPH.in_degrees(EDGE, np.array([0, 2])), lambda: GRAPH.in_degrees(EDGE, tensor([0, 2]))),
+    ("Uniform", lambda: khop.Uniform(replacement=np.bool_(True)), lambda: khop.Uniform(replacement=True)),
     ("Labor", lambda: khop.Labor(kappa=TWO), lambda: khop.Labor(kappa=2)),
     ("SpotTarget", lambda: khop.SpotTarget(TWO), lambda: khop.SpotTarget(2)),
     ("SaintNodes", lambda: khop.SaintNodes(TWO), lambda: khop.SaintNodes(2)),

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 Choice = TypeVar("Choice", bound=Enum)
 Given = TypeVar("Given")
-Number = TypeVar("Number", int, float)
+Number = TypeVar("Number", int, float, bool)
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_SEED = (1 << 64) - 1
 LARGEST_WIDTH = 1 << 24  # of a layer: beyond it a weight matrix takes petabytes

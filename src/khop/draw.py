@@ -309,7 +309,7 @@ def _mode(given: NegativeMode | str) -> NegativeMode:
 
 def _check_negatives(negatives: DrawnNegatives) -> None:
     object.__setattr__(negatives, "mode", _mode(negatives.mode))
-    truth("exact", negatives.exact)
+    checked_field(negatives, "exact", truth)
     check_word("corrupt", negatives.corrupt, Corrupt)
     most = MOST_PER_POSITIVE
     if checked_field(negatives, "per_positive", whole_number, 1) > most:

@@ -77,7 +77,7 @@ from khop.loading.device.device_placement import AUTO, DevicePlacement, StorePla
 from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
 from khop.process_tuning import check_fork
-from khop.sampling.seeds import ListedNodes, ids_here
+from khop.sampling.seeds import ListedNodes, SeedIds, ids_here, node_ids
 from khop.schema import ColumnSpec, EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 from khop.servers.graph import remote_names
 
@@ -203,9 +203,12 @@ class Graph:
         """Return the number of edges of a type, over all partitions."""
         return self.topology.num_edges(edge_type_of(edge_type))
 
-    def in_degrees(self, edge_type: EdgeTypeName, nodes: Tensor) -> Tensor:
+    def in_degrees(self, edge_type: EdgeTypeName, nodes: SeedIds) -> Tensor:
         """Return the number of in-edges of some destinations, int64 (nodes), by the topology."""
-        return self.topology.in_degrees(edge_type_of(edge_type), nodes)
+        edge_type = edge_type_of(edge_type)
+        if not isinstance(nodes, Tensor):
+            nodes = node_ids("nodes", nodes, self.num_nodes(edge_type[2]))
+        return self.topology.in_degrees(edge_type, nodes)
 
     def edge_values(self, edge_type: EdgeTypeName, column: str, edges: Tensor) -> Tensor:
         """Return the numbers of some edges by their positions, by the topology."""

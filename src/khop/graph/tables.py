@@ -103,14 +103,15 @@ class GivenNodes:
         ids = None if table.ids is None else given_ids(table.ids, where)
         count = _node_count(where, table.count, columns, ids)
         _check_rows(columns, count, f"{where} has {count:,} nodes")
+        classes: dict[str, int] = {}
         for name, num_classes in table.num_classes.items():
             if name not in columns:
                 raise ValueError(
                     f"{where}: num_classes of {name!r}: no such column; there are {list(columns)}"
                 )
-            most = whole_number(f"{where}: num_classes of {name!r}", num_classes, 1)
+            classes[name] = whole_number(f"{where}: num_classes of {name!r}", num_classes, 1)
             columns[name] = columns[name].as_classes()
-            columns[name].check_labels(most)
+            columns[name].check_labels(classes[name])
         for name, column in columns.items():
             column.check_finite("NaN" if name in table.unknown else "finite")
         if ORIGINAL_ID in columns:
@@ -124,7 +125,6 @@ class GivenNodes:
         if ids is not None:
             check_distinct(ids, count, where)
         kind = "" if ids is None else kind_of(ids)
-        classes = dict(table.num_classes)
         entry = NodeEntry(node_type, count, tuple(columns), tuple(splits), classes, scales, kind, sparse)
         return cls(entry, columns, splits, ids)
 

@@ -10,7 +10,7 @@ from typing import Protocol, overload
 import torch
 from torch import Tensor
 
-from khop.arguments import mapping_of
+from khop.arguments import mapping_of, whole
 from khop.batch import Batch, Change, Columns, Sample, Span, map_all
 from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import Rows
@@ -167,16 +167,15 @@ class Position:
     @classmethod
     def of_state(cls, state: State, order: SeedOrder) -> Position:
         """Return the position that `state` describes; ValueError if it does not fit this order."""
-        match mapping_of("loader state", state, "names to values, as state_dict() gives it"):
-            case {"epoch": int(epoch), "step": int(step), "fingerprint": Mapping() as given} if bool not in (
-                type(epoch),
-                type(step),
-            ):
-                check_fingerprint(given, order.fingerprint)
-            case _:
-                raise ValueError(
-                    f"loader state {dict(state)}: needs numbers epoch and step, and a fingerprint"
-                )
+        given = mapping_of("loader state", state, "names to values, as state_dict() gives it")
+        epoch, step, fingerprint = (
+            whole(given.get("epoch")),
+            whole(given.get("step")),
+            given.get("fingerprint"),
+        )
+        if epoch is None or step is None or not isinstance(fingerprint, Mapping):
+            raise ValueError(f"loader state {dict(state)}: needs numbers epoch and step, and a fingerprint")
+        check_fingerprint(fingerprint, order.fingerprint)
         if epoch < 0 or not 0 <= step < order.num_steps:
             raise ValueError(
                 f"loader state at epoch {epoch}, step {step}: an epoch has steps 0 to {order.num_steps - 1}"

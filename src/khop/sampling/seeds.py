@@ -674,8 +674,8 @@ class SeedOrder:
         for name in ("batch_size", "micro_batches"):
             checked_field(self, name, whole_number, 1)
         object.__setattr__(self, "run_seed", seed_number(self.run_seed))
-        truth("shuffle", self.shuffle)
-        truth("drop_last", self.drop_last)
+        checked_field(self, "shuffle", truth)
+        checked_field(self, "drop_last", truth)
         if self.num_seeds == 0:
             raise ValueError(
                 f"seeds: none given for types {list(self.seeds.counts)}; an epoch needs one or more"

@@ -262,6 +262,8 @@ class PartitionSettings:
         if not 1 <= self.parts <= MOST_PARTS:
             raise ValueError(f"parts {self.parts}: must be 1 to {MOST_PARTS}")
         self.partitioner()
+        fanouts = [whole_number("fanouts", one) for one in list_of("fanouts", self.fanouts, "[10, 5]")]
+        object.__setattr__(self, "fanouts", tuple(fanouts))
         if any(fanout < -1 for fanout in self.fanouts):
             raise ValueError(f"fanouts {list(self.fanouts)}: must be 0 or more, or -1 for all neighbors")
 

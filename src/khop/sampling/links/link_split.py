@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Protocol
 
 import torch
@@ -40,9 +41,9 @@ class Shares:
     def __post_init__(self) -> None:
         for name, given in [*vars(self).items()]:
             count = whole(given)
-            if count is None and (isinstance(given, bool) or not isinstance(given, float)):
+            if count is None and (isinstance(given, bool) or not isinstance(given, Real)):
                 raise ValueError(f"{name} {given!r}: must be a share from 0 to below 1, or a number of links")
-            share: float = given if count is None else count
+            share: float = float(given) if count is None else count
             object.__setattr__(self, name, share)
             is_number = count is not None and name != "disjoint_share"
             if not share >= 0 or (not is_number and share >= 1):  # also catches NaN

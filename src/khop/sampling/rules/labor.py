@@ -44,7 +44,7 @@ class Labor(RuleBase):
     """Steps for which a node keeps its number; above 1, successive batches share nodes"""
 
     def __post_init__(self) -> None:
-        truth("layer_dependent", self.layer_dependent)
+        checked_field(self, "layer_dependent", truth)
         checked_field(self, "kappa", whole_number, 1, _MOST_KAPPA)
 
     @property

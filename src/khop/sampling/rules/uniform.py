@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from khop.arguments import truth
+from khop.arguments import checked_field, truth
 from khop.draw import Neighbors
 from khop.graph.rule import DrawArrays, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
@@ -22,7 +22,7 @@ class Uniform(RuleBase):
     """Draw neighbors with replacement"""
 
     def __post_init__(self) -> None:
-        truth("replacement", self.replacement)
+        checked_field(self, "replacement", truth)
 
     @property
     def is_uniform(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from khop.arguments import column_name, truth
+from khop.arguments import checked_field, column_name, truth
 from khop.components import Text
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.rule import DrawArrays, Hop, Need, NeedKind, Rule, RuleBase
@@ -44,7 +44,7 @@ class Weighted(RuleBase):
 
     def __post_init__(self) -> None:
         column_name(self.column)
-        truth("replacement", self.replacement)
+        checked_field(self, "replacement", truth)
 
     def has_weights(self, fanout: int) -> bool:
         """Return True for all neighbors of draws with replacement: each has its share of the row's weight."""
