@@ -377,7 +377,10 @@ def main() -> None:
         if isinstance(own, _RankOrder):
             order = own.order
         else:
-            _installed(lambda: own).__enter__()
+            client = own
+            with _installed(lambda: client):
+                _run(order, path, defaults)
+            return
     _run(order, path, defaults)
 
 
