@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -26,21 +27,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.tables.shop import TYPE, at, spec
+from data.tables.shop import TYPE, at, spec, users
 from khop import EdgeTable, NodeTable, import_tables, open_folder, open_ids, write_graph
+from khop.graph import append_rows as merged_rows
 from khop.graph.append_rows import (
     AddedEdges,
     AddedNodes,
     AddedRows,
     Appending,
+    MergedRows,
     added_rows,
     append_ids,
+    at_end,
     delete_nodes,
+    merged_offsets,
 )
 from khop.graph.atomic import Meter
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.manifest import write_manifest
-from khop.graph.node_ids import given_ids
+from khop.graph.node_ids import given_ids, joined_nodes, later_ids
 from khop.graph.verify import verify_folder
 from khop.kernels.id_table import StringKeys
 
@@ -367,3 +372,63 @@ def test_unknown_numbers_stay_unknown_and_a_split_may_lose_all_its_nodes(tmp_pat
     assert np.array_equal(found.columns()["item"]["label"].numpy(), numbers[[0, 3]], equal_nan=True)
     assert found.split_names == ("train",)
     assert verify_folder(found.path) == []
+
+
+def test_later_nodes_are_found_or_follow_those_of_the_graph(tmp_path: Path) -> None:
+    import_tables(spec(), tmp_path / "shop")
+    rows = pa.table({"user_id": ["u8", "u9"], "age": [1.0, 2.0]})
+    bought = pa.table({"user_id": ["u9", "u2"], "item_id": ["c", "a"], "ts": [5, 6]})
+    edge = {"rows": bought, "source": "user_id", "destination": "item_id", "time": "ts", "unit": "s"}
+    values = {
+        "nodes": {"user": {"rows": rows, "id": "user_id"}, "item": {}},
+        "edges": {"user buys item": edge},
+    }
+    import_tables(values, tmp_path / "later", encoders=tmp_path / "shop")
+    base, later = open_folder(tmp_path / "shop"), open_folder(tmp_path / "later")
+    places = joined_nodes(base, later)
+    assert {t: of_type.tolist() for t, of_type in places.items()} == {"user": [3, 4, 1], "item": [2, 0]}
+    assert later_ids(later, "user").strings() == ["u8", "u9", "u2"]  # type: ignore[union-attr]
+
+
+def test_ids_that_are_not_stored_are_refused(tmp_path: Path) -> None:
+    import_tables(spec(), tmp_path / "shop")
+    values = {"nodes": {"user": {"rows": users().slice(0, 0), "id": "user_id", "ids": "none"}}}
+    import_tables(values, tmp_path / "later", encoders=tmp_path / "shop")
+    with pytest.raises(ValueError, match="ids of 'user' are not stored"):
+        joined_nodes(open_folder(tmp_path / "shop"), open_folder(tmp_path / "later"))
+
+
+# New rows between the rows of an array, chunk by chunk.
+
+
+PLACES = st.lists(st.integers(0, 40), max_size=30)
+
+
+@given(PLACES, st.integers(0, 40), st.sampled_from([8, 24, 1 << 20]))
+def test_chunks_give_what_one_insertion_does(places: list[int], count: int, chunk: int) -> None:
+    at = np.sort(np.minimum(np.array(places, np.int64), count))
+    table, added = np.arange(count, dtype=np.int32), -1 - np.arange(len(at))
+    with patch.object(merged_rows, "CHUNK_BYTES", chunk):
+        chunks = list(MergedRows(count, at).chunks(lambda first, last: table[first:last], added))
+    np.testing.assert_array_equal(np.concatenate(chunks), np.insert(table.astype(np.int64), at, added))
+
+
+@given(
+    st.lists(st.integers(0, 6), max_size=20),
+    st.lists(st.integers(0, 9), max_size=20),
+    st.sampled_from([8, 24, 1 << 20]),
+)
+def test_offsets_count_the_entries_of_both(base: list[int], new: list[int], chunk: int) -> None:
+    old = np.concatenate([[0], np.cumsum(np.bincount(np.array(base, np.int64), minlength=7))])
+    rows = np.sort(np.array(new, np.int64))
+    with patch.object(merged_rows, "CHUNK_BYTES", chunk):
+        chunks = list(merged_offsets(lambda first, last: old[first:last], 7, rows, 10))
+    whole = np.bincount(np.array(base + new, np.int64), minlength=10)
+    np.testing.assert_array_equal(np.concatenate(chunks), np.concatenate([[0], np.cumsum(whole)]))
+
+
+def test_rows_at_the_end_are_known_to_be() -> None:
+    assert at_end(3, 2).is_at_end
+    assert at_end(3, 0).is_at_end
+    assert not MergedRows(3, np.array([2, 3])).is_at_end
+    assert len(MergedRows(3, np.array([2, 3]))) == 5

@@ -9,33 +9,39 @@ The index of ids in files: the one of NumPy, for any threads, budget and chunks.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import khop
 from khop.graph.atomic import Meter
 from khop.graph.build import save_graph, sliced, table_chunks, write_graph, write_ids
+from khop.graph.edge_runs import EdgeChunk, EdgePlan
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.folder_writer import FolderWriter
 from khop.graph.node_ids import kind_of
 from khop.graph.npy import STORED, torch_dtype
+from khop.graph.spill import MOST_RANGES, Field, Ranges, Spill
 from khop.graph.store import open_csc_graph
 from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
 from khop.kernels.csc import Csc
 from khop.kernels.id_table import Keys, StringKeys, id_table
 from support.key_indexes import key_index_of
 from support.small_typed_folders import write_typed_graph
+from support.spilled_edges import EDGE_TYPE, LARGE, SMALL, edges_with_hubs, expected, plan_of, written
 
 LINK = ("user", "buys", "item")
 Pairs = list[tuple[int, int]]
@@ -573,3 +579,147 @@ def test_a_table_gives_its_keys_in_order(tmp_path: Path) -> None:
         write_ids(writer, "user", "string", chunks, tmp_path, 1 << 20, 1)
         files.append(writer.arrays)
     assert files[0] == files[1]
+
+
+# One edge of each pair of nodes, for any threads, budget and chunks.
+
+
+@settings(max_examples=10)
+@given(
+    st.sampled_from(["first", "last", "sum"]),
+    st.sampled_from(["", "time"]),
+    st.sampled_from([(), (6, 1 << 39)]),
+    st.integers(0, 2**32),
+)
+def test_one_edge_of_each_pair_and_part_remains(
+    duplicates: str, sort_by: str, bounds: tuple[int, ...], seed: int
+) -> None:
+    chunk = edges_with_hubs(9000, 40, seed)
+    plan = plan_of(chunk, 40, sort_by=sort_by, duplicates=duplicates, parts={"time": bounds})
+    kept = one_of_each(chunk, duplicates, sort_by, bounds)
+    right = expected(kept, plan)
+    right.pop("edge_id", None)
+    for memory, threads, step in ((SMALL, 2, 4000), (LARGE, 1, 100_000)):
+        with TemporaryDirectory() as folder:
+            _, arrays = written(Path(folder), chunk, plan, memory, threads, step)
+        assert arrays.keys() == right.keys()
+        for name, values in right.items():
+            assert np.array_equal(arrays[name], values), name
+
+
+def one_of_each(chunk: EdgeChunk, duplicates: str, sort_by: str, bounds: tuple[int, ...]) -> EdgeChunk:
+    """Reduce duplicates with a dict of Python."""
+    pairs: dict[tuple[int, int, int], list[int]] = {}
+    times = chunk.columns["time"].tolist()
+    for at, pair in enumerate(zip(chunk.sources.tolist(), chunk.destinations.tolist(), strict=True)):
+        pairs.setdefault((*pair, sum(times[at] >= bound for bound in bounds)), []).append(at)
+    for edges in pairs.values():
+        edges.sort(key=lambda at: (chunk.columns["time"][at] if sort_by else 0, at))
+    kept = sorted(edges[0 if duplicates == "first" else -1] for edges in pairs.values())
+    columns = {name: values[kept].copy() for name, values in chunk.columns.items()}
+    if duplicates == "sum":
+        of_kept = {edges[-1]: edges for edges in pairs.values()}
+        for name in set(columns) - {"time"}:
+            wide = np.float64 if name == "price" else np.int64
+            for row, at in enumerate(kept):
+                total = np.zeros(chunk.columns[name].shape[1:], wide)
+                for edge in of_kept[at]:
+                    total = total + chunk.columns[name][edge]
+                columns[name][row] = total
+    return EdgeChunk(chunk.sources[kept], chunk.destinations[kept], columns)
+
+
+@pytest.mark.parametrize("memory", [SMALL, LARGE])
+def test_refused_duplicates_name_both_edges(memory: int, tmp_path: Path) -> None:
+    sources, destinations = np.arange(9000) % 3001, np.zeros(9000, np.int64)
+    plan = EdgePlan(EDGE_TYPE, 3001, 4, duplicates="refuse")
+    with pytest.raises(ValueError, match="edges 0 and 3,001 both lead from node 0 to node 0; remove one"):
+        written(tmp_path, EdgeChunk(sources, destinations), plan, memory, 1, 500)
+
+
+# Edges sorted through the disk: the bits of a stable sort, for any threads, budget and chunks.
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from([0, 1, 5000, 9000]),
+    st.sampled_from([1, 2, 3000, 70_000]),
+    st.sampled_from(["", "time"]),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_neither_threads_nor_budget_nor_chunks_change_a_bit_write_edges(
+    count: int, num_destinations: int, sort_by: str, has_columns: bool, seed: int
+) -> None:
+    chunk = edges_with_hubs(count, num_destinations, seed)
+    if not has_columns and not sort_by:
+        chunk = replace(chunk, columns={})
+    plan = plan_of(chunk, num_destinations, sort_by=sort_by)
+    right = expected(chunk, plan)
+    entries = []
+    for memory, threads, step in (
+        (SMALL, 1, 777),
+        (SMALL, 2, 5000),
+        (4 * SMALL, 4, 1300),
+        (LARGE, 2, 100_000),
+    ):
+        with TemporaryDirectory() as folder:
+            entry, arrays = written(Path(folder), chunk, plan, memory, threads, step)
+        assert arrays.keys() == right.keys()
+        for name, values in right.items():
+            assert arrays[name].dtype == values.dtype, name
+            assert np.array_equal(arrays[name], values), name
+        entries.append(entry)
+    assert all(entry == entries[0] for entry in entries)
+
+
+# Rows on disk by ranges of a key, and ranges themselves.
+
+
+@given(st.integers(-(2**62), 2**62), st.integers(0, 2**62))
+def test_ranges_cover_all_values_once(first: int, values: int) -> None:
+    ranges = Ranges.of(first, first + values)
+    assert 1 <= ranges.count <= MOST_RANGES
+    assert ranges.begin(0) == first
+    assert ranges.begin(ranges.count) == first + values
+    assert all(ranges.begin(n) < ranges.begin(n + 1) for n in range(ranges.count) if values)
+    if ranges.shift:
+        assert ranges.within(0).shift < ranges.shift
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=50), st.integers(1, 20), st.integers(1, 30))
+def test_groups_cover_all_ranges_once_and_keep_to_their_size(
+    counts: list[int], most: int, most_values: int
+) -> None:
+    ranges = Ranges(0, 2 * len(counts), 1, len(counts))
+    groups = list(ranges.grouped(np.array(counts), most, most_values))
+    assert [n for first, end in groups for n in range(first, end)] == list(range(len(counts)))
+    for first, end in groups:
+        assert end == first + 1 or (sum(counts[first:end]) <= most and 2 * (end - first) <= most_values)
+
+
+def test_rows_are_read_by_range_in_the_order_of_the_runs(tmp_path: Path) -> None:
+    fields = [Field("key", "int64"), Field("x", "float32", (2,))]
+    spill = Spill(tmp_path / "rows", fields, "key", Ranges.of(10, 14))
+    for keys in ([13, 10, 13], [], [11, 13]):
+        rows = np.array(keys, np.int64)
+        spill.append({"key": rows, "x": np.stack([rows, rows + 100], 1)})
+    assert spill.counts().tolist() == [1, 1, 0, 3]
+    assert spill.read("x", 3, 4).tolist() == [[13, 113], [13, 113], [13, 113]]
+    assert spill.read("key", 0, 2).tolist() == [10, 11]
+    assert [rows["key"].tolist() for rows in spill.pieces(3, 1)] == [[13], [13], [13]]
+    assert spill.row_bytes == 16
+    spill.save()
+    again = Spill(tmp_path / "rows", fields, "key", Ranges.of(10, 14))
+    again.load()
+    assert again.read("key", 0, 4).tolist() == [10, 13, 13, 11, 13]
+    spill.close()
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
+    spill = Spill(tmp_path / "rows", [Field("key", "int64")], "key", Ranges.of(0, 4))
+    spill.append({"key": np.arange(4)})
+    os.truncate(tmp_path / "rows", 8)
+    with pytest.raises(OSError, match="rows: is shorter than was written"):
+        spill.read("key", 0, 4)

@@ -23,23 +23,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import khop
 from data.tables.shop import spec
 from khop import import_tables
+from khop.graph import layout
 from khop.graph.build import write_graph
 from khop.graph.folder import (
     DOCUMENT,
+    STANDARD_SET,
     feature_columns,
     import_record,
     map_sparse_array,
     open_folder,
     read_document,
     refuse_damage,
+    standard_set,
     write_documents,
 )
 from khop.graph.manifest import VERSION, fingerprint
 from khop.graph.npy import map_array, write_array
-from khop.graph.tables import EdgeTable, NodeTable
+from khop.graph.tables import EdgeTable, GivenEdges, GivenNodes, NodeTable, id_dtype
 from khop.graph.verify import document_problems
 from khop.schema import ColumnSpec
 from support.small_folders import write_learnable_graph
@@ -363,3 +369,84 @@ def test_rows_are_those_of_the_file(tmp_path: Path, rows: int) -> None:
     assert np.array_equal(found.numpy(), array)
     found += 1
     assert np.array_equal(np.load(path), array)
+
+
+# Names become file names: every safe name has one place, no unsafe one has any.
+
+
+SAFE = st.from_regex(r"[A-Za-z0-9]([._-]?[A-Za-z0-9]){0,9}", fullmatch=True)
+
+
+@given(name=SAFE)
+def test_letters_digits_and_single_marks_between_them_are_safe(name: str) -> None:
+    layout.check_names([name], "column")
+
+
+@given(name=st.text(max_size=12))
+def test_what_passes_is_one_part_of_a_path_on_any_system(name: str) -> None:
+    try:
+        layout.check_names([name], "column")
+    except ValueError:
+        return
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+    assert name.strip("._-") == name
+
+
+UNSAFE = ["", ".", "..", "a/b", "a\\b", "a b", "-a", "a.", "a__b", "_a", "a\n", "a\0", "ä", "a" * 81]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_anything_else_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"column {name!r}: becomes a file name")):
+        layout.check_names([name], "column")
+
+
+@given(types=st.lists(st.tuples(SAFE, SAFE, SAFE), unique_by=lambda parts: "\n".join(parts).lower()))
+def test_edge_types_that_differ_have_folders_that_differ(types: list[tuple[str, str, str]]) -> None:
+    layout.check_edge_types(types)
+    files = {layout.edge_array(edge_type, "indptr").lower() for edge_type in types}
+    assert len(files) == len(types)
+    assert all(len(file.split("/")[1]) <= 255 for file in files)
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    edge_type = ("user", "buys", "item")
+    assert layout.node_column("item", "x") == "nodes/item/x.npy"
+    assert layout.node_split("item", "train") == "nodes/item/splits/train.npy"
+    assert layout.edge_array(edge_type, "indices") == "edges/user__buys__item/indices.npy"
+    assert layout.edge_column(edge_type, "price") == "edges/user__buys__item/columns/price.npy"
+
+
+# Tables of nodes and edges: counts come from what is given.
+
+
+def test_the_count_of_nodes_comes_from_ids_or_a_column() -> None:
+    assert GivenNodes.of("user", NodeTable(ids=["a", "b"])).entry.count == 2
+    assert GivenNodes.of("user", NodeTable(columns={"x": np.zeros(3)})).entry.count == 3
+    with pytest.raises(ValueError, match="neither count nor column"):
+        GivenNodes.of("user", NodeTable())
+
+
+def test_ends_are_both_of_one_width() -> None:
+    table = EdgeTable(np.array([0], np.int32), np.array([0], np.int64))
+    given = GivenEdges.of(("a", "to", "a"), table, {"a": 1})
+    assert [str(end.dtype) for end in given.ends()] == ["torch.int64", "torch.int64"]
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(2**31, "int32"), (2**31 + 1, "int64")])
+def test_ids_are_as_narrow_as_they_fit(count: int, dtype: str) -> None:
+    assert id_dtype(count) == dtype
+
+
+# The record of a standard set.
+
+
+def test_a_record_is_read_back_and_damage_is_found(tmp_path: Path) -> None:
+    nodes = {"node": khop.NodeTable(2)}
+    khop.write_graph(tmp_path / "a", nodes, {}, documents={STANDARD_SET: b'{"name": "x"}'})
+    khop.write_graph(tmp_path / "b", nodes, {})
+    assert standard_set(open_folder(tmp_path / "a")) == {"name": "x"}
+    assert standard_set(open_folder(tmp_path / "b")) == {}
+    (tmp_path / "a" / STANDARD_SET).write_text('{"name": "y"}')
+    with pytest.raises(ValueError, match="checksum differs"):
+        standard_set(open_folder(tmp_path / "a"))

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
 import pytest
 import torch
@@ -200,3 +201,46 @@ def test_parts_have_the_ids_from_before_the_partitioning_too(tmp_path: Path) -> 
 def test_other_graphs_have_no_names(tmp_path: Path) -> None:
     for names in (Names.of(None), Names.of(open_folder(write_learnable_graph(tmp_path / "graph")))):
         assert (dict(names.ids), dict(names.labels), dict(names.original_ids)) == ({}, {}, {})
+
+
+# Labels may be unknown: NaN in classes and in numbers to predict.
+
+
+def test_unknown_labels_are_kept_saved_and_verified(tmp_path: Path) -> None:
+    table = khop.NodeTable(
+        columns={"y": np.array([2.0, np.nan, 0.0], np.float32), "price": np.array([1.5, np.nan, 2.0])},
+        num_classes={"y": 3},
+        unknown=("price",),
+    )
+    khop.write_graph(tmp_path / "a", {"item": table}, {})
+    khop.open_graph(tmp_path / "a").save(tmp_path / "b")
+    for name in ("a", "b"):
+        columns = khop.open_graph(tmp_path / name).columns["item"]
+        assert columns["y"].tolist() == [2, -1, 0]
+        assert np.array_equal(columns["price"].numpy(), [1.5, np.nan, 2.0], equal_nan=True)
+        assert verify_folder(tmp_path / name) == []
+
+
+# Attributes of NetworkX graphs as columns.
+
+
+EDGE = ("node", "to", "node")
+
+
+def test_missing_numbers(tmp_path: Path) -> None:
+    given = networkx.DiGraph()
+    given.add_node(0, age=3)
+    given.add_edge(0, 1, weight=2, size=2**70)
+    given.add_edge(1, 0)
+    with pytest.warns(UserWarning, match="have no number") as told:
+        graph = khop.graph_from_networkx(given)
+    assert [str(one.message) for one in told] == [
+        "attribute 'age': 1 of 2 nodes have no number; they get NaN",
+        "attribute 'weight': 1 of 2 edges have no number; they get 1",
+        "attribute 'size': 1 of 2 edges have no number; they get 0, and 1 in size_missing",
+    ]
+    stored = khop.open_graph(graph.save(tmp_path / "g"))
+    for one in (graph, stored):
+        assert one.columns["node"]["age"].isnan().tolist() == [False, True]
+        columns = {name: column.tolist() for name, column in one.columns[EDGE].items()}
+        assert columns == {"weight": [1, 2], "size": [0, 2.0**70], "size_missing": [1, 0]}

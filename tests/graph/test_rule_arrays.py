@@ -22,16 +22,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import khop
-from khop import EdgeTable, NodeTable, open_folder, write_graph
-from khop.draw import DrawKey, Frontier, Neighbors
+from khop import EdgeTable, NodeTable, Temporal, Uniform, Weighted, open_folder, write_graph
+from khop.draw import DrawKey, Frontier, Neighbors, UniformNegatives
 from khop.graph.manifest import fingerprint
-from khop.graph.rule import Hop, Need, NeedKind
+from khop.graph.needs import NegativeNeed, negative_needs, rule_needs
+from khop.graph.negatives import partner_ranks, related_ranks
+from khop.graph.rule import Hop, Need, NeedKind, check_rule
 from khop.graph.rule_arrays import RuleArrays, Sources, StoredArrays, edge_times, stored_csc
 from khop.graph.store import csc_graph_from_edges
 from khop.graph.verify import verify_folder
-from khop.kernels.csc import Csc
+from khop.kernels.csc import Csc, build_csc
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.edge_times import outline
+from khop.schema import ColumnSpec, Schema
 
 TO = ("user", "buys", "item")
 TIMES = st.lists(st.integers(-50, 50), min_size=6, max_size=6)
@@ -301,3 +304,105 @@ def test_damaged_edges_are_not_copied() -> None:
     damaged = Csc(torch.tensor([0, 3, 2]), torch.tensor([0, 1]), 2)
     with pytest.raises(ValueError, match="indptr"):
         stored_csc(damaged, Copies())
+
+
+# Rules are values that refuse what they could not keep.
+
+
+BUYS, LIKES = ("user", "buys", "item"), ("item", "likes", "item")
+SCHEMA = Schema(
+    ("user", "item"),
+    (BUYS, LIKES),
+    columns={
+        "user": {"born": ColumnSpec("int64", ())},
+        "item": {"x": ColumnSpec("float32", (8,)), "y": ColumnSpec("int64", ())},
+        BUYS: {
+            "price": ColumnSpec("float32", ()),
+            "at": ColumnSpec("int32", ()),
+            "why": ColumnSpec("uint8", (3,)),
+        },
+    },
+)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Uniform(True),
+        Weighted("price"),
+        Weighted("at"),
+        Temporal("at", window=(3, -3)),
+        Temporal("born", inner=Weighted("price", replacement=True)),
+    ],
+    ids=str,
+)
+def test_a_rule_that_the_graph_has_columns_for_passes(rule: Uniform | Weighted | Temporal) -> None:
+    check_rule(rule, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Weighted("cost"), r"no column 'cost'; there are .*'buys'.*\['at', 'price', 'why'\]"),
+        (Weighted("born"), "no column 'born'"),
+        (Weighted("why"), r"'why' of .*'buys'.* is uint8 of shape \(3,\): one number per row"),
+        (Temporal("when"), r"no column 'when'; there are .*'user': \['born'\]"),
+        (Temporal("price"), "'price' of .* is float32 of shape .*: one integer per row"),
+        (Temporal("at", inner=Weighted("cost")), "no column 'cost'"),
+    ],
+    ids=str,
+)
+def test_a_column_that_is_not_there_or_does_not_do_is_named(rule: Weighted | Temporal, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_rule(rule, SCHEMA)
+
+
+# Needs of rules and of negatives, told apart.
+
+
+BUYS_NEEDS = ("user", "buys", "item")
+
+
+def test_each_need_goes_to_rules_or_to_negatives_in_order() -> None:
+    weights = Need(NeedKind.WEIGHT_SUMS, BUYS_NEEDS, "price")
+    times = Need(NeedKind.TIMES, BUYS_NEEDS, "time")
+    negatives = NegativeNeed(BUYS_NEEDS, UniformNegatives(2))
+    mixed = [weights, negatives, times]
+    assert rule_needs(mixed) == [weights, times]
+    assert negative_needs(mixed) == [negatives]
+
+
+# Partners of sources equal brute force, for all edges and by relation.
+
+
+NODES_PARTNER_RANKS = 6
+EDGES_PARTNER_RANKS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 5)), max_size=25
+)
+ORDER = torch.tensor([3, 5, 0, 1, 4, 2])  # the node of each rank
+
+
+def rows_of(ranks: Csc) -> list[list[int]]:
+    return [ranks.indices[a:b].tolist() for a, b in zip(ranks.indptr[:-1], ranks.indptr[1:], strict=True)]
+
+
+@given(edges=EDGES_PARTNER_RANKS, same=st.booleans())
+def test_rows_are_the_partners_of_each_source_in_order(edges: list[tuple[int, int, int]], same: bool) -> None:
+    given = torch.tensor(edges, dtype=torch.int64).view(-1, 3)
+    csc, order = build_csc(
+        given[:, 0].contiguous(), given[:, 2].contiguous(), NODES_PARTNER_RANKS, NODES_PARTNER_RANKS
+    )
+    rank = {node: place for place, node in enumerate(ORDER.tolist())}
+    found = rows_of(partner_ranks(csc, NODES_PARTNER_RANKS, ORDER, same))
+    for source in range(NODES_PARTNER_RANKS):
+        partners = {d for s, _, d in edges if s == source} | ({source} if same else set())
+        assert found[source] == sorted(rank[d] for d in partners)
+    related = related_ranks(
+        csc, given[order.long(), 1], (NODES_PARTNER_RANKS, NODES_PARTNER_RANKS), ORDER, same
+    )
+    asked = torch.cartesian_prod(torch.arange(NODES_PARTNER_RANKS), torch.arange(5))
+    rows = related.rows(asked[:, 0].contiguous(), asked[:, 1].contiguous())
+    by_pair = rows_of(related.ranks)
+    for (source, relation), row in zip(asked.tolist(), rows.tolist(), strict=True):
+        partners = {d for s, r, d in edges if (s, r) == (source, relation)} | ({source} if same else set())
+        assert by_pair[row] == sorted(rank[d] for d in partners)
