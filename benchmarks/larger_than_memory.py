@@ -47,7 +47,7 @@ tune_before_torch()  # as the command does
 import torch
 from harness import GRAPHS, Figure, report
 
-from khop.cli.run_folder import read_run, write_config
+from khop.cli.arguments import read_run, write_config
 from khop.graph.features.store import FeatureStore, Rows
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, open_folder

@@ -249,14 +249,27 @@ def _is_dotted(name: str) -> bool:
 
 @cache
 def _installed_in(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group below these folders; reading them for each field is slow."""
+    """Return the entry points of a group below these folders."""
+    entries = [entry for each in _declaring(path) for entry in each.entry_points.select(group=group)]
+    return {entry.name: entry for entry in reversed(entries)}
+
+
+@cache
+def _declaring(path: tuple[str, ...]) -> tuple[Distribution, ...]:
+    """Return the packages below these folders that declare components; the names of all would be slow."""
     from importlib.metadata import distributions  # slow to import, and not always needed
 
-    by_package: dict[str, Distribution] = {}
-    for each in distributions(path=list(path)):
-        by_package.setdefault(each.name, each)  # the first one on the path is the one that Python imports
-    entries = [entry for each in by_package.values() for entry in each.entry_points.select(group=group)]
-    return {entry.name: entry for entry in reversed(entries)}
+    found = [each for each in distributions(path=list(path)) if "[khop" in (each.read_text(_ENTRIES) or "")]
+    # The first one of a name on the path is the one that Python imports.
+    firsts = (next(iter(distributions(name=each.name, path=list(path)))) for each in found)
+    return tuple(each for each, first in zip(found, firsts, strict=True) if _same(each, first))
+
+
+_ENTRIES = "entry_points.txt"
+
+
+def _same(one: Distribution, other: Distribution) -> bool:
+    return one.locate_file("") == other.locate_file("") and one.version == other.version
 
 
 def _is_working_folder(place: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import StrEnum, auto
 
 import torch
 from torch import Tensor
@@ -19,9 +19,9 @@ from khop.kernels.time_ranges import time_ranges
 class Kernel(StrEnum):
     """Operation of `sample_hop` that carries out a draw."""
 
-    UNIFORM = "uniform"
-    WEIGHTED = "weighted"  # reads `DrawRequest.sums`
-    SMALLEST = "smallest"  # reads `DrawRequest.order`
+    UNIFORM = auto()
+    WEIGHTED = auto()  # reads `DrawRequest.sums`
+    SMALLEST = auto()  # reads `DrawRequest.order`
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from khop.run.values import RunConfig
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.links import LinkSettings as LinkSettings
 from khop.sampling.links.links import SamplerInputs
-from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.temporal import drawn_until
 from khop.sampling.rules.weighted import drawn_by
 from khop.sampling.sampler import Expansion, Fanout, Sampler, followed_types
 from khop.sampling.seeds import NodeTuples
@@ -296,10 +296,7 @@ def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
 def rule_of(config: RunConfig, graph: Graph) -> Rule:
     """Return the rule by which a run draws neighbors."""
     table, inner = config.sampler, untimed_rule_of(config, graph)
-    if table.time is None:
-        return inner
-    window = None if table.window is None else (table.window[0], table.window[1])
-    return Temporal(table.time, TemporalStrategy(table.temporal_strategy), window, inner)
+    return drawn_until(table.time, table.temporal_strategy, table.window, inner)
 
 
 class RunTask(Protocol):

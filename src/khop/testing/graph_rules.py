@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from khop.draw import DrawKey, Frontier, stream
 from khop.graph.needs import NegativeNeed
-from khop.graph.rule import Hop, Need, Rule
+from khop.graph.rule import Hop, Need, Rule, RuleBase
 from khop.graph.store import GraphStore
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
-from khop.sampling.rules.uniform import Uniform
-from khop.sampling.rules.weighted import Weighted
+from khop.sampling.rules.uniform import UNIFORM
+from khop.sampling.rules.weighted import drawn_by, weighted_in
 from khop.schema import EdgeType
 from khop.testing.graph_store import check_rows, rows_of
 from khop.testing.graphs import (
@@ -68,14 +68,14 @@ def specified(row: list[Edge], limit: int, rule: Rule, fanout: int, draws: Row) 
                 return list(range(begin if fanout == -1 else max(begin, end - fanout), end))
         rule = rule.inner
     draws = replace(draws, degree=end - begin)
-    if isinstance(rule, Weighted) and row and row[0].weight is not None:
+    assert isinstance(rule, RuleBase)
+    if weighted_in(rule) is not None and row and row[0].weight is not None:
         whole = whole_weights([edge.weight or 0 for edge in row])[begin:end]
         return [begin + pick for pick in draws.weighted_picks(fanout, rule.replacement, whole)]
-    assert isinstance(rule, Uniform | Weighted)
     return [begin + pick for pick in draws.picks(fanout, rule.replacement)]
 
 
-INNER = st.builds(Uniform, st.booleans()) | st.builds(Weighted, st.just("weight"), st.booleans())
+INNER = st.builds(drawn_by, st.none() | st.just("weight"), st.booleans())
 WINDOWS = st.none() | st.tuples(st.integers(4, 9), st.integers(-4, 0))
 TEMPORAL = st.builds(Temporal, st.just("time"), window=WINDOWS, inner=INNER) | st.builds(
     Temporal, st.just("time"), st.just(TemporalStrategy.LATEST), WINDOWS
@@ -149,8 +149,8 @@ def a_missing_column_is_named(make: Make) -> None:
     graph = make(with_columns(weight=[1.0] * LIKES))
     frontier = {"item": Frontier(int64([0]))}
     limited = {"item": Frontier(int64([0]), int64([5]))}
-    hop = Hop(1, {LIKE: 2}, Weighted("cost"))
-    expect_refusal(lambda: graph.sample_hop(frontier, hop, KEY), f"{hop.rule}", "Weighted", "cost", "weight")
+    hop = Hop(1, {LIKE: 2}, drawn_by("cost", replacement=False))
+    expect_refusal(lambda: graph.sample_hop(frontier, hop, KEY), f"{hop.rule}", "cost", "weight")
     temporal = replace(hop, rule=Temporal("when"))
     expect_refusal(lambda: graph.sample_hop(limited, temporal, KEY), f"{temporal.rule}", "Temporal", "when")
 
@@ -159,7 +159,7 @@ def a_missing_column_is_named(make: Make) -> None:
 def a_wrong_weight_is_named(make: Make) -> None:
     """Raise ValueError that names a negative weight, its column and its edge type."""
     graph = make(with_columns(weight=[1.0] * (LIKES - 1) + [-2.0]))
-    hop = Hop(1, {LIKE: 2}, Weighted("weight"))
+    hop = Hop(1, {LIKE: 2}, drawn_by("weight", replacement=False))
     frontier = {"item": Frontier(int64([0]))}
     expect_refusal(lambda: graph.sample_hop(frontier, hop, KEY), "weight -2.0", "like", "weight", "-2.0")
 
@@ -176,11 +176,11 @@ def a_temporal_rule_needs_limits(make: Make) -> None:
 def edge_types_without_the_column_are_drawn_uniformly(make: Make) -> None:
     """Draw uniformly from edge types without the column that a rule names."""
     graph = make(with_columns(weight=[1.0] * LIKES, time=[3] * LIKES))
-    hop = Hop(1, {BUYS: 3, BOUGHT_BY: 3}, Uniform())
+    hop = Hop(1, {BUYS: 3, BOUGHT_BY: 3}, UNIFORM)
     frontier = {"item": Frontier(int64([0, 4])), "user": Frontier(int64([1]))}
     limited = {t: replace(of, until=of.nodes * 0 - 99) for t, of in frontier.items()}
     plain = graph.sample_hop(frontier, hop, KEY)
-    weighted = graph.sample_hop(frontier, replace(hop, rule=Weighted("weight")), KEY)
+    weighted = graph.sample_hop(frontier, replace(hop, rule=drawn_by("weight", replacement=False)), KEY)
     temporal = graph.sample_hop(limited, replace(hop, rule=Temporal("time")), KEY)
     for edge_type, drawn in plain.items():
         expect_equal(f"rows of {edge_type} by weight", rows_of(weighted[edge_type]), rows_of(drawn))

@@ -34,7 +34,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.edge_times import EdgeTimes, Rising
 from khop.kernels.sample_hop import sample_hop
-from khop.sampling.rules.temporal import Temporal, TemporalStrategy
+from khop.sampling.rules.temporal import TemporalStrategy
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.testing.graphs import BUYS, PlainGraph, int64, plain_graphs_with_columns
 from khop.testing.graphs import TIMES as EDGE_TIMES
@@ -184,8 +184,9 @@ def _weights(graph: CscGraph, rule: Rule, fanout: int, key: DrawKey) -> Tensor:
 
 def _estimates(rule: Rule, arrays: RuleArrays) -> bool:
     """Return True if draws estimate coefficients of all edges, within `Temporal` of the allowed ones."""
-    if isinstance(rule, Temporal):
-        return rule.strategy is TemporalStrategy.SAMPLE and _estimates(rule.inner, arrays)
+    strategy, inner = getattr(rule, "strategy", None), getattr(rule, "inner", None)
+    if strategy is not None and inner is not None:
+        return strategy is TemporalStrategy.SAMPLE and _estimates(inner, arrays)
     try:
         rule.exact_weights(BUYS, arrays)
     except ValueError:

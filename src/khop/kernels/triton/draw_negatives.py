@@ -185,6 +185,6 @@ VARIANTS = (
         *("exact, 64-bit ids", draw_ranks, {**_TYPES, "ranks": "*i64"}),
         {**_EVEN, "limits": None, "WIDE": True, "BLOCK": _SLOTS},
     ),
-    Variant("weighted", draw_ranks, _TYPES, {**_ANY, "limits": None, "WIDE": True, "BLOCK": _SLOTS}),
+    Variant("by weight", draw_ranks, _TYPES, {**_ANY, "limits": None, "WIDE": True, "BLOCK": _SLOTS}),
     Variant("exact, weighted, limited", draw_ranks, _TYPES, {"WIDE": True, "BLOCK": _SLOTS}),
 )

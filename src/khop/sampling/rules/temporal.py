@@ -127,3 +127,11 @@ class Temporal(RuleBase):
             f"{self}: the edges of a node depend on the time of the seed, so that no weights of all edges "
             "fit; score the batches of a loader with seed_times=..."
         )
+
+
+def drawn_until(column: str | None, strategy: str, window: Sequence[int] | None, inner: Rule) -> Rule:
+    """Return the rule within time limits by a column; without a column, the inner rule itself."""
+    if column is None:
+        return inner
+    bounds = None if window is None else (window[0], window[1])
+    return Temporal(column, TemporalStrategy(strategy), bounds, inner)
