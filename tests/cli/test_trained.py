@@ -33,6 +33,21 @@ def own_scores(outcome: dict[str, object]) -> dict[str, object]:
     return {name: score for name, score in outcome.items() if "_own_features_" in name}
 
 
+def test_work_that_does_not_fit_in_memory_is_refused_with_a_remedy(
+    khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert khop_command("train", "run.toml", "--epochs", "1", "--out", "a").code == 0
+    monkeypatch.setattr("khop.run.memory_need.free_memory_bytes", lambda: 1 << 16)
+    for words in (("evaluate", "a"), ("infer", "a", "--out", "e.npy")):
+        ran = khop_command(*words)
+        assert ran.code == 2
+        said = ran.stderr.replace("\n", " ")
+        assert "the run needs" in said
+        assert "for chunks of 4,096 nodes" in said
+        assert "updates" not in said
+    assert not Path("e.npy").exists()
+
+
 def test_training_shows_the_scores_of_own_features_beside_each_score(
     khop_command: Command, small_run: Path
 ) -> None:

@@ -122,6 +122,22 @@ def test_too_little_memory_is_an_error(run: Run, raw: RawRun, monkeypatch: pytes
         fitted(run, raw)
 
 
+def test_evaluation_and_inference_count_their_chunks_alone(
+    run: Run, raw: RawRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, alone = (memory_need(run.config, run.run_task.whole, of, run.model) for of in (run.loader(), None))
+    assert (alone.updates, alone.batch, alone.step) == (0, 0, 0)
+    assert (alone.layers, alone.chunk, alone.chunk_step) == (whole.layers, whole.chunk, whole.chunk_step)
+    assert alone.layers > 0
+    monkeypatch.setattr(module, "free_memory_bytes", lambda: 10 * alone.chunk)
+    monkeypatch.setattr(module, "_LATER_BYTES", 0)
+    assert fitted(run, raw, "evaluation") == (run, None)
+    monkeypatch.setattr(module, "free_memory_bytes", lambda: 0)
+    for work in ("evaluation", "inference"):
+        with pytest.raises(ValueError, match=r"That is .* for rows of all nodes, 2 x .* for chunks of 4,096"):
+            fitted(run, raw, work)  # type: ignore[arg-type]
+
+
 def test_a_step_holds_no_batch_of_an_earlier_one(run: Run, tmp_path: Path) -> None:
     earlier: list[weakref.ref[torch.Tensor]] = []
 

@@ -25,7 +25,7 @@ from khop.errors import Terminated, is_told
 from khop.graph.atomic import in_bytes
 from khop.kernels.memory import free_memory_bytes, keep_free_blocks, own_memory_bytes
 from khop.process_tuning import cores_of_rank, return_freed_memory, sampler_threads, tune_memory
-from khop.run.build import Run, fitted, prepare, resolved
+from khop.run.build import Run, Work, fitted, prepare, resolved
 from khop.run.read import RawRun, with_options
 from khop.run.values import RunConfig
 from khop.training.linear_setup import fix_linear
@@ -83,12 +83,19 @@ def run_of_rank(
     return run
 
 
-def training_run_of_rank(raw: RawRun, device: torch.device, kept: Container[str]) -> tuple[Run, str | None]:
-    """Prepare a run to train as `run_of_rank` does, with a prefetch that fits in the free memory.
+def fitted_run_of_rank(
+    raw: RawRun,
+    device: torch.device,
+    kept: Container[str],
+    work: Work = "training",
+    checkpoint: Path | None = None,
+) -> tuple[Run, str | None]:
+    """Prepare a run as `run_of_rank` does, with a prefetch that fits in the free memory.
 
     Returns it with a line about the memory if that is scarce. Freed memory then goes back to the system.
     """
-    run, line = fitted(run_of_rank(raw, device, kept), set_rank_up(raw, this_group(), device, kept))
+    run = run_of_rank(raw, device, kept, checkpoint)
+    run, line = fitted(run, set_rank_up(raw, this_group(), device, kept), work, checkpoint)
     if line is not None:
         keep_free_blocks(0)
         return_freed_memory()

@@ -29,7 +29,7 @@ from khop.cli.lines import tell
 from khop.cli.options import named, shown
 from khop.cli.plots import drawn_curve, drawn_timeline
 from khop.cli.progress import beside_scores, two_columns, watching
-from khop.cli.ranks import as_ranks, check_once, training_run_of_rank
+from khop.cli.ranks import as_ranks, check_once, fitted_run_of_rank
 from khop.cli.run_folder import (
     CURVE,
     LAUNCH,
@@ -129,7 +129,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
     """Train as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    run, memory_line = training_run_of_rank(request.raw, device, named(request.raw.values))
+    run, memory_line = fitted_run_of_rank(request.raw, device, named(request.raw.values))
     if request.baselines:
         own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
@@ -434,7 +434,7 @@ def profile_rank(rank: int, device: torch.device, request: ProfileRequest) -> No
     """Profile as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
-    run, memory_line = training_run_of_rank(request.raw, device, named(request.raw.values))
+    run, memory_line = fitted_run_of_rank(request.raw, device, named(request.raw.values))
     folder = _shared_folder(run.config, group)
     asked = WARM_UP + request.steps
     recorder = Recorder()

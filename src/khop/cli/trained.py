@@ -32,7 +32,7 @@ from khop.api.split_links import time_cut_offs
 from khop.cli.commands.shared import RankOptions, RankReport, Values
 from khop.cli.lines import tell
 from khop.cli.progress import beside_scores, two_columns
-from khop.cli.ranks import as_ranks, run_of_rank
+from khop.cli.ranks import as_ranks, fitted_run_of_rank, run_of_rank
 from khop.cli.run_folder import write_config, write_whole
 from khop.cli.terminal import bytes_bar, counting_bar, reading, say, say_next
 from khop.distributed.processes.group import this_group
@@ -150,7 +150,9 @@ def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
     if request.predictions is not None and rank == 0:
         check_parquet(request.predictions, "--predictions")
     checkpoint = request.folder / CHECKPOINTS / request.checkpoint
-    run = run_of_rank(request.raw, device, request.given, checkpoint)
+    run, memory_line = fitted_run_of_rank(request.raw, device, request.given, "evaluation", checkpoint)
+    if memory_line is not None:
+        say(console, memory_line)
     run.restore(checkpoint, tell, request.raw.options)
     baseline = OwnFeatures.of(run, request.raw, request.folder) if request.baselines else None
     with counting_bar("evaluating", rank) as progress:
@@ -210,7 +212,9 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     begun = time.perf_counter()
     console = Console(stderr=request.as_json, quiet=rank > 0)
     checkpoint = request.folder / CHECKPOINTS / request.checkpoint
-    run = run_of_rank(request.raw, device, request.given, checkpoint)
+    run, memory_line = fitted_run_of_rank(request.raw, device, request.given, "inference", checkpoint)
+    if memory_line is not None:
+        say(console, memory_line)
     run.restore(checkpoint, tell, request.raw.options)
     with bytes_bar("dividing the nodes into chunks") if rank == 0 else nullcontext():
         inference = _inference(run, request)

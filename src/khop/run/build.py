@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -411,22 +412,29 @@ class Run:
         return replace(evaluation, predictions=evaluation.predictions.here())
 
 
-def fitted(run: Run, raw: RawRun) -> tuple[Run, str | None]:
+Work = Literal["training", "evaluation", "inference"]
+
+
+def fitted(
+    run: Run, raw: RawRun, work: Work = "training", checkpoint: Path | None = None
+) -> tuple[Run, str | None]:
     """Return the run with the prefetch that fits in the free memory, and a line if memory is scarce.
 
-    Only for training on a CPU, on a graph of this process. ValueError, before any work, if the run does not
-    fit. Collective.
+    Only for work on a CPU, on a graph of this process. ValueError, before the work, if it does not fit.
+    `checkpoint` will be restored; see `prepare`. Collective.
     """
     config, graph = run.config, run.graph
     is_counted = own_memory_bytes() > 0 and config.device == "cpu"
     if not is_counted or graph.servers is not None or graph.lanes is not None:
         return run, None
-    need = memory_need(config, run.run_task.whole, run.loader(), run.model)
+    need = memory_need(config, run.run_task.whole, run.loader() if work == "training" else None, run.model)
+    need = replace(need, layers=0) if work == "inference" else need  # its layers are files
     fit = fit_memory(config, need, this_group(), raw)
     if fit.prefetch == config.prefetch:
         return run, fit.line
     del run  # its model may be large
-    return _built(with_options(raw, {"prefetch": fit.prefetch}), cache_folder(), None), fit.line
+    raw = with_options(raw, {"prefetch": fit.prefetch})
+    return prepare(raw, cache_folder(), None, checkpoint), fit.line
 
 
 def _schedule(training: Training) -> Schedule:

@@ -1,4 +1,4 @@
-"""The memory that training and evaluation on a CPU need, and the prefetch that fits in free memory."""
+"""The memory that work on a CPU needs, and the prefetch that fits in the free memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _FILLED = 0.8  # share of free memory that a proposed setting fills: smaller bat
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Memory of a rank that trains on the CPU, in bytes. Mapped files do not count: the system drops them."""
+    """Memory of a rank that works on the CPU, in bytes; 0 for what its work does not have.
+
+    Mapped files do not count: the system drops them.
+    """
 
     process: int  # interpreter, torch and the model
     updates: int  # gradients and the optimizer's moments
@@ -76,12 +79,17 @@ class MemoryFit:
     line: str | None = None  # None: there is room, and nothing changes
 
 
-def memory_need(config: RunConfig, graph: Graph, loader: Loader, model: nn.Module) -> MemoryNeed:
-    """Estimate the memory of a rank from some batches, drawn without their rows, and from degrees."""
-    drawn = [drawn_size(loader, 0, step) for step in range(min(_BATCHES, len(loader)))]
+def memory_need(config: RunConfig, graph: Graph, loader: Loader | None, model: nn.Module) -> MemoryNeed:
+    """Estimate the memory of a rank from some batches, drawn without their rows, and from degrees.
+
+    Without a loader, the rank does not train.
+    """
+    steps = 0 if loader is None else min(_BATCHES, len(loader))
+    drawn = [drawn_size(loader, 0, step) for step in range(steps) if loader is not None]
     batch = max((size + rows for _, size, rows in drawn), default=0)
     step = max((_step_bytes(config, graph, sample, rows) for sample, _, rows in drawn), default=0)
-    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    updated = [] if loader is None else [p for p in model.parameters() if p.requires_grad]
+    trained = sum(p.numel() * p.element_size() for p in updated)
     return MemoryNeed(
         own_memory_bytes() + _LATER_BYTES,
         _UPDATED * trained,
@@ -104,7 +112,7 @@ def fit_memory(
     found = group.gather(torch.tensor([*astuple(need), -room]))
     *most, room = found.amax(0).tolist()
     need, room = MemoryNeed(*most), -room
-    by_bytes = config.prefetch_bytes // max(1, min(need.batch, need.chunk)) + config.threads
+    by_bytes = config.prefetch_bytes // max(1, min(need.batch or need.chunk, need.chunk)) + config.threads
     wanted = min(config.prefetch, by_bytes)
     if need.kept(wanted) <= room:
         return MemoryFit(config.prefetch)
@@ -126,11 +134,12 @@ def _too_little(config: RunConfig, need: MemoryNeed, room: int, raw: RawRun) -> 
     left, training, evaluation = room - base, config.training, config.evaluation
     sentences = [
         f"the run needs {in_bytes(need.total(1))} of memory at least, and {in_bytes(room)} is free for it "
-        f"({raw.where('training.batch_size')}): {in_bytes(base)} for Python, torch, the model and its updates"
+        f"({raw.where('training.batch_size')}): {in_bytes(base)} for Python, torch, the model"
+        f"{' and its updates' if need.updates else ''}"
     ]
     share = max(0.0, _FILLED * left / max(1, batches * need.batch + need.step))
     seeds, remedy = int(training.batch_size * share), "use a machine with more memory"
-    if need.training(1) > room:
+    if need.batch and need.training(1) > room:
         if seeds:
             parts = training.micro_batches * math.ceil(1 / share)
             remedy = f"try --batch-size {seeds}, --micro-batches {parts}, or smaller --fanouts"
@@ -143,12 +152,13 @@ def _too_little(config: RunConfig, need: MemoryNeed, room: int, raw: RawRun) -> 
         size, remedies = int(evaluation.batch_size * share), []
         if size:
             remedies.append(f"--evaluation-batch-size {size}")
-        if not evaluation.fanouts and seeds:
+        if not evaluation.fanouts and seeds and need.batch:
             fanouts, seeds = ",".join(map(str, config.sampler.fanouts)), min(seeds, evaluation.batch_size)
             remedies.append(f"--evaluation-fanouts {fanouts} --evaluation-batch-size {seeds}")
+        what = "Evaluation needs" if need.batch else "That is"
         sentences.append(
-            f"Evaluation needs {in_bytes(need.evaluation(1))}: {in_bytes(need.layers)} for rows of all "
-            f"nodes, {batches} x {in_bytes(need.chunk)} for chunks of {evaluation.batch_size:,} nodes, "
+            f"{what} {in_bytes(need.evaluation(1))}: {in_bytes(need.layers)} for rows of all nodes, "
+            f"{batches} x {in_bytes(need.chunk)} for chunks of {evaluation.batch_size:,} nodes, "
             f"{in_bytes(need.chunk_step)} to compute one; try {', or '.join(remedies) or 'smaller fanouts'}"
         )
     return ". ".join(sentences)
