@@ -39,7 +39,7 @@ from khop.servers.errors import (
 )
 from khop.servers.flight_client import ERROR, HEARTBEAT, REQUEST_SIZE, FlightDial, connected
 from khop.servers.flight_server import FlightServer, served
-from khop.servers.request_handler import Client, QueueLimits, RequestHandler
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.byte_service import ByteService, expected, request
 from support.certificates import Authority
 
@@ -226,7 +226,7 @@ def test_a_server_that_drains_finishes_and_refuses_new_requests() -> None:
         assert ask(pool, request(1)) == ask(pool, request(1)) == expected(1)
         assert one.service.made == made == 2
         with pytest.raises(GoingAway):
-            one.handler.describe(Tokens([]).holder(""), Client("a", "a"))
+            one.handler.describe(Tokens([]).holder(""))
 
 
 def test_a_greedy_client_does_not_keep_another_from_its_turn() -> None:

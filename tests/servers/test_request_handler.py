@@ -1,6 +1,6 @@
 """The work of a server on a request, without a network.
 
-FairQueue of clients at a server.
+Queues of clients at a server.
 
 Metrics of a server for Prometheus.
 """
@@ -32,8 +32,7 @@ from khop.servers.errors import (
 )
 from khop.servers.request_handler import (
     SMALL_REQUEST,
-    Client,
-    FairQueue,
+    ClientQueues,
     Incoming,
     QueuedRequest,
     QueueLimits,
@@ -48,7 +47,7 @@ from support.byte_service import ByteJob, ByteService, arrived, expected, reques
 
 ANYONE = Tokens([]).holder("")
 BETWEEN = Token("between", b"", role=Role.SERVER)
-ONE, OTHER = Client("a", "a"), Client("b", "b")
+ONE, OTHER = "a", "b"
 
 
 class _Stream:
@@ -121,12 +120,12 @@ def test_refusals_come_before_the_queue_and_are_counted(monkeypatch: pytest.Monk
 
 def test_a_request_without_room_for_its_bytes_is_refused_before_they_come() -> None:
     """Servers ask each other without a bound, as batches wait for these answers; small requests have none."""
-    handler = RequestHandler(ByteService(), QueueLimits(request_bytes_per_owner=50))
+    handler = RequestHandler(ByteService(), QueueLimits(request_bytes_per_client=50))
     body, received = request(9), list[str]()
 
-    def answer(token: Token, client: Client, num_bytes: int = SMALL_REQUEST + 1) -> None:
+    def answer(token: Token, client: str, num_bytes: int = SMALL_REQUEST + 1) -> None:
         def receive() -> bytes:
-            received.append(client.owner)
+            received.append(client)
             return body
 
         handler.answer(Incoming(num_bytes, receive), token, client, _Stream(), 1)
@@ -195,28 +194,12 @@ def test_a_desk_is_idle_between_requests() -> None:
     assert error_message(Cancelled("gone")) == b'{"code": "cancelled", "text": "gone"}'
 
 
-def test_requests_of_a_token_are_bounded_in_rate() -> None:
-    handler, stream = RequestHandler(ByteService(), QueueLimits(), max_rate=2), _Stream()
-    handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
-    handler.answer(arrived(request(1)), ANYONE, Client("a", "another connection"), stream, 1)
-    with pytest.raises(Busy, match="more than 2 requests per second"):
-        handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
-    handler.answer(arrived(request(1)), ANYONE, OTHER, stream, 1)
-    assert handler.status()["failed_busy"] == 1
-
-
-def test_questions_have_a_rate_of_their_own_for_each_client() -> None:
-    """A token at its rate of batches still sees the counters, and no client asks for them without end."""
-    handler, stream = RequestHandler(ByteService(), QueueLimits(), max_rate=2), _Stream()
+def test_questions_need_no_turn() -> None:
+    handler, stream = RequestHandler(ByteService(), QueueLimits()), _Stream()
     for _ in range(2):
         handler.answer(arrived(request(1)), ANYONE, ONE, stream, 1)
-    assert json.loads(handler.counters(ANYONE, ONE))["answers"] == 2
-    assert handler.describe(ANYONE, Client("a", "another connection")) == ByteService().description()
-    for ask in (handler.describe, handler.counters):
-        with pytest.raises(Busy, match="more than 2 requests per second"):
-            ask(ANYONE, ONE)
-        assert ask(ANYONE, Client(f"of {ask.__name__}", "b"))
-    assert all(handler.describe(BETWEEN, ONE) for _ in range(5))
+    assert json.loads(handler.counters(ANYONE))["answers"] == 2
+    assert handler.describe(ANYONE) == ByteService().description()
 
 
 class _LateFuture(Future[Iterator[memoryview]]):
@@ -252,58 +235,21 @@ def test_the_traceback_of_a_mistake_is_in_the_log_and_other_errors_are_not(
         assert ("Traceback" in log, "KeyError: 'of a test'" in log) == (shown, shown)
 
 
-def one(owner: str) -> Client:
-    """A client with one connection."""
-    return Client(owner, owner)
-
-
 def test_clients_are_served_in_turn_whatever_they_ask() -> None:
-    queue = FairQueue(QueueLimits(at_once=1))
+    queue = ClientQueues(QueueLimits(at_once=1))
     with ExitStack() as stack:
-        asked = [stack.enter_context(queue.queued(one("greedy"))) for _ in range(5)]
-        asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(2)]
+        asked = [stack.enter_context(queue.queued("greedy")) for _ in range(5)]
+        asked += [stack.enter_context(queue.queued("other")) for _ in range(2)]
         served = []
         for _ in range(7):
             (queued,) = (queued for queued in asked if queued.stage is RequestStage.MAKING)
-            served.append(queued.client.owner)
+            served.append(queued.client)
             _end(queue, queued)
     assert served == ["greedy", "greedy", "other", "greedy", "other", "greedy", "greedy"]
     assert queue.empty(0)
 
 
-def test_turns_are_of_owners_however_many_connections_one_opens() -> None:
-    queue = FairQueue(QueueLimits(at_once=1))
-    with ExitStack() as stack:
-        greedy = [Client("greedy", f"connection {number}") for number in range(4)]
-        asked = [stack.enter_context(queue.queued(client)) for client in (*greedy, *greedy)]
-        asked += [stack.enter_context(queue.queued(one("other"))) for _ in range(3)]
-        served = []
-        for _ in range(11):
-            (queued,) = (queued for queued in asked if queued.stage is RequestStage.MAKING)
-            served.append(queued.client)
-            _end(queue, queued)
-    assert [client.owner for client in served[:7]] == ["greedy", *["greedy", "other"] * 3]
-    assert [client for client in served if client.owner == "greedy"] == greedy * 2
-    assert queue.empty(0)
-
-
-def test_an_owner_has_bounds_over_all_its_connections() -> None:
-    queue = FairQueue(QueueLimits(at_once=1, unsent_per_owner=3, waiting_per_owner=4))
-    with ExitStack() as stack:
-        unread = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(3)]
-        for queued in unread:
-            assert queue.wait(queued, 0)
-            queue.made(queued)
-        waiting = [stack.enter_context(queue.queued(Client("a", str(number)))) for number in range(4)]
-        assert [queued.stage for queued in waiting] == [RequestStage.WAITING] * 4
-        with pytest.raises(Busy, match="4 of a"), queue.queued(Client("a", "new")):
-            pass
-        with queue.queued(one("b")) as queued:
-            assert queue.wait(queued, 0)
-    assert queue.empty(0)
-
-
-def _end(queue: FairQueue, queued: QueuedRequest) -> None:
+def _end(queue: ClientQueues, queued: QueuedRequest) -> None:
     with queue._changed:
         queue._begun.discard(queued)
         queued.stage = RequestStage.SENDING
@@ -311,9 +257,9 @@ def _end(queue: FairQueue, queued: QueuedRequest) -> None:
 
 
 def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
-    queue = FairQueue(QueueLimits(at_once=2))
+    queue = ClientQueues(QueueLimits(at_once=2))
     with ExitStack() as stack:
-        asked = [stack.enter_context(queue.queued(one(f"client {number}"))) for number in range(5)]
+        asked = [stack.enter_context(queue.queued(f"client {number}")) for number in range(5)]
         assert [queued.stage for queued in asked] == [RequestStage.MAKING] * 2 + [RequestStage.WAITING] * 3
         assert queue.wait(asked[1], 0)
         assert not queue.wait(asked[2], 0)
@@ -322,32 +268,32 @@ def test_no_more_batches_are_made_at_once_than_there_is_room_for() -> None:
 
 
 def test_a_client_that_does_not_read_gets_no_further_batches_made_and_blocks_nobody() -> None:
-    queue = FairQueue(QueueLimits(at_once=1, unsent=2))
+    queue = ClientQueues(QueueLimits(at_once=1, unsent=2))
     with ExitStack() as stack:
-        slow = [stack.enter_context(queue.queued(one("slow"))) for _ in range(3)]
+        slow = [stack.enter_context(queue.queued("slow")) for _ in range(3)]
         for queued in slow[:2]:
             assert queue.wait(queued, 0)
             queue.made(queued)
         assert not queue.wait(slow[2], 0)
-        with queue.queued(one("other")) as queued:
+        with queue.queued("other") as queued:
             assert queue.wait(queued, 0)
 
 
 def test_full_queues_answer_busy() -> None:
-    queue = FairQueue(QueueLimits(at_once=1, waiting=3, waiting_per_client=2))
+    queue = ClientQueues(QueueLimits(at_once=1, waiting=3, waiting_per_client=2))
     with ExitStack() as stack:
         for client in ("a", "a", "a"):  # one is made, two wait
-            stack.enter_context(queue.queued(one(client)))
-        with pytest.raises(Busy, match="2 of this client"), queue.queued(one("a")):
+            stack.enter_context(queue.queued(client))
+        with pytest.raises(Busy, match="2 of this client"), queue.queued("a"):
             pass
-        stack.enter_context(queue.queued(one("b")))
-        with pytest.raises(Busy, match="3 requests waiting"), queue.queued(one("c")):
+        stack.enter_context(queue.queued("b"))
+        with pytest.raises(Busy, match="3 requests waiting"), queue.queued("c"):
             pass
     assert queue.empty(0)
 
 
-def test_bytes_of_requests_are_bounded_for_each_owner_and_in_all() -> None:
-    queue = FairQueue(QueueLimits(request_bytes=10, request_bytes_per_owner=6))
+def test_bytes_of_requests_are_bounded_for_each_client_and_in_all() -> None:
+    queue = ClientQueues(QueueLimits(request_bytes=10, request_bytes_per_client=6))
     with ExitStack() as stack:
         stack.enter_context(queue.admitted("a", 4))
         with pytest.raises(Busy, match="4 of a, and no room for 3 more"), queue.admitted("a", 3):
@@ -363,13 +309,13 @@ def test_bytes_of_requests_are_bounded_for_each_owner_and_in_all() -> None:
 
 
 def test_draining_finishes_what_waits_and_takes_nothing_new() -> None:
-    queue = FairQueue(QueueLimits(at_once=1))
+    queue = ClientQueues(QueueLimits(at_once=1))
     with ExitStack() as stack:
-        first, second = (stack.enter_context(queue.queued(one("a"))) for _ in range(2))
+        first, second = (stack.enter_context(queue.queued("a")) for _ in range(2))
         queue.drain()
         assert queue.is_draining
         assert not queue.empty(0)
-        with pytest.raises(GoingAway), queue.queued(one("a")):
+        with pytest.raises(GoingAway), queue.queued("a"):
             pass
         queue.made(first)
         assert queue.wait(second, 0)

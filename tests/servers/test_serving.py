@@ -11,7 +11,6 @@ import pytest
 
 from khop.servers.access import Tokens
 from khop.servers.request_handler import (
-    Client,
     Life,
     QueueLimits,
     RequestHandler,
@@ -39,7 +38,7 @@ def test_a_server_that_is_stopped_finishes_what_it_has_begun() -> None:
     handler, stop, line = RequestHandler(ByteService(), QueueLimits()), threading.Event(), _Stream()
     anyone = Tokens([]).holder("")
     thread = threading.Thread(
-        target=handler.answer, args=(arrived(request(5, takes=0.6)), anyone, Client("a", "a"), line, 0.1)
+        target=handler.answer, args=(arrived(request(5, takes=0.6)), anyone, "a", line, 0.1)
     )
     thread.start()
     while handler.status()["making"] == 0:
@@ -57,7 +56,7 @@ def test_a_request_that_does_not_end_is_dropped_after_the_drain() -> None:
 
     def ask() -> None:
         try:
-            handler.answer(arrived(request(5, takes=60)), anyone, Client("a", "a"), line, 0.05)
+            handler.answer(arrived(request(5, takes=60)), anyone, "a", line, 0.05)
         except Exception:
             return
 

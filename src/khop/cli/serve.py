@@ -97,8 +97,6 @@ def _check(options: ServeOptions, address: Address) -> None:
         raise ValueError(f"--procs {options.procs}: must be at least 1")
     if options.procs > 1 and address.port == 0:
         raise ValueError("--procs: needs a port in --listen, the first of consecutive ones")
-    if not options.max_rate > 0:
-        raise ValueError(f"--max-rate {options.max_rate:g}: must be above 0 requests per second")
     if options.on_ray is not None:
         _check_on_ray(options.on_ray, options, address)
     if options.exit_idle is not None and not options.exit_idle > 0:
@@ -184,7 +182,6 @@ def _command(
         ("--at-once", options.at_once or max(1, usable_cores() // options.procs)),
         ("--max-batch-bytes", options.max_batch_bytes),
         ("--view-bytes", options.view_bytes or default_view_bytes() // options.procs),
-        ("--max-rate", options.max_rate),
         *(("--module", path) for path in options.module or ()),
         ("--exit-idle", options.exit_idle),
         ("--metrics", metrics),

@@ -49,7 +49,7 @@ def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[st
     options = request.options
     flight_server = _flight("flight_server")
     limits = QueueLimits(at_once=options.at_once or usable_cores())
-    handler = RequestHandler(_service(request.folder, options), limits, options.max_rate)
+    handler = RequestHandler(_service(request.folder, options), limits)
     server = flight_server.served(handler, request.listen, request.security)
     with metrics_on(request.metrics, handler.status) as metrics_port:
         if request.metrics is not None:

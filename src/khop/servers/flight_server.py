@@ -18,7 +18,7 @@ from khop.servers.call_timeouts import Call, CallTimeouts, shut_down
 from khop.servers.codec import MAGIC
 from khop.servers.errors import Cancelled, InvalidRequest, ServerError, Unauthenticated, WrongVersion
 from khop.servers.flight_client import BEAT_HEADER, ERROR, FAULTS, HEARTBEAT, LAST, REQUEST_SIZE
-from khop.servers.request_handler import Client, Incoming, RequestHandler, ResponseStream, error_message
+from khop.servers.request_handler import Incoming, RequestHandler, ResponseStream, error_message
 
 _SCHEMA = pa.schema([("bytes", pa.uint8())])
 _BEATS_S = (0.05, 5.0)  # of heartbeats, shortest and longest
@@ -176,7 +176,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Answer a request for a batch: pieces and heartbeats, then an error or the end."""
         access: _Access = context.get_middleware(_ACCESS)
         stream = _Exchange(context, reader, writer, self._unread_s)
-        client = _client(access.token, context.peer())
+        client = context.peer()
         try:
             writer.begin(_SCHEMA)
             size, head = _begun(descriptor.command or b"")
@@ -193,15 +193,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Answer a question about the graph or the server."""
         access: _Access = context.get_middleware(_ACCESS)
         try:
-            yield b"." + self._answer(action.type, access.token, _client(access.token, context.peer()))
+            yield b"." + self._answer(action.type, access.token)
         except ServerError as error:
             yield ERROR + error_message(error)
 
-    def _answer(self, name: str, token: Token, client: Client) -> bytes:
+    def _answer(self, name: str, token: Token) -> bytes:
         if name == "describe":
-            return self._handler.describe(token, client)
+            return self._handler.describe(token)
         if name == "status":
-            return self._handler.counters(token, client)
+            return self._handler.counters(token)
         raise InvalidRequest(f"action {name!r}: there are {', '.join(_NAMES)}")
 
     def list_actions(self, context: object) -> list[tuple[str, str]]:
@@ -221,11 +221,6 @@ def _begun(command: bytes) -> tuple[int, bytes]:
     if len(head) > size:
         raise InvalidRequest("request: it does not begin with its size; install the same khop on both sides")
     return size, head
-
-
-def _client(token: Token, peer: str) -> Client:
-    """Return who gets the turns of a call: the holders of its token; without tokens, the machine."""
-    return Client(token.name if token.digest else peer.rpartition(":")[0], peer)
 
 
 def _stated(stream: _Exchange, error: ServerError) -> None:

@@ -1,6 +1,6 @@
 """Answers of a server, without the network: check a request, wait for its turn, make the batch, send it.
 
-FairQueue of clients at a server: how many batches are made at once, and who is next.
+Queues of clients at a server: how many batches are made at once, and who is next.
 
 The life of a server: it answers, logs, and ends with nothing begun left unfinished.
 
@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from khop.graph.atomic import in_bytes
 from khop.servers.access import BEATS, Address, Buffer, Role, Token
-from khop.servers.call_timeouts import Caller, RequestRate, working_for
+from khop.servers.call_timeouts import Caller, working_for
 from khop.servers.errors import (
     Busy,
     Cancelled,
@@ -45,31 +45,21 @@ from khop.servers.service import Job, Service
 class QueueLimits:
     """Bounds of a server's work.
 
-    Its memory holds at most `at_once` batches, and of each owner `unsent_per_owner` or its connections x
-    `unsent`, if they are fewer. Requests take `request_bytes` at most.
+    Its memory holds at most `at_once` batches, and `unsent` of each client. Requests take `request_bytes` at
+    most.
     """
 
     at_once: int = 2  # batches that are made at the same time
-    unsent: int = 2  # finished batches of one connection that are on their way to it
-    unsent_per_owner: int = 16
+    unsent: int = 2  # finished batches of one client that are on their way to it
     waiting: int = 512  # requests of all clients that wait
-    waiting_per_client: int = 32  # of one connection
-    waiting_per_owner: int = 256
+    waiting_per_client: int = 32
     request_bytes: int = 1 << 30  # of all requests, from their arrival until they are answered
-    request_bytes_per_owner: int = 1 << 29
+    request_bytes_per_client: int = 1 << 29
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} {value!r}: must be a whole number, 1 or more")
-
-
-@dataclass(frozen=True)
-class Client:
-    """The sender of a request."""
-
-    owner: str  # a token, or a machine where there are none: the turns are theirs
-    connection: str  # one of the owner's
 
 
 class RequestStage(StrEnum):
@@ -84,56 +74,47 @@ class RequestStage(StrEnum):
 class QueuedRequest:
     """One request of a client."""
 
-    client: Client
+    client: str
     stage: RequestStage = RequestStage.WAITING
 
 
-Queues = dict[str, dict[str, deque[QueuedRequest]]]  # by owner and connection, the next ones first
-
-
-class FairQueue:
-    """A queue for each connection. Owners of tokens are served in turn, then the connections of each.
-
-    Neither the number of an owner's requests nor that of its connections gets it more turns.
-    """
+class ClientQueues:
+    """A bounded queue for each client, which is a connection. Clients are served in turn."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._changed = threading.Condition()
-        self._queues: Queues = {}
+        self._queues: dict[str, deque[QueuedRequest]] = {}  # by client, the next one first
         self._begun: set[QueuedRequest] = set()  # being made or sent
         self._admitted = 0  # requests under way, also those that need no turn
-        self._bytes: Counter[str] = Counter()  # of these, by owner
+        self._bytes: Counter[str] = Counter()  # of these, by client
         self._draining = False
 
     @contextmanager
-    def admitted(self, owner: str, num_bytes: int) -> Iterator[None]:
+    def admitted(self, client: str, num_bytes: int) -> Iterator[None]:
         """Count a request and its bytes from its arrival to its end. A server that ends waits for it.
 
         Busy if there is no room for the bytes, GoingAway if the server takes nothing new.
         """
         with self._changed:
             self.check_open()
-            self._check_bytes(owner, num_bytes)
+            held, of_client, limits = self._bytes.total(), self._bytes[client], self._limits
+            most_left = min(limits.request_bytes - held, limits.request_bytes_per_client - of_client)
+            if num_bytes > most_left:
+                raise Busy(
+                    f"the server has {held:,} bytes of requests, {of_client:,} of {client}, and no room for "
+                    f"{num_bytes:,} more; ask later"
+                )
             self._admitted += 1
-            self._bytes[owner] += num_bytes
+            self._bytes[client] += num_bytes
         try:
             yield
         finally:
             with self._changed:
                 self._admitted -= 1
-                self._bytes[owner] -= num_bytes
-                self._bytes = +self._bytes  # without owners of nothing
+                self._bytes[client] -= num_bytes
+                self._bytes = +self._bytes  # without clients of nothing
                 self._changed.notify_all()
-
-    def _check_bytes(self, owner: str, num_bytes: int) -> None:
-        held, of_owner = self._bytes.total(), self._bytes[owner]
-        limits = self._limits
-        if held + num_bytes > limits.request_bytes or of_owner + num_bytes > limits.request_bytes_per_owner:
-            raise Busy(
-                f"the server has {held:,} bytes of requests, {of_owner:,} of {owner}, and no room for "
-                f"{num_bytes:,} more; ask later"
-            )
 
     def check_open(self) -> None:
         """Raise GoingAway if the server takes nothing new."""
@@ -141,7 +122,7 @@ class FairQueue:
             raise GoingAway("the server is going away: it finishes what it began; ask another server")
 
     @contextmanager
-    def queued(self, client: Client) -> Iterator[QueuedRequest]:
+    def queued(self, client: str) -> Iterator[QueuedRequest]:
         """Put a request in the queue of its client, and take it out at the end.
 
         Busy if the queue is full, GoingAway if the server takes nothing new.
@@ -152,7 +133,7 @@ class FairQueue:
         finally:
             with self._changed:
                 self._begun.discard(queued)
-                _drop(self._queues, queued)
+                self._drop(queued)
                 self._admit()
 
     def wait(self, queued: QueuedRequest, seconds: float) -> bool:
@@ -188,77 +169,50 @@ class FairQueue:
         """Return the number of requests at each stage."""
         with self._changed:
             found = {stage.value: 0 for stage in RequestStage}
-            found[RequestStage.WAITING.value] = sum(map(_length, self._queues.values()))
+            found[RequestStage.WAITING.value] = sum(map(len, self._queues.values()))
             for queued in self._begun:
                 found[queued.stage.value] += 1
             return found
 
-    def _join(self, client: Client) -> QueuedRequest:
+    def _join(self, client: str) -> QueuedRequest:
         queued, limits = QueuedRequest(client), self._limits
         with self._changed:
             self.check_open()
-            of_owner = self._queues.get(client.owner, {})
-            waiting = (sum(map(_length, self._queues.values())), _length(of_owner))
-            of_client = len(of_owner.get(client.connection, ()))
-            most = (limits.waiting, limits.waiting_per_owner, limits.waiting_per_client)
-            if any(count >= limit for count, limit in zip((*waiting, of_client), most, strict=True)):
+            waiting, of_client = sum(map(len, self._queues.values())), len(self._queues.get(client, ()))
+            if waiting >= limits.waiting or of_client >= limits.waiting_per_client:
                 raise Busy(
-                    f"the server has {waiting[0]} requests waiting, {waiting[1]} of {client.owner}, "
-                    f"{of_client} of this client; ask later"
+                    f"the server has {waiting} requests waiting, {of_client} of this client; ask later"
                 )
-            self._queues.setdefault(client.owner, {}).setdefault(client.connection, deque()).append(queued)
+            self._queues.setdefault(client, deque()).append(queued)
             self._admit()
         return queued
 
     def _admit(self) -> None:
-        """Let requests begin within the limits. An owner that was served goes behind the others."""
+        """Let requests begin within the limits. A client that was served goes behind the others."""
         while sum(queued.stage is RequestStage.MAKING for queued in self._begun) < self._limits.at_once:
-            sending = [queued.client for queued in self._begun if queued.stage is RequestStage.SENDING]
-            client = next(
-                (each for each in _in_turn(self._queues) if _may_begin(self._limits, each, sending)), None
-            )
+            sending = Counter(each.client for each in self._begun if each.stage is RequestStage.SENDING)
+            # A client that has not taken the batches that are finished gets no further ones.
+            client = next((each for each in self._queues if sending[each] < self._limits.unsent), None)
             if client is None:
                 break
-            queued = self._queues[client.owner][client.connection][0]
+            queued = self._queues[client][0]
             queued.stage = RequestStage.MAKING
             self._begun.add(queued)
-            of_owner = self._queues.pop(client.owner)
-            queue = of_owner.pop(client.connection)
-            self._queues[client.owner] = of_owner | {client.connection: queue}  # both behind the others
-            _drop(self._queues, queued)
+            self._queues[client] = self._queues.pop(client)
+            self._drop(queued)
         self._changed.notify_all()
 
-
-def _may_begin(limits: QueueLimits, client: Client, sending: Sequence[Client]) -> bool:
-    """Return False for a client that has not taken the batches that are finished."""
-    of_owner = sum(each.owner == client.owner for each in sending)
-    return of_owner < limits.unsent_per_owner and sending.count(client) < limits.unsent
-
-
-def _in_turn(queues: Queues) -> Iterator[Client]:
-    return (Client(owner, connection) for owner, of_owner in queues.items() for connection in of_owner)
-
-
-def _length(of_owner: Mapping[str, Sized]) -> int:
-    return sum(map(len, of_owner.values()))
-
-
-def _drop(queues: Queues, queued: QueuedRequest) -> None:
-    """Take a request out of its queue, and queues that are empty then."""
-    client = queued.client
-    queue = queues.get(client.owner, {}).get(client.connection)
-    if queue is None or queued not in queue:
-        return
-    queue.remove(queued)
-    if not queue:
-        del queues[client.owner][client.connection]
-    if not queues[client.owner]:
-        del queues[client.owner]
+    def _drop(self, queued: QueuedRequest) -> None:
+        """Take a request out of its queue, and the queue if it is empty then."""
+        queue = self._queues.get(queued.client)
+        if queue is not None and queued in queue:
+            queue.remove(queued)
+            if not queue:
+                del self._queues[queued.client]
 
 
 MOST_REQUEST = 256 << 20  # bytes
 SMALL_REQUEST = 1 << 15  # bytes
-MAX_RATE = 1000.0  # requests of a token per second
 _UNBOUNDED = 1 << 20  # threads; so many are never needed
 
 
@@ -281,12 +235,9 @@ class ResponseStream:
 class RequestHandler:
     """Answers of one server. Clients take turns, and get heartbeats while they wait."""
 
-    def __init__(self, service: Service, limits: QueueLimits, max_rate: float = MAX_RATE) -> None:
+    def __init__(self, service: Service, limits: QueueLimits) -> None:
         self._service, self.graph = service, service.name
-        self._rate = RequestRate(max_rate)
-        # A budget of their own: the counters are looked at when batches of a token come too fast.
-        self._question_rate = RequestRate(max_rate)
-        self._queue = FairQueue(limits)
+        self._queue = ClientQueues(limits)
         self._makers = ThreadPoolExecutor(limits.at_once, thread_name_prefix="khop-batch")
         # Batches wait for hops and rows of other servers. If those waited for batches, or for each other,
         # servers would wait in a circle: so each has a thread at once.
@@ -296,7 +247,7 @@ class RequestHandler:
         self._started = self._active = time.monotonic()
 
     def answer(
-        self, request: Incoming, token: Token, client: Client, stream: ResponseStream, beat_s: float
+        self, request: Incoming, token: Token, client: str, stream: ResponseStream, beat_s: float
     ) -> None:
         """Answer one request for a batch; ServerError if it is refused or fails."""
         self._count("requests", 1)
@@ -311,17 +262,16 @@ class RequestHandler:
             raise failed from error
 
     def _answer(
-        self, request: Incoming, token: Token, client: Client, stream: ResponseStream, beat_s: float
+        self, request: Incoming, token: Token, client: str, stream: ResponseStream, beat_s: float
     ) -> None:
         self.check(token)
-        _take(self._rate, token, client)
         if request.num_bytes > MOST_REQUEST:
             raise InvalidRequest(f"a request of {request.num_bytes} bytes: the most are {MOST_REQUEST}")
         # Requests of servers have no bound: batches of others wait for them. The number of small
         # ones is bounded alone, so that large uploads of some clients refuse no batch of another.
         is_counted = token.role is not Role.SERVER and request.num_bytes > SMALL_REQUEST
         counted = request.num_bytes if is_counted else 0
-        with self._queue.admitted(client.owner, counted):
+        with self._queue.admitted(client, counted):
             job = self._service.accept(request.receive())
             token.check_role(job.role)
             if job.role is Role.SERVER:
@@ -372,16 +322,14 @@ class RequestHandler:
         token.check_graph(self.graph)
         self._queue.check_open()
 
-    def describe(self, token: Token, client: Client) -> bytes:
+    def describe(self, token: Token) -> bytes:
         """Return the description of the graph; ServerError if it is refused."""
         self.check(token)
-        _take(self._question_rate, token, client)
         return self._service.description()
 
-    def counters(self, token: Token, client: Client) -> bytes:
+    def counters(self, token: Token) -> bytes:
         """Return all counters, in JSON, also while the server ends; ServerError if they are refused."""
         token.check_graph(self.graph)
-        _take(self._question_rate, token, client)
         return json.dumps(self.status()).encode()
 
     def status(self) -> dict[str, object]:
@@ -420,12 +368,6 @@ class RequestHandler:
         with self._lock:
             self._counts[name] += amount
             self._active = time.monotonic()
-
-
-def _take(rate: RequestRate, token: Token, client: Client) -> None:
-    """Count a request of a client. Servers are not bounded: a batch asks the others for many hops."""
-    if token.role is not Role.SERVER:
-        rate.take(client.owner)
 
 
 def _log_mistake(error: Exception) -> None:

@@ -14,7 +14,7 @@ import khop
 from khop.api.serve import graph_on
 from khop.servers.access import Answer, Buffer, CallContext, Role, Token
 from khop.servers.parts.exchange import PartExchange
-from khop.servers.request_handler import Client, QueueLimits, RequestHandler
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.byte_service import arrived
 from support.parts_in_process import part_services
 from support.same_samples import assert_same
@@ -32,7 +32,7 @@ class Handled:
         self._handler = handler
 
     def describe(self) -> bytes:
-        return self._handler.describe(BETWEEN, Client("a", "client"))
+        return self._handler.describe(BETWEEN)
 
     def close(self) -> None: ...
 
@@ -40,7 +40,7 @@ class Handled:
         self, context: CallContext, request: bytes, receive: Callable[[Iterator[Buffer]], Received]
     ) -> Answer[Received]:
         stream = _Stream()
-        self._handler.answer(arrived(request), BETWEEN, Client("a", "client"), stream, 0.5)
+        self._handler.answer(arrived(request), BETWEEN, "client", stream, 0.5)
         return Answer(receive(iter(stream.sent)), "server", 0, 0, 0, 0.0)
 
 

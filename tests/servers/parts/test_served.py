@@ -44,7 +44,7 @@ from khop.servers.messages import (
     request,
 )
 from khop.servers.parts.served import PartViews
-from khop.servers.request_handler import Client, QueueLimits, RequestHandler
+from khop.servers.request_handler import QueueLimits, RequestHandler
 from khop.servers.service import Service
 from support.batch_kinds import PLAIN, TYPED
 from support.byte_service import arrived
@@ -213,9 +213,9 @@ def test_only_tokens_of_servers_may_ask_for_hops(services: list[Service]) -> Non
     request = hop_request(services[0])
     for token in (Token("alice", b""), Token("none", b"")):
         with pytest.raises(NotAllowed, match='only tokens with `role = "server"`'):
-            handler.answer(arrived(request), token, Client("a", "a"), stream, 1.0)
+            handler.answer(arrived(request), token, "a", stream, 1.0)
     assert not stream.sent
-    handler.answer(arrived(request), Token("between", b"", role=Role.SERVER), Client("a", "a"), stream, 1.0)
+    handler.answer(arrived(request), Token("between", b"", role=Role.SERVER), "a", stream, 1.0)
     answer = received(stream.sent, 1 << 20, "answer")
     assert answer.body(CODEC, OctetsAnswer).content.numel() > 100
     assert answer.whole("request") == 7

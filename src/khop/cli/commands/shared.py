@@ -74,9 +74,6 @@ class ServeOptions:
             "Memory for splits and other views of the graph, e.g. 8GiB (default: a quarter of the memory).",
         ),
     ] = None
-    max_rate: Annotated[
-        float, _option("--max-rate", "NUMBER", "Requests per second of one token (default 1000).")
-    ] = 1000.0
     module: Annotated[
         list[Path] | None,
         _option(
