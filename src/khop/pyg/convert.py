@@ -33,7 +33,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.lazy_rows import SparseRows
 from khop.pyg.inputs import with_tensors
 from khop.pyg.outputs import DATA_KINDS, EDGE, storages
-from khop.pyg.source import Attributes, Source
+from khop.pyg.source import Attributes, EdgeSource
 from khop.sampling.links.link_seeds import Links
 from khop.sampling.seeds import ids_here
 from khop.schema import ColumnSpec, EdgeType, NodeType
@@ -124,7 +124,7 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
     """
     instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     data = with_tensors(data)
-    source = Source.of(data, Attributes(is_sorted=_is_sorted(data)))
+    source = EdgeSource.of(data, Attributes(is_sorted=_is_sorted(data)))
     schema = source.graph.schema
     columns: Tensors = {}
     specs: dict[NodeType | EdgeType, dict[str, ColumnSpec]] = {}

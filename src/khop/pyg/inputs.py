@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from khop.graph.inputs import tensor_of
+from khop.graph.inputs import described, tensor_of
 from khop.pyg.outputs import DATA_KINDS, EDGE, NODE, TypedData, owner_of, storages
-from khop.sampling.seeds import seed_values
+from khop.sampling.seeds import check_ids, seed_values
 from khop.schema import EdgeType, NodeType
 
 
@@ -188,15 +188,7 @@ def _check_ends(ends: Any, counts: Sequence[int]) -> None:
             f"edge_label_index is {_described(ends)}: give int64 (2, links), sources over destinations"
         )
     for what, ids, count in zip(("sources", "destinations"), ends, counts, strict=True):
-        _check_range(f"edge_label_index, {what}", ids, count)
-
-
-def _check_range(what: str, ids: Tensor, count: int) -> None:
-    if ids.numel() == 0:
-        return
-    low, high = (int(bound) for bound in ids.aminmax())
-    if low < 0 or high >= count:
-        raise ValueError(f"{what}: there is no node {low if low < 0 else high}; ids go from 0 to {count - 1}")
+        check_ids(f"edge_label_index, {what}", ids.long(), count)
 
 
 def _check_times(what: str, times: Tensor | None, count: int) -> None:
@@ -214,5 +206,5 @@ def _is_whole(values: Tensor) -> bool:
 
 def _described(given: Any) -> str:
     if isinstance(given, Tensor):
-        return f"{str(given.dtype).removeprefix('torch.')} of shape {tuple(given.shape)}"
+        return described(given)
     return repr(given) if given is None or isinstance(given, str) else f"a {type(given).__name__}"

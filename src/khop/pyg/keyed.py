@@ -28,10 +28,9 @@ from khop.graph.inputs import tensor_of
 from khop.graph.rule import Rule
 from khop.graph.store import CscGraph, GraphStore, csc_graph_from_edges
 from khop.pyg.outputs import EDGE, NODE, Output, single
-from khop.pyg.source import Directed, Source
+from khop.pyg.source import Directed, EdgeSource
 from khop.sampling.links.exclusion import Exclude, WithoutEdges, excluded_edges
-from khop.sampling.links.link_negatives import DrawnEnds as DrawnLinkEnds
-from khop.sampling.links.link_negatives import EndRows, Planted, plant_apart, plant_merged
+from khop.sampling.links.link_negatives import DrawnEnds, EndRows, Planted, plant_apart, plant_merged
 from khop.sampling.outputs import Output as Edges
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.sampling.rules.uniform import Uniform
@@ -132,7 +131,7 @@ class DrawnEnd:
     version: int  # of the weights, because a user may change them in place
 
     @classmethod
-    def of(cls, source: Source, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
+    def of(cls, source: EdgeSource, edge_type: EdgeType, weights: Tensor | None) -> DrawnEnd:
         """Make the ends; ValueError unless weights are one finite number, 0 or more, per node."""
         ends = (edge_type[0], edge_type[2])
         counts = {end: source.graph.num_nodes(end) for end in ends}
@@ -193,10 +192,10 @@ def _version(weights: Tensor | None) -> int:
     return -1 if weights is None else weights._version
 
 
-class DrawnEnds:
+class NegativeEnds:
     """Ends that negatives are drawn for, cached: preparing their weights costs as much as many draws."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: EdgeSource) -> None:
         self._source = source
         self._made: dict[EdgeType, DrawnEnd] = {}
 
@@ -216,7 +215,7 @@ EndOf = Callable[[EdgeType, Any], DrawnEnd]  # edge type that leads to the ends,
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkBatch:
     """The links of a batch, followed by the negatives that are separate pairs."""
 
     count: int  # without negatives
@@ -232,7 +231,7 @@ class Links:
         position: int,
         key: DrawKey,
         end_of: EndOf,
-    ) -> Links:
+    ) -> LinkBatch:
         """Make the links and draw their negatives: both ends of pairs, one end of triplets.
 
         A triplet's source is the source of its link. `position` is the first link's position in the epoch's
@@ -263,7 +262,7 @@ class Links:
         positions: Tensor,
         pairs: Tensor,  # int64 (2, links, k)
         amount: float,
-    ) -> Links:
+    ) -> LinkBatch:
         """Append the first negative of every link, then the second, and so on: `amount` per link in total."""
         count, per_positive = pairs.shape[1:]
         links = edges
@@ -280,7 +279,7 @@ class Links:
     def planted(self, key: DrawKey, *, disjoint: bool) -> Planted:
         """Return the seeds: every node once, in ascending order; with `disjoint`, every end separately."""
         seeds = Seeds({}, {}, links=LinkSeeds({self.edge_type: self.seeds}, key))
-        negatives = {self.edge_type: DrawnLinkEnds(self.seeds.negatives)}
+        negatives = {self.edge_type: DrawnEnds(self.seeds.negatives)}
         return plant_apart(seeds, negatives) if disjoint else plant_merged(seeds, negatives, _ascending)
 
     def metadata(self, input_id: Tensor, rows: EndRows) -> tuple[Tensor | None, ...]:
@@ -344,7 +343,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SamplerSettings:
     """Settings of a sampler, in torch_geometric's words."""
 
     num_neighbors: NumNeighbors
@@ -374,10 +373,10 @@ class Settings:
 class KeyedSampler:
     """A sampler with fixed settings, whose draws are an argument. Threads may share it."""
 
-    settings: Settings
+    settings: SamplerSettings
     edges: Directed
     hops: HopSampler
-    ends: DrawnEnds
+    ends: NegativeEnds
     warning: SupervisionWarning
 
     def sample_nodes(self, inputs: NodeSamplerInput, draws: Draws) -> Output:
@@ -404,7 +403,7 @@ class KeyedSampler:
     ) -> Output:
         """Sample the neighborhood of the ends of edges, and of negatives."""
         key = draws.key(Purpose.NEGATIVE)
-        links = Links.of(inputs, neg_sampling, draws.position, key, self.ends)
+        links = LinkBatch.of(inputs, neg_sampling, draws.position, key, self.ends)
         planted = links.planted(key, disjoint=self.settings.disjoint)
         seeds = LinkSeeds({links.edge_type: links.seeds}, key)
         data_types = set(self.edges.data_types.values())
@@ -458,7 +457,7 @@ class KeyedSampler:
         )
 
 
-def _rule(settings: Settings) -> Rule:
+def _rule(settings: SamplerSettings) -> Rule:
     """Return the rule by which neighbors are drawn."""
     if settings.temporal_strategy not in _STRATEGIES:
         raise ValueError(

@@ -13,7 +13,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 
 from khop.arguments import instance_of
 from khop.pyg.inputs import with_tensors
-from khop.pyg.keyed import DrawnEnds, Draws, KeyedSampler, Settings, SupervisionWarning
+from khop.pyg.keyed import Draws, KeyedSampler, NegativeEnds, SamplerSettings, SupervisionWarning
 from khop.pyg.outputs import EDGE, Output
 from khop.pyg.source import Attributes, Directed, Direction
 from khop.sampling.links.exclusion import Exclude, checked_exclude
@@ -67,7 +67,7 @@ class NeighborSampler(BaseSampler):
         self.time_window = time_window
         data = with_tensors(data, time_attr, weight_attr)
         self._edges = Directed.of(data, Attributes(time_attr, weight_attr, is_sorted), self.sample_direction)
-        self._ends = DrawnEnds(self._edges.source)
+        self._ends = NegativeEnds(self._edges.source)
         self._warning = SupervisionWarning(is_needed=self.exclude is None)
         self._time_attr = time_attr
         self._weight_attr = weight_attr
@@ -113,7 +113,7 @@ class NeighborSampler(BaseSampler):
 
     def keyed(self) -> KeyedSampler:
         """Return the sampler of khop's loaders, by the current settings: its draws are an argument."""
-        settings = Settings(
+        settings = SamplerSettings(
             self._num_neighbors,
             self.replace,
             self.subgraph_type,

@@ -132,7 +132,7 @@ class Attributes:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class EdgeSource:
     """The edges of a PyG object as a graph store, and the mapping back to the positions of its edges."""
 
     graph: CscGraph
@@ -141,7 +141,7 @@ class Source:
     node_times: Mapping[NodeType, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, data: Any, attributes: Attributes = Attributes()) -> Source:
+    def of(cls, data: Any, attributes: Attributes = Attributes()) -> EdgeSource:
         """Make a source; ValueError for data that torch_geometric's loaders do not take."""
         typed = TypedData.of(data)
         if typed is not None:
@@ -156,7 +156,7 @@ class Source:
         )
 
 
-def _of_storages(data: TypedData, attributes: Attributes) -> Source:
+def _of_storages(data: TypedData, attributes: Attributes) -> EdgeSource:
     nodes, edges = data.nodes, data.edges
     counts = {node_type: storage.num_nodes for node_type, storage in nodes.items()}
     check_edges(counts, edges)
@@ -191,7 +191,7 @@ def _of_storages(data: TypedData, attributes: Attributes) -> Source:
     return _source(built, counts, permutations, columns, node_times, data.is_typed)
 
 
-def _of_stores(given: Stored, attributes: Attributes) -> Source:
+def _of_stores(given: Stored, attributes: Attributes) -> EdgeSource:
     """Make a source of stores, with sorted edges. A graph without types gets one type of each kind."""
     edge_types = {key: key or EDGE for key in given.edges}
     edges = {edge_types[key]: csc for key, csc in given.edges.items()}
@@ -211,10 +211,10 @@ def _source(
     columns: Mapping[NodeType | EdgeType, Mapping[str, Tensor]],
     node_times: Mapping[NodeType, Tensor],
     is_typed: bool,
-) -> Source:
+) -> EdgeSource:
     schema = Schema(tuple(counts), tuple(edges), columns=column_specs(columns))
     graph = CscGraph(schema, counts, edges, columns=columns)
-    return Source(graph, permutations, is_typed, node_times)
+    return EdgeSource(graph, permutations, is_typed, node_times)
 
 
 def _weights(edges: Mapping[EdgeType, Any], name: str | None) -> dict[EdgeType, Tensor]:
@@ -299,7 +299,7 @@ class Direction(StrEnum):
 class Directed:
     """Edges to sample, some of them reversed, and the mapping back to the data's edges."""
 
-    source: Source  # with the sampled edge types
+    source: EdgeSource  # with the sampled edge types
     data_types: Mapping[EdgeType, EdgeType]  # sampled type -> type in the data
     turned: frozenset[EdgeType]  # the sampled types that are reversed
     direction: Direction
@@ -308,16 +308,16 @@ class Directed:
     def of(cls, data: Any, attributes: Attributes, direction: Direction) -> Directed:
         """Make the edges to sample; ValueError for data that torch_geometric's samplers do not take."""
         if direction is Direction.FORWARD:
-            source = Source.of(data, attributes)
+            source = EdgeSource.of(data, attributes)
             return cls(source, {t: t for t in source.graph.schema.edge_types}, frozenset(), direction)
         if isinstance(data, DATA_KINDS):
-            back = Source.of(_turned(data), attributes)
+            back = EdgeSource.of(_turned(data), attributes)
         else:
-            back = _turned_stores(Source.of(data, attributes), attributes)
+            back = _turned_stores(EdgeSource.of(data, attributes), attributes)
         data_types = {t: t[::-1] if back.is_typed else t for t in back.graph.schema.edge_types}
         if direction is Direction.BACKWARD:
             return cls(back, data_types, frozenset(data_types), direction)
-        forward = Source.of(data, attributes)
+        forward = EdgeSource.of(data, attributes)
         renamed = {t: (t[0], f"{t[1]} (turned)", t[2]) for t in data_types}
         types = {t: t for t in forward.graph.schema.edge_types}
         both = _joined(forward, back, renamed)
@@ -432,7 +432,7 @@ def _turned(data: Any) -> Any:
     return turned
 
 
-def _turned_stores(source: Source, attributes: Attributes) -> Source:
+def _turned_stores(source: EdgeSource, attributes: Attributes) -> EdgeSource:
     """Return the source of stores with every edge reversed; edge types swap their ends."""
     graph = source.graph
     edges: dict[EdgeType, Csc] = {}
@@ -454,7 +454,7 @@ def _turned_stores(source: Source, attributes: Attributes) -> Source:
     return _source(edges, graph.counts, permutations, columns, source.node_times, source.is_typed)
 
 
-def _joined(forward: Source, back: Source, renamed: Mapping[EdgeType, EdgeType]) -> Source:
+def _joined(forward: EdgeSource, back: EdgeSource, renamed: Mapping[EdgeType, EdgeType]) -> EdgeSource:
     """Join the edge types of both graphs into one graph. `renamed` gives the new names of `back`'s types."""
     graph, other = forward.graph, back.graph
     columns: dict[NodeType | EdgeType, Mapping[str, Tensor]] = dict(graph.columns)
@@ -463,4 +463,4 @@ def _joined(forward: Source, back: Source, renamed: Mapping[EdgeType, EdgeType])
     schema = Schema(graph.schema.node_types, tuple(edges), columns=column_specs(columns))
     orders = {**forward.permutations, **{renamed[t]: back.permutations[t] for t in renamed}}
     joined = CscGraph(schema, graph.counts, edges, columns=columns)
-    return Source(joined, orders, forward.is_typed, forward.node_times)
+    return EdgeSource(joined, orders, forward.is_typed, forward.node_times)

@@ -82,7 +82,7 @@ class GroupGraph:
             tree_set.plant_groups({t: (of.nodes, of.offsets) for t, of in members.items()}, num_groups)
             inside = {t: tree_set.local_ids(t[0], of, members[t[2]].groups) for t, of in found.items()}
         adjacencies = {
-            t: _among(Drawn(t, drawn, inside[t]), counts[t[0]], members[t[2]].nodes, reweigh)
+            t: _among(_GroupHop(t, drawn, inside[t]), counts[t[0]], members[t[2]].nodes, reweigh)
             for t, drawn in found.items()
         }
         per_hop = {t: (count, *[0] * self.layers) for t, count in counts.items()}
@@ -96,7 +96,7 @@ class GroupGraph:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class _GroupHop:
     """All in-edges of the members, of one edge type."""
 
     edge_type: EdgeType
@@ -104,7 +104,7 @@ class Drawn:
     local_ids: Tensor  # int32 (edges), of the sources; those of members come first
 
 
-def _among(drawn: Drawn, num_src: int, nodes: Tensor, reweigh: Reweigh | None) -> Adjacency:
+def _among(drawn: _GroupHop, num_src: int, nodes: Tensor, reweigh: Reweigh | None) -> Adjacency:
     """Keep the edges whose source is in the group of the destination, in the order of the graph."""
     found = drawn.found
     assert found.edges is not None

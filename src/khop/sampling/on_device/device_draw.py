@@ -31,7 +31,7 @@ from khop.schema import EdgeType, NodeType
 
 
 @dataclass(frozen=True)
-class Section:
+class HopSection:
     """The slots of one edge type among those of all edge types with its source type."""
 
     source: Numbers
@@ -50,7 +50,7 @@ class Section:
         return self.slots.keys[self.first : self.first + self.count]
 
 
-class Drawn(Protocol):
+class DrawnHop(Protocol):
     """Implementers have the drawn edges of one hop and type, as indices of the source type's table."""
 
     @property
@@ -70,7 +70,7 @@ class Drawn(Protocol):
 
 @dataclass(frozen=True)
 class DrawnSlots:
-    """Edges in slots, as many for each row; see Drawn."""
+    """Edges in slots, as many for each row; see DrawnHop."""
 
     slots: Slots  # with keys of the source type's table as ids
     sums: Tensor  # int32 (blocks of rows)
@@ -86,14 +86,14 @@ class DrawnSlots:
         return self.slots.ids.numel()
 
     def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
-        """Write the edges as CSR arrays; see Drawn."""
+        """Write the edges as CSR arrays; see DrawnHop."""
         row_sums(self.slots.counts, self.sums)
         to_csr(self.slots, self.sums, source.table, source.base, place, out)
 
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """All edges of the rows; see Drawn."""
+    """All edges of the rows; see DrawnHop."""
 
     expanded: Expanded
 
@@ -108,7 +108,7 @@ class DrawnRows:
         return self.expanded.keys.numel()
 
     def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
-        """Write the edges as CSR arrays; see Drawn."""
+        """Write the edges as CSR arrays; see DrawnHop."""
         expansion_csr(self.expanded, source.table, source.base, place, out)
 
 
@@ -116,12 +116,12 @@ class DeviceDraw(Protocol):
     """Implementers draw in-edges of a hop's frontier, of one edge type."""
 
     @property
-    def section(self) -> Section:
+    def section(self) -> HopSection:
         """The slots of the draw."""
         ...
 
     @property
-    def drawn(self) -> Drawn:
+    def drawn(self) -> DrawnHop:
         """The edges of the last draw."""
         ...
 
@@ -138,7 +138,7 @@ class SlotDraw:
     fanout: int
     frontier: FrontierRows
     rows: Rows  # the frontier as kernels read it; `ranges` are written by time limits
-    section: Section
+    section: HopSection
     slots: Slots
     drawn: DrawnSlots
     excluded: ExcludedPairs | None = None  # edges that are left out after the draw
@@ -176,7 +176,7 @@ class RowDraw:
     arrays: EdgeArrays
     frontier: FrontierRows
     rows: Rows  # as in SlotDraw
-    section: Section
+    section: HopSection
     expansion: Expansion
     drawn: DrawnRows
 
@@ -206,7 +206,7 @@ def _limit(arrays: EdgeArrays, rows: Rows, frontier: FrontierRows, fanout: int) 
 class CsrOutput:
     """The edges of one hop and type as CSR arrays."""
 
-    drawn: Drawn
+    drawn: DrawnHop
     source: Numbers
     first: Cell  # the row of the output that is the hop's first row
     edges_before: Cell  # edges in the output without this hop's
@@ -248,7 +248,7 @@ class HopPlan:
     slots: Mapping[NodeType, SlotKeys]  # by source type
     draws: Mapping[EdgeType, DeviceDraw]  # edge types with a fanout of 0, no rows or no edges have none
 
-    def drawn(self, edge_type: EdgeType) -> Drawn:
+    def drawn(self, edge_type: EdgeType) -> DrawnHop:
         """Return the edges of a draw, or rows without slots if nothing is drawn."""
         draw = self.draws.get(edge_type)
         if draw is not None:
@@ -289,7 +289,7 @@ def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inp
     draws = {}
     for edge_type, first in firsts.items():
         source = edge_type[0]
-        section = Section(nodes[source].numbers, slots[source], first, counts[edge_type])
+        section = HopSection(nodes[source].numbers, slots[source], first, counts[edge_type])
         draws[edge_type] = _draw(plan, hop, edge_type, frontier[edge_type[2]], section, inputs)
     return HopPlan(hop, frontier, slots, draws)
 
@@ -303,7 +303,12 @@ def _room(plan: BatchPlan, hop: Hop, edge_type: EdgeType) -> int:
 
 
 def _draw(
-    plan: BatchPlan, hop: Hop, edge_type: EdgeType, frontier: FrontierRows, section: Section, inputs: Inputs
+    plan: BatchPlan,
+    hop: Hop,
+    edge_type: EdgeType,
+    frontier: FrontierRows,
+    section: HopSection,
+    inputs: Inputs,
 ) -> DeviceDraw:
     arrays = plan.arrays[edge_type]
     capacity, ranges = frontier.nodes.numel(), None

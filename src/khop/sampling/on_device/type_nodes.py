@@ -129,7 +129,7 @@ class Numbers(Protocol):
         ...
 
 
-class Table(Protocol):
+class TypeTable(Protocol):
     """Memory for the numbering of one node type. Batches that are made one after another share it."""
 
     def clear(self) -> None:
@@ -148,11 +148,11 @@ class DenseTable:
         self._entries = torch.zeros(num_nodes, dtype=torch.int64, device=device)
 
     def clear(self) -> None:
-        """Remove all entries; see Table."""
+        """Remove all entries; see TypeTable."""
         self._entries.zero_()
 
     def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
-        """Return the numbering of one batch; see Table."""
+        """Return the numbering of one batch; see TypeTable."""
         return _DenseNumbers(Numbering(self._entries, stamp, overflow, base))
 
 
@@ -167,11 +167,11 @@ class TreeTable:
         self._keys = free_keys(places, device)
 
     def clear(self) -> None:
-        """Remove all entries; see Table."""
+        """Remove all entries; see TypeTable."""
         self._entries.zero_()
 
     def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
-        """Return the numbering of one batch; see Table."""
+        """Return the numbering of one batch; see TypeTable."""
         assert trees is not None
         numbering = Numbering(self._entries, stamp, overflow, base)
         return _TreeNumbers(PairTable(self._keys, self._num_nodes, numbering), trees)
