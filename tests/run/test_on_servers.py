@@ -23,7 +23,7 @@ from khop.run.parts import GraphOnServers, graph_on_servers
 from khop.run.read import RawRun
 from khop.servers.access import Address, ServerSecurity, Token
 from khop.servers.flight_server import served
-from khop.servers.request_handler import Client, Incoming, QueueLimits, RequestHandler, ResponseStream
+from khop.servers.request_handler import Incoming, QueueLimits, RequestHandler, ResponseStream
 from support.commands import infer_here, records, train_here
 from support.dated_shop import write_dated_shop
 from support.named_shop import CLASSES, write_named_shop
@@ -111,7 +111,7 @@ class LeavesEarly(RequestHandler):
     """Makes two batches, and then leaves the rest to other servers."""
 
     def answer(
-        self, request: Incoming, token: Token, client: Client, stream: ResponseStream, beat_s: float
+        self, request: Incoming, token: Token, client: str, stream: ResponseStream, beat_s: float
     ) -> None:
         if int(str(self.status().get("service_batches", 0))) >= 2:
             self.drain(0)
