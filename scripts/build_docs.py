@@ -1,8 +1,8 @@
 """Build the documentation site: pages of docs/, the README, the examples, the reference of the API.
 
 The pages are written for a repository's browser. They are copied to build/docs-source, where links to the
-README and to files of the repository become links within the site, and where the sections of docs/index.md
-become the navigation. No network is used.
+README and to files of the repository become links within the site. The tables of docs/index.md and of the
+pages of sections become the navigation. No network is used.
 
 usage: python scripts/build_docs.py [--out build/docs]
 """
@@ -23,9 +23,15 @@ from sphinx.cmd.build import main as sphinx_build
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGED = ROOT / "build" / "docs-source"
+SECTIONS = (
+    "index.md",
+    "tutorials.md",
+    "guides.md",
+    "reference.md",
+    "background.md",
+)  # with a tree of contents
 TOP_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 LINK = re.compile(r"(!?\[[^\]]*\])\(([^)#\s]*)(#[^)\s]*)?\)")
-SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 SIDES = re.compile(r'^<div class="side-by-side">\n(.*?)^</div>\n', re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL)
@@ -73,8 +79,8 @@ def stage() -> None:
         _copied(picture, picture.relative_to(ROOT / "docs"))
     for page in pages:
         text = (ROOT / page.source).read_text()
-        if page.place == Path("index.md"):
-            text += navigation(text, places)
+        if str(page.place) in SECTIONS:
+            text += navigation(page, text, places)
         if page.place == Path("errors.md"):
             text += error_index.as_markdown()
         text = SIDES.sub(_emphasized, _fenced(text))
@@ -83,15 +89,12 @@ def stage() -> None:
         target.write_text(LINK.sub(partial(_within_site, page, places), text))
 
 
-def navigation(index: str, places: dict[Path, Path]) -> str:
-    """Return a hidden tree of contents: a part per section of the index, with the pages that it links."""
-    titles = SECTION.split(index)
-    parts = []
-    for title, body in zip(titles[1::2], titles[2::2], strict=True):
-        linked = [_of_repository(Path("docs/index.md"), match[2]) for match in LINK.finditer(body)]
-        names = [str(places[page].with_suffix("")) for page in dict.fromkeys(linked) if page in places]
-        parts.append("\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *names, "```", ""]))
-    return "\n".join(parts)
+def navigation(page: Page, text: str, places: dict[Path, Path]) -> str:
+    """Return a hidden tree of contents with the pages that a page links in its tables."""
+    rows = [line for line in text.splitlines() if line.startswith("| [")]
+    linked = [_of_repository(page.source, match[2]) for row in rows if (match := LINK.search(row))]
+    names = [places[each].with_suffix("") for each in dict.fromkeys(linked) if each in places]
+    return "\n".join(["", "```{toctree}", ":hidden:", "", *map(str, names), "```", ""])
 
 
 def sides(text: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from typer.testing import CliRunner
 from khop.cli.main import app
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import build_docs  # noqa: E402
+
 TUTORIALS = "tutorials"  # run with their commands by test_tutorials.py
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -115,11 +119,22 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_the_index_knows_every_page() -> None:
+def test_the_index_or_a_section_knows_every_page() -> None:
+    lists = [ROOT / "docs" / name for name in build_docs.SECTIONS]
     linked = {
-        (ROOT / "docs" / target).resolve() for target in LINK.findall((ROOT / "docs/index.md").read_text())
+        (ROOT / "docs" / target).resolve() for page in lists for target in LINK.findall(page.read_text())
     }
     assert set(PAGES) - {ROOT / "docs/index.md"} <= linked
+
+
+LONGER = ("CHANGELOG.md", "CONTRIBUTING.md", "decisions.md", "command.md")  # lists, and a generated page
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in LONGER], ids=lambda page: page.name
+)
+def test_a_page_has_at_most_1500_words(page: Path) -> None:
+    assert len(page.read_text().split()) <= 1500
 
 
 SEARCHED = re.findall(

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
+
+from sphinx.util.inspect import TypeAliasForwardRef
 
 import khop
+
+ROOT = Path(__file__).parents[2]
+
+
+def type_aliases(package: Path) -> set[str]:
+    """Return the names of the type aliases of a package, which signatures show instead of their definitions."""
+    return {
+        target.id
+        for file in package.rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp | ast.Subscript)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id[0].isupper() and not target.id.isupper()
+    }
+
 
 project = "khop"
 author = "the khop maintainers"
 version = release = khop.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
 nitpicky = False
@@ -27,7 +46,10 @@ pygments_style, pygments_dark_style = "friendly", "monokai"
 myst_heading_anchors = 4  # as on a page of a repository: every heading can be linked
 suppress_warnings = ["misc.highlighting_failure"]  # output of a terminal beside its commands is no Python
 
+napoleon_numpy_docstring = False
 autodoc_typehints_format = "short"
+TypeAliasForwardRef.__repr__ = lambda alias: alias.name  # within other types, as Sequence[Fanout]
+autodoc_type_aliases = {name: name for name in type_aliases(ROOT / "src" / "khop")}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True  # `1 << 30`, as the source writes it
 python_maximum_signature_line_length = 88
@@ -39,8 +61,13 @@ _CODE = re.compile(r"(`[^`]+`)")
 
 
 def as_markup(_app, _kind, _name, _object, _options, lines: list[str]) -> None:  # noqa: ANN001
-    """Protect the plain text of a docstring from being read as markup; only `code` is markup."""
+    """Protect the plain text of a docstring from being read as markup; only `code` and examples are markup."""
+    in_example = False
     for number, line in enumerate(lines):
+        if line and not line.startswith(" "):
+            in_example = line in ("Example:", "Examples:")
+        if in_example:
+            continue
         parts = _CODE.split(line)
         lines[number] = "".join(
             part if part.startswith("`") else re.sub(r"([*|\\]|\w_\b)", _escaped, part) for part in parts
@@ -54,4 +81,4 @@ def _escaped(match: re.Match[str]) -> str:
 
 def setup(app) -> None:  # noqa: ANN001
     """Connect the conversion of docstrings."""
-    app.connect("autodoc-process-docstring", as_markup)
+    app.connect("autodoc-process-docstring", as_markup, priority=100)  # before napoleon reads the sections

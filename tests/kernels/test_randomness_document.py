@@ -1,4 +1,4 @@
-"""docs/randomness.md against everything that draws: its vectors are read from the page."""
+"""docs/randomness*.md against everything that draws: its vectors are read from the pages."""
 
 import json
 import re
@@ -35,10 +35,11 @@ from khop.testing import reference
 from support.draws import rising, sample_uniform, sample_weighted, uniform_request, weighted_request
 from support.levels import LEVELS, dispatch_level
 
-PAGE = (Path(__file__).parents[2] / "docs" / "randomness.md").read_text()
+PAGES = sorted((Path(__file__).parents[2] / "docs").glob("randomness*.md"))
 VECTORS: dict[str, list[dict[str, Any]]] = {}
-for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL):
-    VECTORS |= json.loads(block)
+for page in PAGES:
+    for block in re.findall(r"^```json\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        VECTORS |= json.loads(block)
 
 
 def each(name: str) -> pytest.MarkDecorator:
@@ -78,7 +79,7 @@ def test_key(vector: dict[str, Any]) -> None:
     assert key.value == number(vector["key"])
     words = vector["run_seed"], purpose, vector["epoch"], vector["step"]
     assert reference.draw_key(*words) == key.value
-    assert f"| {purpose.name} | {purpose.value} |" in PAGE
+    assert f"| {purpose.name} | {purpose.value} |" in PAGES[0].read_text()
 
 
 @each("stream")

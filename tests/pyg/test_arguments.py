@@ -19,7 +19,7 @@ from khop import pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader
 from pyg.pyg_cases import plain
 
-PAGE = Path(__file__).parents[2] / "docs" / "pyg.md"
+PAGE = Path(__file__).parents[2] / "docs" / "pyg-arguments.md"
 ROW = re.compile(r"^\| (`.*`) \| (.*) \| (.*) \|$", re.MULTILINE)
 VERDICT = re.compile(r"same|better|not applicable|batches always|khop alone")
 NAMES = ["NeighborLoader", "LinkNeighborLoader"]

@@ -152,7 +152,7 @@ def test_a_server_with_another_part_is_refused(
         identity(json.dumps({**GOOD, **change}).encode())
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "servers.md"
+PAGE = Path(__file__).parents[3] / "docs" / "servers-parts.md"
 
 
 def test_the_example_of_the_documentation_is_read(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from khop.schema import EdgeType, NodeType, Schema
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
 # False: "auto" leaves all stores to the CPU. True once a committed run of `benchmarks/gpu.py --stages tests`
-# passes every case on a device, with the kernels as they are; see docs/gpu.md, "What has run on a GPU".
+# passes every case on a device, with the kernels as they are; see docs/gpu.md, "Limits".
 PROVEN = False
 _ARRAY_BYTES = 8  # per edge: a running sum, or a time
 
