@@ -56,7 +56,7 @@ def blocks(page: Path, *languages: str) -> Iterator[Block]:
 
 
 def commands() -> Iterator[Command]:
-    """Every command that a page tells its reader to type; test_tutorials.py runs the fenced ones of tutorials."""
+    """Every command that a page tells its reader to type, but those that test_tutorials.py runs."""
     for page in PAGES:
         for number, line in enumerate(page.read_text().splitlines(), 1):
             is_run = page.parent.name == TUTORIALS and not line.startswith(" ")
