@@ -7,13 +7,17 @@ Edges per second are of wall time, and per second of CPU time of all threads, wi
 memory is the process's peak.
 The first look-up reads the pages of 1,000 ids, the second finds them in memory.
 
+--other SRC is the folder src of a checkout of another revision, whose core is built (scripts/build-inplace).
+Both import the same files in turns, --rounds times; the ratios are this khop's time over the other's, the
+medians over the rounds. "plain" has the events in one CSV file that is not compressed.
+
 A virtual machine may return free memory to its host, and then each new page costs a fault of the host: 4
 seconds for a gigabyte were seen, in place of 0.3. --fill BYTES fills the page cache first, so that memory is
 used again.
 
 usage: python benchmarks/importing.py [--edges 20000000] [--users 10000000] [--items 1000000] [--threads 2]
-           [--memory 4294967296] [--csv-edges 10000000] [--kinds text,integers,csv] [--fill 0]
-           [--folder build/import-benchmark]
+           [--memory 4294967296] [--csv-edges 10000000] [--kinds text,integers,csv,plain]
+           [--fill 0] [--folder build/import-benchmark] [--other SRC] [--rounds 5]
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import gzip
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -39,12 +44,12 @@ from harness import ROOT, Figure, report
 
 import khop
 
+EVENTS = {"csv": ["events.csv.gz"], "plain": ["events.csv"]}
 FILE_EDGES, GROUP_EDGES = 5_000_000, 1_000_000
 IMPORT = """
 import json, resource, sys, time
-from khop.process_tuning import tune_before_torch
-tune_before_torch()  # as the command does
-import duckdb, pyarrow.parquet, torch, khop, khop.data.tables.pipeline
+import duckdb, pyarrow.parquet, torch, khop
+khop.import_tables  # loads the modules of the import
 settings = json.loads(sys.argv[1])
 begun, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
 khop.import_tables(settings["spec"], settings["out"], memory=settings["memory"], threads=settings["threads"])
@@ -87,9 +92,10 @@ def generate(folder: Path, edges: int, counts: tuple[int, int], kind: str) -> No
         pq.write_table(pa.table(events), file, row_group_size=GROUP_EDGES)
 
 
-def pack_events(folder: Path) -> None:
-    """Write the events once more, into one csv.gz."""
-    with gzip.open(folder / "events.csv.gz", "wb", compresslevel=4) as out:
+def pack_events(folder: Path, kind: str) -> None:
+    """Write the events once more, into one csv.gz or csv."""
+    path = folder / EVENTS[kind][0]
+    with gzip.open(path, "wb", compresslevel=4) if kind == "csv" else path.open("wb") as out:
         for number, file in enumerate(sorted((folder / "events").glob("*.parquet"))):
             options = pa_csv.WriteOptions(include_header=number == 0, quoting_style="needed")
             pa_csv.write_csv(pq.read_table(file), out, options)
@@ -128,29 +134,68 @@ def full_page_cache(folder: Path, size: int) -> Iterator[None]:
         hole.unlink()
 
 
-def measured(kind: str, settings: argparse.Namespace) -> list[Figure]:
-    """Import one graph in a new process."""
-    folder, out = settings.folder / kind, settings.folder / f"{kind}-graph"
-    edges = min(settings.edges, settings.csv_edges) if kind == "csv" else settings.edges
+def prepared(kind: str, settings: argparse.Namespace) -> tuple[Path, int]:
+    """Return the folder of the files, and the number of edges."""
+    folder = settings.folder / kind
+    edges = min(settings.edges, settings.csv_edges) if kind in EVENTS else settings.edges
     if not folder.exists():
         unfinished = settings.folder / f"{kind}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         generate(unfinished, edges, (settings.users, settings.items), kind)
-        if kind == "csv":
-            pack_events(unfinished)
+        if kind in EVENTS:
+            pack_events(unfinished, kind)
         unfinished.rename(folder)
+    return folder, edges
+
+
+def imported(kind: str, folder: Path, settings: argparse.Namespace, source: Path) -> dict[str, float]:
+    """Import one graph in a new process, by the khop of a folder src."""
+    out = settings.folder / f"{kind}-graph"
     shutil.rmtree(out, ignore_errors=True)
     arguments = {
-        "spec": spec_of(folder, *(["events.csv.gz"] if kind == "csv" else [])),
+        "spec": spec_of(folder, *EVENTS.get(kind, [])),
         "out": str(out),
         "memory": settings.memory,
         "threads": settings.threads,
     }
-    load = os.getloadavg()[0]
     command = [sys.executable, "-c", IMPORT, json.dumps(arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "OMP_WAIT_POLICY": "passive"}
     with full_page_cache(settings.folder, settings.fill):
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-    answer = json.loads(done.stdout.splitlines()[-1])
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def compared(kind: str, settings: argparse.Namespace) -> list[Figure]:
+    """Import the same files by this khop and by the other one, in turns."""
+    folder, edges = prepared(kind, settings)
+    load, found = os.getloadavg()[0], []
+    for number in range(settings.rounds):
+        sources = [settings.other, ROOT / "src"][:: 1 if number % 2 else -1]
+        answers = {source: imported(kind, folder, settings, source) for source in sources}
+        found.append((answers[ROOT / "src"], answers[settings.other]))
+    shutil.rmtree(settings.folder / f"{kind}-graph")
+    notes = {"edges": edges, "threads": settings.threads, "load": load, "rounds": settings.rounds}
+
+    def ratio(name: str) -> float:
+        return statistics.median(ours[name] / other[name] for ours, other in found)
+
+    return [
+        Figure(
+            f"{kind}: {what} over the other's",
+            statistics.median(a[name] / b[name] for a, b in found),
+            "",
+            notes=notes,
+        )
+        for name, what in (("seconds", "wall time"), ("cpu", "CPU time"))
+    ]
+
+
+def measured(kind: str, settings: argparse.Namespace) -> list[Figure]:
+    """Import one graph, and look up ids in it."""
+    folder, edges = prepared(kind, settings)
+    out, load = settings.folder / f"{kind}-graph", os.getloadavg()[0]
+    answer = imported(kind, folder, settings, ROOT / "src")
     lookup = look_up(out, folder)
     shutil.rmtree(out)
     notes = {"edges": edges, "threads": settings.threads, "load": load, "budget": settings.memory}
@@ -190,8 +235,11 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "import-benchmark")
     parser.add_argument("--kinds", default="text,integers,csv")
+    parser.add_argument("--other", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
     settings = parser.parse_args()
-    report("importing", [figure for kind in settings.kinds.split(",") for figure in measured(kind, settings)])
+    run = measured if settings.other is None else compared
+    report("importing", [figure for kind in settings.kinds.split(",") for figure in run(kind, settings)])
 
 
 if __name__ == "__main__":

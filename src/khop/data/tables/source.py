@@ -542,5 +542,5 @@ class OpenSource:
 def _without_blanks(array: Any) -> Any:
     """Return text without blanks at both ends; most tables have none at all, which is found fast."""
     data = array.buffers()[-1]
-    has_blanks = data is not None and bool((np.frombuffer(data, np.uint8) <= ord(" ")).any())
+    has_blanks = data is not None and np.frombuffer(data, np.uint8).min(initial=255) <= ord(" ")
     return pc.utf8_trim_whitespace(array) if has_blanks else array
