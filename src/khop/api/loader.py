@@ -229,6 +229,7 @@ class Loader:
         self._group, self._device = this_group(), _device(device, graph)
         self._streams = streams_of(self._device)
 
+        # The seeds, their order over the ranks, columns, the source of batches, and the loop over them.
         given = SeedList.of(graph, seeds, seed_times, graph.features)
         # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
         self.graph_sampler = sampler
