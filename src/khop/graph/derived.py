@@ -24,6 +24,7 @@ from torch import Tensor
 
 from khop.errors import REMEDY
 from khop.graph.atomic import UNFINISHED, flush_entries
+from khop.graph.folder import refuse_other
 from khop.graph.inputs import Given
 from khop.graph.npy import (
     STORED,
@@ -170,7 +171,8 @@ class Derived:
         """Return the vector `name` with `count` entries; `name` is relative to the folder of derived arrays.
 
         `sources` are the primary files that the vector is computed from. Names without a file are ignored.
-        ValueError if one of the files differs from graph.json.
+        ValueError if one of the files differs from graph.json, or if the graph was compacted since it was
+        opened.
         """
         return self.joined(name, count, lambda: [make()], sources, dtype)
 
@@ -191,6 +193,7 @@ class Derived:
                 if self._path is None:
                     self._made[name] = _whole(make())
                 else:
+                    refuse_other(self._path, self._fingerprint)
                     known = {file: self._source(self._path, file) for file in sources if file in self._arrays}
                     seal = Seal(name, self._fingerprint, known)
                     self._made[name] = self._kept(self._path, seal, unchecked_entry(dtype, (count,)), make)

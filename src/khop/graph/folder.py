@@ -195,18 +195,22 @@ def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
 
 def refuse_replaced(folder: StoredFiles) -> None:
     """Raise ValueError if `khop compact` has replaced or erased a graph folder since it was opened."""
-    if not isinstance(folder, GraphFolder):
-        return
+    if isinstance(folder, GraphFolder):
+        refuse_other(folder.path, folder.fingerprint)
+
+
+def refuse_other(path: Path, fingerprint: str) -> None:
+    """Raise ValueError if the graph at `path` is not the one that was opened there."""
     try:
-        found = json.loads((folder.path / layout.MANIFEST).read_bytes()).get("fingerprint")
+        found = json.loads((path / layout.MANIFEST).read_bytes()).get("fingerprint")
     except (OSError, ValueError, AttributeError):
-        if folder.path.is_dir() or folder.path.parent.name != layout.SNAPSHOTS:
+        if path.is_dir() or path.parent.name != layout.SNAPSHOTS:
             return  # damaged, moved or removed: the caller's error names the file
         found = None
-    if found != folder.fingerprint:
-        graph = folder.path if found else folder.path.parent.parent
+    if found != fingerprint:
+        graph = path if found else path.parent.parent
         raise ValueError(
-            f"{graph}: was compacted after this process opened it (snapshot {folder.fingerprint[:16]}); open "
+            f"{graph}: was compacted after this process opened it (snapshot {fingerprint[:16]}); open "
             "it again"
         )
 

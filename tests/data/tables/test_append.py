@@ -327,6 +327,11 @@ def test_a_handle_from_before_a_compact_says_so(shop: Path, tmp_path: Path) -> N
         whole_graph.save(tmp_path / "saved")
     with pytest.raises(ValueError, match="was compacted .* open it again"):
         graph.save(tmp_path / "saved")
+    for opened in (graph, whole_graph):  # exact negatives need an array that was not derived yet
+        negatives = khop.UniformNegatives(1, exact=True)
+        sampler = khop.LinkSampler(opened, [2], negatives=negatives)
+        with pytest.raises(ValueError, match="shop: was compacted after .* open it again"):
+            khop.Loader(sampler, khop.Links({BUYS: [[0], [0]]}), 1).batch(0, 0)
     for one in sent[:2]:
         with pytest.raises(ValueError, match="was compacted or written again .* open it again"):
             pickle.loads(one)
