@@ -246,6 +246,15 @@ def _tensors(data: Any, storage: Any, is_wanted: Callable[[str], bool]) -> list[
             continue
         if is_array and data.__cat_dim__(name, value, storage) % value.ndim != 0:
             continue
+        if isinstance(value, Tensor) and value.layout != torch.strided:
+            if value.layout != torch.sparse_csr:
+                layout = str(value.layout).removeprefix("torch.")
+                raise ValueError(
+                    f"attribute {name!r} is a tensor of layout {layout}: give tensor.to_sparse_csr(), or a "
+                    "dense one"
+                )
+            found.append((name, value))  # a sparse column
+            continue
         try:
             found.append((name, tensor_of(name, value)))
         except ValueError:

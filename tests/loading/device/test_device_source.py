@@ -124,7 +124,7 @@ def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> 
         with counting() as found:
             made = source.make(second)
     assert len(waits) == 1
-    of_host = ("_local_scalar_dense sampling/node_set.py", "Tensor.tolist sampling/on_device/type_nodes.py")
+    of_host = ("_local_scalar_dense sampling/seeds.py", "Tensor.tolist sampling/on_device/type_nodes.py")
     assert {read.removeprefix("aten::").partition(":")[0] for read in found} == set(of_host)
     assert source.overflows == 0
     assert torch.equal(made.columns["item"]["x"], made.sample.nodes["item"][:, None] / 8)
