@@ -60,8 +60,8 @@ MAY_IMPORT = {
         "distributed", "servers", "models", "training",
     },
     "api": {
-        "arguments", "process_tuning", "schema", "draw", "batch", "kernels", "graph", "sampling", "data",
-        "loading", "distributed", "servers", "models", "training", "inference",
+        "arguments", "errors", "process_tuning", "schema", "draw", "batch", "kernels", "graph", "sampling",
+        "data", "loading", "distributed", "servers", "models", "training", "inference",
     },
     "pyg": {
         "arguments", "process_tuning", "schema", "draw", "batch", "kernels", "graph", "sampling", "data",
