@@ -86,7 +86,7 @@ def planning(result: Result) -> str:
     """What `khop plan` says over what runs took, a line for each run."""
     shown = ("memory", "rows of others", "rows fetched", "bytes sent for a batch", "step")
     lines = [
-        f"| link, placement, cache | {' | '.join(shown)} | a step took | held up by | as planned |",
+        f"| link, placement, cache | {' | '.join(shown)} | a step took | bottleneck | as planned |",
         f"|---|{'--:|' * (len(shown) + 1)}---|---|",
     ]
     runs: dict[str, dict[str, Any]] = {}
