@@ -5,7 +5,7 @@ packages, amazon-photo (read from ../shared/data, left out if absent), and the m
 examples/import. Labels: the same, with fraud instead of the shop. The score is that of the test split at the
 epoch that is best on validation, beside the baseline of the summary.
 
-    python benchmarks/link_defaults.py [--seeds 1]
+    python benchmarks/link_defaults.py [--seeds 1] [--only labels]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from accuracy import write_amazon_photo
-from harness import ROOT, Figure, report
+from harness import RESULTS, ROOT, Figure, report
 
 import khop
 
@@ -41,10 +41,15 @@ RUNS = {  # by set: its graph, and options of khop train
         "photo-links",
         f"{LINKS} --target 'item with item' --fanouts 5,5 --epochs 2 --batch-size 4096",
     ),
+    "links of amazon-photo, default epochs": (
+        "photo-links",
+        f"{LINKS} --target 'item with item' --fanouts 5,5 --batch-size 4096",
+    ),
     "links of shop": ("shop", f"{LINKS} --target 'user buys item' --epochs 20 --batch-size 128"),
     "links of citations": ("citations", f"{LINKS} --target 'paper cites paper' --epochs 20 --batch-size 64"),
-    "labels of debian": ("debian", f"--fanouts 5,5 --epochs 4 {SMALL}"),
+    "labels of debian": ("debian", f"--fanouts 5,5 --epochs 3 {SMALL}"),
     "labels of amazon-photo": ("photo", f"--fanouts 10,5 --epochs 10 --batch-size 512 {SMALL}"),
+    "labels of amazon-photo, default size": ("photo", "--fanouts 10,5 --epochs 20 --batch-size 512"),
     "labels of citations": ("citations", f"--epochs 30 --batch-size 32 {SMALL}"),
     "labels of fraud": (
         "fraud",
@@ -113,26 +118,30 @@ def test_scores(outcome: Outcome, options: Sequence[str]) -> tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
-    seeds = parser.parse_args().seeds
-    load = os.getloadavg()[0]
+    parser.add_argument("--only", default="", help="sets whose name has this text; other figures are kept")
+    given = parser.parse_args()
+    seeds, load = given.seeds, os.getloadavg()[0]
+    chosen = {name: run for name, run in RUNS.items() if given.only in name}
+    before = json.loads((RESULTS / "link_defaults.json").read_text())["figures"] if given.only else []
+    kept = [Figure(**one) for one in before if one["figure"].rpartition(",")[0] not in chosen]
     figures = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         graphs = write_graphs(folder)
-        for name, (graph, text) in RUNS.items():
+        for name, (graph, text) in chosen.items():
             for dropout in DROPOUTS if graph in graphs else ():
-                given = [*shlex.split(text), "--dropout", dropout]
+                options = [*shlex.split(text), "--dropout", dropout]
                 tests = []
                 for seed in range(seeds):
                     out = folder / f"{name}-{dropout}-{seed}".replace(" ", "-")
-                    tests.append(trained(graphs[graph], [*given, "--seed", str(seed)], out))
-                scores, baselines = zip(*(test_scores(one, given) for one in tests), strict=True)
+                    tests.append(trained(graphs[graph], [*options, "--seed", str(seed)], out))
+                scores, baselines = zip(*(test_scores(one, options) for one in tests), strict=True)
                 notes = {
                     "baseline": round(statistics.mean(baselines), 4),
                     "scores": [round(score, 4) for score in scores],
                     "best_epochs": [one["best_epoch"] for one in tests],
                     "seconds": [one["seconds"] for one in tests],
-                    "command": shlex.join(["khop", "train", "GRAPH", *given]),
+                    "command": shlex.join(["khop", "train", "GRAPH", *options]),
                     "load": [round(load, 1), round(os.getloadavg()[0], 1)],
                 }
                 print(name, dropout, notes["scores"], notes["baseline"], notes["seconds"], file=sys.stderr)
@@ -140,7 +149,7 @@ def main() -> None:
                 figures.append(
                     Figure(f"{name}, dropout {dropout}", value, f"test score, mean of {seeds}", notes=notes)
                 )
-                report("link_defaults", figures)  # what is measured stays, if a later run ends
+                report("link_defaults", [*kept, *figures])  # what is measured stays, if a later run ends
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def test_links_train_without_dropout_unless_a_run_says_otherwise() -> None:
     links = {"kind": "link-prediction"}
     assert run_of(task=links).model.model_dump()["dropout"] == 0
     assert run_of(task=links, model={"dropout": 0.2}).model.model_dump()["dropout"] == 0.2
-    assert run_of().model.model_dump()["dropout"] == 0.5
+    assert run_of().model.model_dump()["dropout"] == 0.2
     assert "dropout" not in run_of(task=links, model={"kind": "lightgcn"}).model.model_dump()
 
 

@@ -218,7 +218,7 @@ def _conclude(
 # Settings to try first if a score does not beat its baseline; the first three that a run has not set so.
 _TO_TRY: Mapping[bool, Sequence[tuple[str, object]]] = {
     True: (
-        ("model.dropout", 0.0),
+        ("model.dropout", 0.2),
         ("links.negatives_per_positive", 4),
         ("links.loss", "bpr"),
         ("training.learning_rate", 0.01),
