@@ -99,7 +99,7 @@ CONFINED = {
     "ray": {"cli"},
     "rich": {"cli"},
     "tomli_w": {"run", "cli"},
-    "tomllib": {"run", "cli", "data", "servers"},  # servers: token files
+    "tomllib": {"arguments", "run", "cli", "data", "servers"},  # servers: token files
     "torch_geometric": {"pyg"},
     "torchmetrics": {"training"},
     "triton": {"kernels"},

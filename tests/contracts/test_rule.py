@@ -11,7 +11,8 @@ from torch import Tensor
 
 import khop
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.rule import DrawArrays, FrontierField, Hop
+from khop.graph.needs import Arrays, EdgeColumn
+from khop.graph.rule import FrontierField, Hop
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.schema import EdgeType, Schema
 from khop.testing import rule as suite
@@ -57,9 +58,9 @@ class ReadsMore(khop.RuleBase):
     """It reads a column that it does not name."""
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
-        arrays.column(edge_type, "weight")
+        _ = arrays[EdgeColumn(edge_type, "weight")]
         return super().plan(edge_type, frontier, hop, key, arrays)
 
     def reference(self, request: DrawRequest) -> Neighbors:
@@ -73,7 +74,7 @@ class Sums(khop.RuleBase):
     def reference(self, request: DrawRequest) -> Neighbors:
         return UNIFORM.reference(request)
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
         return torch.ones(arrays.edges[edge_type].num_edges, dtype=torch.float64) * 2
 
 
@@ -107,7 +108,7 @@ class FirstEdges(khop.RuleBase):
 class SaysMean(khop.Weighted):
     """It says that its draws by weight estimate the mean over all edges."""
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> None:
         return None
 
 
@@ -132,7 +133,7 @@ class Hurries(Whole):
     """Half of the fanout if threads share a large frontier."""
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         is_shared = hop.threads > 1 and frontier.nodes.numel() >= 600
         kept = frontier.nodes[:1].expand(len(frontier.nodes)) if is_shared else frontier.nodes
@@ -169,7 +170,7 @@ class HiddenLimits(Whole):
     """It reads time limits, which it does not name."""
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         request = super().plan(edge_type, frontier, hop, key, arrays)
         return request if frontier.until is None else replace(request, fanout=0)

@@ -17,8 +17,9 @@ from torch import Tensor
 import khop
 from extension.training import losses_of, train
 from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.graph.needs import RuleArrays
 from khop.graph.rule import Hop
-from khop.graph.rule_arrays import EdgeDraws, RuleArrays, asked_types, check_types
+from khop.graph.rule_arrays import EdgeDraws, asked_types, check_types
 from khop.kernels.csc import Csc
 from khop.schema import EdgeType, NodeType
 from khop.testing.graph_store import PROMISES, Make

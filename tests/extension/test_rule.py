@@ -15,7 +15,7 @@ import khop
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.folder import open_folder
 from khop.graph.partitions.parts_folder import open_parts
-from khop.graph.rule import Hop, Need, NeedKind, reads_times
+from khop.graph.rule import EdgeColumn, Hop, RuleNeed, SourceIds, reads_times
 from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.kernels.draw_request import DrawRequest
 from khop.kernels.philox import mix64_reference
@@ -55,9 +55,8 @@ class TopK(khop.RuleBase):
     def has_weights(self, fanout: int) -> bool:
         return True
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
-        column = Need(NeedKind.COLUMN, edge_type, self.column)
-        return (column, Need(NeedKind.SOURCE_IDS, edge_type))
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Tensor], ...]:
+        return (EdgeColumn(edge_type, self.column), SourceIds(edge_type))
 
     def reference(self, request: DrawRequest) -> Neighbors:
         rows, edges = edges_of(request)

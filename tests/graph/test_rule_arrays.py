@@ -25,10 +25,22 @@ import khop
 from khop import EdgeTable, NodeTable, Temporal, Uniform, Weighted, open_folder, write_graph
 from khop.draw import DrawKey, Frontier, Neighbors, UniformNegatives
 from khop.graph.manifest import fingerprint
-from khop.graph.needs import NegativeNeed, negative_needs, rule_needs
+from khop.graph.needs import (
+    EdgeColumn,
+    NegativeNeed,
+    RisingTimes,
+    RuleArrays,
+    SourceIds,
+    Sources,
+    StoredArrays,
+    StoredTimes,
+    WeightSums,
+    negative_needs,
+    rule_needs,
+)
 from khop.graph.negatives import partner_ranks, related_ranks
-from khop.graph.rule import Hop, Need, NeedKind, check_rule
-from khop.graph.rule_arrays import RuleArrays, Sources, StoredArrays, edge_times, stored_csc
+from khop.graph.rule import Hop, check_rule
+from khop.graph.rule_arrays import edge_times, stored_csc
 from khop.graph.store import csc_graph_from_edges
 from khop.graph.verify import verify_folder
 from khop.kernels.csc import Csc, build_csc
@@ -56,7 +68,7 @@ def test_times_are_the_later_ones_where_rows_ascend(
 ) -> None:
     made = arrays(own, of_sources)
     if own is None and of_sources is None:
-        assert made.times(TO, "time") is None
+        assert made[RisingTimes(TO, "time")] is None
         return
     later = [
         max(t for t in (own and own[edge], of_sources and of_sources[source]) if isinstance(t, int))
@@ -66,40 +78,40 @@ def test_times_are_the_later_ones_where_rows_ascend(
     assert known is not None
     assert known.tolist() == later
     if later[:2] == sorted(later[:2]) and later[2:] == sorted(later[2:]):
-        times = made.times(TO, "time")
+        times = made[RisingTimes(TO, "time")]
         assert times is not None
         assert times.values.tolist() == later
         assert torch.equal(times.outline, outline(CSC, times.values))
     else:
         with pytest.raises(ValueError, match="rows are not sorted by 'time': the edge at position"):
-            made.times(TO, "time")
+            made[RisingTimes(TO, "time")]
 
 
 def test_source_ids_are_original_ids_and_are_made_once() -> None:
     originals = torch.tensor([70, 71, 72])
     made = RuleArrays({TO: CSC}, {}, {"user": originals})
-    made.prepare(Need(NeedKind.SOURCE_IDS, TO))
-    assert torch.equal(made.source_ids(TO), originals[CSC.indices])
-    assert made.source_ids(TO) is made.source_ids(TO)
-    assert made.weight_sums(TO, "price") is None
-    assert made.column(TO, "price") is None
+    assert made[SourceIds(TO)] is not None
+    assert torch.equal(made[SourceIds(TO)], originals[CSC.indices])
+    assert made[SourceIds(TO)] is made[SourceIds(TO)]
+    assert made[WeightSums(TO, "price")] is None
+    assert made[EdgeColumn(TO, "price")] is None
 
 
 def test_a_bad_weight_is_named_with_its_column() -> None:
     weights = torch.tensor([1.0, 2.0, 1.0, float("nan"), 0.0, 1.0])
     made = RuleArrays({TO: CSC}, {TO: {"price": weights}})
     with pytest.raises(ValueError, match="column 'price': weight nan at position 3"):
-        made.prepare(Need(NeedKind.WEIGHT_SUMS, TO, "price"))
+        made[WeightSums(TO, "price")]
 
 
 def test_times_of_sources_in_other_parts_need_sorted_rows() -> None:
     elsewhere = Sources({"user": torch.arange(3)}, {"user": ("time",)})
     made = RuleArrays({TO: CSC}, {TO: {"time": torch.arange(6)}}, sources=elsewhere)
     with pytest.raises(ValueError, match="rows do not follow 'time', a column of its sources"):
-        made.times(TO, "time")
+        made[RisingTimes(TO, "time")]
     kept = torch.tensor([3, 5, 1, 1, 2, 9])
     sorted_rows = RuleArrays({TO: CSC}, {}, sorted_by={TO: "time"}, kept_times={TO: kept}, sources=elsewhere)
-    times = sorted_rows.times(TO, "time")
+    times = sorted_rows[RisingTimes(TO, "time")]
     assert times is not None
     assert torch.equal(times.values, kept)
 
@@ -270,12 +282,12 @@ def test_each_array_is_copied_once_also_by_threads() -> None:
         made, {STORED_ARRAYS_TO: stored_csc(GRAPH.csc(STORED_ARRAYS_TO), copies)}, {}, copies
     )
     assert len(copies.made) == 2
-    stored.prepare(Need(NeedKind.WEIGHT_SUMS, STORED_ARRAYS_TO, "weight"))
+    assert stored.on_host[WeightSums(STORED_ARRAYS_TO, "weight")] is not None
     assert len(copies.made) == 2  # prepared on the host
     with ThreadPoolExecutor(4) as pool:
-        sums = list(pool.map(lambda _: stored.weight_sums(STORED_ARRAYS_TO, "weight"), range(8)))
+        sums = list(pool.map(lambda _: stored[WeightSums(STORED_ARRAYS_TO, "weight")], range(8)))
     assert len(copies.made) == 4
-    own = made.weight_sums(STORED_ARRAYS_TO, "weight")
+    own = made[WeightSums(STORED_ARRAYS_TO, "weight")]
     assert own is not None
     for each in sums:
         assert each is sums[0]
@@ -287,17 +299,19 @@ def test_each_array_is_copied_once_also_by_threads() -> None:
 
 def test_every_kind_of_array_is_that_of_the_host() -> None:
     stored = StoredArrays(GRAPH.draws.arrays, {STORED_ARRAYS_TO: GRAPH.csc(STORED_ARRAYS_TO)}, {}, Copies())
-    times, own = stored.times(STORED_ARRAYS_TO, "time"), stored.own_times(STORED_ARRAYS_TO, "time")
+    times, own = stored[RisingTimes(STORED_ARRAYS_TO, "time")], stored[StoredTimes(STORED_ARRAYS_TO, "time")]
     assert times is not None
     assert times.values.tolist() == [1, 5, 2, 9]
     assert own is not None
     assert own.edges is not None
     assert own.edges.tolist() == [1, 5, 2, 9]
-    assert stored.source_ids(STORED_ARRAYS_TO).tolist() == [0, 1, 2, 0]
-    column = stored.column(STORED_ARRAYS_TO, "weight")
+    assert stored[SourceIds(STORED_ARRAYS_TO)].tolist() == [0, 1, 2, 0]
+    column = stored[EdgeColumn(STORED_ARRAYS_TO, "weight")]
     assert column is not None
     assert torch.equal(column, COLUMNS[STORED_ARRAYS_TO]["weight"])
-    assert stored.column(STORED_ARRAYS_TO, "price") is stored.weight_sums(STORED_ARRAYS_TO, "price") is None
+    assert (
+        stored[EdgeColumn(STORED_ARRAYS_TO, "price")] is stored[WeightSums(STORED_ARRAYS_TO, "price")] is None
+    )
 
 
 def test_damaged_edges_are_not_copied() -> None:
@@ -364,8 +378,8 @@ BUYS_NEEDS = ("user", "buys", "item")
 
 
 def test_each_need_goes_to_rules_or_to_negatives_in_order() -> None:
-    weights = Need(NeedKind.WEIGHT_SUMS, BUYS_NEEDS, "price")
-    times = Need(NeedKind.TIMES, BUYS_NEEDS, "time")
+    weights = WeightSums(BUYS_NEEDS, "price")
+    times = RisingTimes(BUYS_NEEDS, "time")
     negatives = NegativeNeed(BUYS_NEEDS, UniformNegatives(2))
     mixed = [weights, negatives, times]
     assert rule_needs(mixed) == [weights, times]

@@ -37,8 +37,8 @@ from khop.draw import DrawKey, Frontier, FrontierByType, NeighborsByType, Positi
 from khop.errors import Unsupported
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import open_folder
+from khop.graph.needs import Columns
 from khop.graph.rule import Hop
-from khop.graph.rule_arrays import Columns
 from khop.graph.store import CscGraph, csc_graph_from_edges, open_csc_graph
 from khop.kernels.csc import Csc
 from khop.sampling.rules.uniform import Uniform

@@ -55,9 +55,10 @@ from khop.graph.folder import Folder, documents_of, write_documents
 from khop.graph.folder_writer import ArrayWriter, FolderWriter
 from khop.graph.inputs import Given, Quantized, SparseColumn, checked_reverses
 from khop.graph.manifest import EdgeEntry, Manifest, write_manifest
+from khop.graph.needs import Columns
 from khop.graph.node_ids import STRING, kind_of, stored_ids
 from khop.graph.npy import CHUNK_BYTES, row_chunks
-from khop.graph.rule_arrays import INPUT, Columns, RowOrder, sort_notice
+from khop.graph.rule_arrays import INPUT, RowOrder, sort_notice
 from khop.graph.store import CscGraph
 from khop.graph.tables import EdgeChunks, EdgeStream, EdgeTable, GivenEdges, GivenNodes, NodeTable, id_dtype
 from khop.kernels.csc import Csc, build_csc, group_by_destination

@@ -6,15 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from khop.arguments import instance_of
 from khop.draw import DrawKey, Frontier, Neighbors, stream
-from khop.kernels.csc import Csc
+from khop.graph.needs import Arrays, RisingTimes
+from khop.graph.needs import EdgeColumn as EdgeColumn
+from khop.graph.needs import RuleNeed as RuleNeed
+from khop.graph.needs import SourceIds as SourceIds
 from khop.kernels.draw_request import DrawRequest, Kernel
-from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
+from khop.kernels.edge_times import HopRows
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
 _NOT_INTEGERS = ("float16", "float32", "float64", "bfloat16", "bool")
@@ -28,71 +31,6 @@ class FrontierField(StrEnum):
 
 
 _TREE = frozenset({FrontierField.TREE})
-
-
-class NeedKind(StrEnum):
-    """Kind of an array that draws of an edge type read."""
-
-    COLUMN = "column"  # a column of the edges
-    WEIGHT_SUMS = "weight_sums"  # running sums of a column of the edges
-    TIMES = "times"  # a column of the edges, or of their sources, or the later of both
-    SOURCE_IDS = "source_ids"  # the original id of each edge's source
-    PARALLEL_ROWS = "parallel_rows"  # rows in which edges share a source
-    DESCENDING = "descending"  # numbers that sort a column of the edges from the largest
-    RELATION_COUNTS = "relation_counts"  # edges of a row with the same value of a column
-
-
-OF_INTEGERS = frozenset({NeedKind.TIMES, NeedKind.RELATION_COUNTS})
-
-
-@dataclass(frozen=True)
-class Need:
-    """An array that draws of an edge type read. A store makes it before the first draw."""
-
-    kind: NeedKind
-    edge_type: EdgeType
-    column: str = ""  # the column that the array is made from
-
-
-class DrawArrays(Protocol):
-    """The arrays of a store that rules read, each made on first use. Rows and positions are the store's."""
-
-    @property
-    def edges(self) -> Mapping[EdgeType, Csc]:
-        """Edges by type."""
-        ...
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """The ids that key draws, int64 (rows), of the types whose rows are not original ids."""
-        ...
-
-    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
-        """Return a column of the edges, (edges, ...); None if the edge type lacks it."""
-        ...
-
-    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
-        """Return running sums of the edges' weights within each row; None without the column."""
-        ...
-
-    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
-        """Return the time of each edge, ascending within each row; None without times."""
-        ...
-
-    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
-        """Return the times of edges and of sources as the graph stores them; None without times."""
-        ...
-
-    def source_ids(self, edge_type: EdgeType) -> Tensor:
-        """Return the original id of each edge's source, (edges), as wide as the graph stores it, or int64."""
-        ...
-
-    def vector(self, need: Need) -> Tensor | None:
-        """Return PARALLEL_ROWS, uint8 (rows), None if no row has 1; or the vector of a column.
-
-        DESCENDING is int64 (edges), RELATION_COUNTS int32 (edges); None without the column.
-        """
-        ...
 
 
 class Rule(Protocol):
@@ -136,7 +74,7 @@ class Rule(Protocol):
         """Raise ValueError unless the graph has the columns that the rule names, with usable numbers."""
         ...
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the arrays that draws of an edge type read, if the edge type has their columns."""
         ...
 
@@ -145,7 +83,7 @@ class Rule(Protocol):
         ...
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the draw of an edge type's rows, to be carried out where the rows are stored."""
         ...
@@ -154,7 +92,7 @@ class Rule(Protocol):
         """Carry out a draw in torch, with `Neighbors.edges`."""
         ...
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
         """Return the coefficients of all edges in the sum that draws estimate, float64 (edges).
 
         None: draws estimate the mean over all edges of a row. ValueError if they estimate no fixed sum: exact
@@ -217,12 +155,16 @@ class RuleBase(ABC):
 
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless some edge type has each column that `needs` names, with usable numbers."""
-        wanted = {(need.column, need.kind) for t in schema.edge_types for need in self.needs(t)}
-        for column, kind in sorted(wanted):
+        wanted = {
+            (need.column, type(need).__name__): need
+            for edge_type in schema.edge_types
+            for need in self.needs(edge_type)
+        }
+        for (column, _), need in sorted(wanted.items(), key=lambda item: item[0]):
             if column:
-                _check_column(schema, self, column, kind)
+                _check_column(schema, self, need)
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the arrays that draws of an edge type read: by default none."""
         return ()
 
@@ -231,36 +173,26 @@ class RuleBase(ABC):
         return None if fanout < 0 else fanout
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the draw of an edge type's rows, by kernel and reference, with the arrays of `needs`."""
-        columns: dict[str, Tensor] = {}
-        sums = source_ids = None
-        for need in self.needs(edge_type):
-            if need.kind is NeedKind.COLUMN:
-                column = arrays.column(edge_type, need.column)
-                columns |= {} if column is None else {need.column: column}
-            elif need.kind is NeedKind.WEIGHT_SUMS:
-                sums = arrays.weight_sums(edge_type, need.column)
-            elif need.kind is NeedKind.SOURCE_IDS:
-                source_ids = arrays.source_ids(edge_type)
-        return DrawRequest(
+        request = DrawRequest(
             arrays.edges[edge_type],
             rows_of(edge_type, frontier, hop, key, arrays),
             hop.fanouts[edge_type],
             self.reference,
             self.kernel,
             self.replacement,
-            sums,
-            columns=columns,
-            source_ids=source_ids,
         )
+        for need in self.needs(edge_type):
+            request = need.given(request, arrays)
+        return request
 
     @abstractmethod
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch, with `Neighbors.edges`; see `DrawRequest.neighbors`."""
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
         """Return the coefficients of all edges in the sum that draws estimate: by default an error."""
         raise ValueError(f"{self}: states no coefficients of all edges; its draws may estimate no fixed sum")
 
@@ -269,7 +201,7 @@ class RuleBase(ABC):
         return -1
 
 
-def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays) -> HopRows:
+def rows_of(edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays) -> HopRows:
     """Return the rows of a frontier, and the keys of their draws."""
     originals = arrays.original_ids.get(edge_type[2])
     return HopRows(frontier.nodes, key, stream(hop.number, edge_type), originals, frontier.tree)
@@ -304,12 +236,13 @@ def reads_times(rule: Rule) -> bool:
 
 def time_column(rule: Rule, edge_type: EdgeType) -> str | None:
     """Return the column of times that a rule limits draws of an edge type by, if it does."""
-    times = (need.column for need in rule.needs(edge_type) if need.kind is NeedKind.TIMES)
+    times = (need.column for need in rule.needs(edge_type) if isinstance(need, RisingTimes))
     return next(times, None) if reads_times(rule) else None
 
 
-def _check_column(schema: Schema, rule: RuleBase, column: str, kind: NeedKind) -> None:
-    sources = {edge_type[0] for edge_type in schema.edge_types} if kind is NeedKind.TIMES else ()
+def _check_column(schema: Schema, rule: RuleBase, need: RuleNeed[Any]) -> None:
+    column = need.column
+    sources = {edge_type[0] for edge_type in schema.edge_types} if need.of_sources else ()
     types: tuple[NodeType | EdgeType, ...] = (*schema.edge_types, *sources)
     columns: dict[NodeType | EdgeType, Mapping[str, ColumnSpec]] = {
         type_: schema.columns.get(type_, {}) for type_ in types
@@ -318,10 +251,10 @@ def _check_column(schema: Schema, rule: RuleBase, column: str, kind: NeedKind) -
     if not having:
         there = {type_: sorted(of_type) for type_, of_type in columns.items()}
         raise ValueError(f"{rule}: no column {column!r}; there are {there}")
-    number = "integer" if kind in OF_INTEGERS else "number"
+    number = "integer" if need.of_integers else "number"
     for type_, spec in having.items():
-        is_usable = not spec.shape and (kind not in OF_INTEGERS or spec.dtype not in _NOT_INTEGERS)
-        if kind is not NeedKind.COLUMN and not is_usable:
+        is_usable = not spec.shape and (not need.of_integers or spec.dtype not in _NOT_INTEGERS)
+        if not need.any_column and not is_usable:
             raise ValueError(
                 f"{rule}: column {column!r} of {type_!r} is {spec.dtype} of shape {spec.shape}: "
                 f"one {number} per row is needed; write the graph with such a column"

@@ -21,20 +21,10 @@ from khop.graph.atomic import Meter, ProgressCallback
 from khop.graph.derived import Derived
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
-from khop.graph.needs import Need, negative_needs, rule_needs
+from khop.graph.needs import Columns, Need, RuleArrays, Store, StoredArrays, negative_needs, rule_needs
 from khop.graph.negatives import NegativeTables, WholeLinks, number_column
 from khop.graph.rule import Hop
-from khop.graph.rule_arrays import Columns as Columns
-from khop.graph.rule_arrays import (
-    EdgeDraws,
-    RowOrder,
-    RuleArrays,
-    Store,
-    StoredArrays,
-    check_edge_type,
-    sort_notice,
-    stored_csc,
-)
+from khop.graph.rule_arrays import EdgeDraws, RowOrder, check_edge_type, sort_notice, stored_csc
 from khop.kernels.csc import ChosenRows, Csc, build_csc, chosen_edges, degrees_of
 from khop.kernels.memory import expect_random_access
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
@@ -429,7 +419,7 @@ class CscGraph(NumberedGraph):
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that draws need; see GraphStore."""
         for need in rule_needs(needs):
-            self.draws.arrays.prepare(need)
+            _ = self.draws.arrays[need]
         super().prepare(needs)
 
     def for_hops(self, hops: Sequence[Hop]) -> EdgeDraws:

@@ -9,8 +9,8 @@ from itertools import accumulate
 from hypothesis import strategies as st
 
 from khop.draw import DrawKey, Frontier, stream
-from khop.graph.needs import NegativeNeed
-from khop.graph.rule import Hop, Need, Rule, RuleBase
+from khop.graph.needs import Need
+from khop.graph.rule import Hop, Rule, RuleBase
 from khop.graph.store import GraphStore
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.sampling.rules.uniform import UNIFORM
@@ -106,7 +106,7 @@ def draws_by_weight_and_time_follow_the_specification(make: Make) -> None:
         hop = Hop(data.draw(st.integers(1, 9)), fanouts, rule, edge_ids=True)
         graph = make(plain)
         if data.draw(st.booleans()):
-            needs: list[Need | NegativeNeed] = [need for t in plain.edges for need in rule.needs(t)]
+            needs: list[Need] = [need for t in plain.edges for need in rule.needs(t)]
             graph.prepare(needs)
         drawn = graph.sample_hop(frontier, hop, DrawKey(key))
         for edge_type in fanouts:

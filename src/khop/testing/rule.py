@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -25,14 +26,12 @@ from torch import Tensor
 from khop.api.partition import partition_graph
 from khop.distributed.exchange.draw_wire import HopWire
 from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.needs import Arrays, Made, RuleArrays, RuleNeed
 from khop.graph.partitions.local_partitions import LocalPartitionGraph
 from khop.graph.partitions.parts_folder import open_parts
-from khop.graph.rule import OF_INTEGERS, FrontierField, Hop, Need, NeedKind, Rule
-from khop.graph.rule_arrays import RuleArrays
+from khop.graph.rule import FrontierField, Hop, Rule
 from khop.graph.store import CscGraph
-from khop.kernels.csc import Csc
 from khop.kernels.draw_request import DrawRequest
-from khop.kernels.edge_times import EdgeTimes, Rising
 from khop.kernels.sample_hop import sample_hop
 from khop.sampling.rules.temporal import TemporalStrategy
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
@@ -207,52 +206,18 @@ class WatchedFrontier(Frontier):
         return super().__getattribute__(name)
 
 
-@dataclass(frozen=True)
-class WatchedArrays:
-    """The arrays of a store, and the names of those that were read."""
+class WatchedArrays(Arrays):
+    """The arrays of a store, and the needs of those that were read."""
 
-    inner: RuleArrays
-    read: set[tuple[NeedKind, EdgeType, str]] = field(default_factory=set)
+    def __init__(self, inner: RuleArrays) -> None:
+        self.edges, self.original_ids = inner.edges, inner.original_ids
+        self.inner = inner
+        self.read: set[RuleNeed[Any]] = set()
 
-    @property
-    def edges(self) -> Mapping[EdgeType, Csc]:
-        """Edges by type."""
-        return self.inner.edges
-
-    @property
-    def original_ids(self) -> Mapping[NodeType, Tensor]:
-        """Original ids of node types that were renumbered."""
-        return self.inner.original_ids
-
-    def column(self, edge_type: EdgeType, name: str) -> Tensor | None:
-        """Return a column of the edges."""
-        self.read.add((NeedKind.COLUMN, edge_type, name))
-        return self.inner.column(edge_type, name)
-
-    def weight_sums(self, edge_type: EdgeType, column: str) -> Rising | None:
-        """Return running sums of weights."""
-        self.read.add((NeedKind.WEIGHT_SUMS, edge_type, column))
-        return self.inner.weight_sums(edge_type, column)
-
-    def times(self, edge_type: EdgeType, column: str) -> Rising | None:
-        """Return times that ascend within rows."""
-        self.read.add((NeedKind.TIMES, edge_type, column))
-        return self.inner.times(edge_type, column)
-
-    def own_times(self, edge_type: EdgeType, column: str) -> EdgeTimes | None:
-        """Return times as the graph stores them."""
-        self.read.add((NeedKind.TIMES, edge_type, column))
-        return self.inner.own_times(edge_type, column)
-
-    def source_ids(self, edge_type: EdgeType) -> Tensor:
-        """Return the original id of each edge's source."""
-        self.read.add((NeedKind.SOURCE_IDS, edge_type, ""))
-        return self.inner.source_ids(edge_type)
-
-    def vector(self, need: Need) -> Tensor | None:
-        """Return rows in which edges share a source, or the vector of a column."""
-        self.read.add((need.kind, need.edge_type, need.column))
-        return self.inner.vector(need)
+    def __getitem__(self, need: RuleNeed[Made]) -> Made | None:
+        """Return an array, and note its need."""
+        self.read.add(need)
+        return self.inner[need]
 
 
 FEW = 6  # examples of promises that write folders or draw many rows
@@ -398,12 +363,12 @@ def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
     def check(question: Question) -> None:
         arrays = WatchedArrays(_arrays(question.plain))
         requests = _requests(rule, question, arrays)
-        needed = {(n.kind, t, n.column) for t in requests for n in rule.needs(t)}
+        needed = {need for t in requests for need in rule.needs(t)}
         expect(arrays.read <= needed, f"plan reads {arrays.read - needed}, which needs does not name")
         for edge_type in requests:
             for need in rule.needs(edge_type):
                 expect_equal("edge type of a need", need.edge_type, edge_type)
-                arrays.inner.prepare(need)
+                _ = arrays.inner[need]
 
     check()
 
@@ -411,10 +376,9 @@ def needs_name_all_arrays_that_are_read(rule: Rule) -> None:
 @promise
 def a_graph_without_its_columns_is_refused(rule: Rule) -> None:
     """Accept in `check` a graph with its columns; raise ValueError that names a column that is missing."""
-    needs = {need.column: need.kind for need in rule.needs(BUYS) if need.column}
+    needs = {need.column: need for need in rule.needs(BUYS) if need.column}
     specs = {
-        column: ColumnSpec("int64" if kind in OF_INTEGERS else "float32", ())
-        for column, kind in needs.items()
+        column: ColumnSpec("int64" if need.of_integers else "float32", ()) for column, need in needs.items()
     }
 
     def check(columns: Collection[str]) -> None:

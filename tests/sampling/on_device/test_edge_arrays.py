@@ -7,6 +7,7 @@ import torch
 
 from extension.test_rule import EverySecond
 from khop.draw import stream
+from khop.graph.needs import WeightSums
 from khop.graph.rule import Hop, Rule
 from khop.graph.store import csc_graph_from_edges
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder
@@ -33,7 +34,7 @@ def test_each_rule_brings_its_arrays() -> None:
     assert (plain.replacement, plain.sums, plain.limits, plain.original_ids) == (True, None, None, None)
     assert torch.equal(plain.csc.indices.cpu(), GRAPH.csc(TO).indices)
     weighted = edge_arrays(GRAPH, TO, hop(Weighted("weight")), DEVICE)
-    sums = GRAPH.draws.arrays.weight_sums(TO, "weight")
+    sums = GRAPH.draws.arrays[WeightSums(TO, "weight")]
     assert sums is not None
     assert weighted.sums is not None
     assert torch.equal(weighted.sums.cpu(), sums.values)

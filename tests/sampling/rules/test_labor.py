@@ -11,8 +11,8 @@ import torch
 
 import khop
 from khop.draw import DrawKey, Frontier, Neighbors, Purpose
+from khop.graph.needs import RuleArrays, SourceIds
 from khop.graph.rule import Hop, Rule
-from khop.graph.rule_arrays import RuleArrays
 from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.sampling.rules.labor import Labor
 from khop.sampling.rules.sum import Sum
@@ -215,6 +215,6 @@ def test_a_graph_without_parallel_edges_keeps_no_array_of_its_own() -> None:
     graph = dense(50, 5)
     arrays = RuleArrays(graph.edges, graph.columns)
     for need in Labor().needs(TO):
-        arrays.prepare(need)
-    assert arrays.source_ids(TO) is graph.edges[TO].indices
-    assert arrays.vector(Labor().needs(TO)[1]) is None
+        _ = arrays[need]
+    assert arrays[SourceIds(TO)] is graph.edges[TO].indices
+    assert arrays[Labor().needs(TO)[1]] is None

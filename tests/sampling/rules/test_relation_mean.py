@@ -12,8 +12,8 @@ from torch import Tensor
 
 import khop
 from khop.draw import DrawKey, Frontier, Neighbors
+from khop.graph.needs import RuleArrays
 from khop.graph.rule import Hop, Rule
-from khop.graph.rule_arrays import RuleArrays
 from khop.graph.store import CscGraph, csc_graph_from_edges
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.rules.labor import Labor

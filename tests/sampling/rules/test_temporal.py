@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from khop.graph.rule import FrontierField, Need, NeedKind, Rule
+from khop.graph.needs import RisingTimes, StoredTimes, WeightSums
+from khop.graph.rule import FrontierField, Rule
 from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.sampling.rules.uniform import Uniform
 from khop.sampling.rules.weighted import Weighted
@@ -30,8 +31,9 @@ def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: 
 def test_it_needs_the_times_and_what_its_inner_rule_needs() -> None:
     rule = Temporal("time", inner=Weighted("weight"))
     assert rule.needs(BUYS) == (
-        Need(NeedKind.TIMES, BUYS, "time"),
-        Need(NeedKind.WEIGHT_SUMS, BUYS, "weight"),
+        StoredTimes(BUYS, "time"),
+        RisingTimes(BUYS, "time"),
+        WeightSums(BUYS, "weight"),
     )
     assert rule.frontier_fields == {FrontierField.UNTIL, FrontierField.TREE}
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.draw import DrawKey, Frontier
+from khop.graph.needs import RuleArrays
 from khop.graph.rule import Hop, Rule
-from khop.graph.rule_arrays import RuleArrays
 from khop.graph.store import csc_graph_from_edges
 from khop.sampling.rules.sum import Sum, SymmetricSum
 from khop.sampling.rules.temporal import Temporal

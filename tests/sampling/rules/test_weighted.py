@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from khop.draw import DrawKey, Frontier
+from khop.graph.needs import RuleArrays
 from khop.graph.rule import Hop, Rule
-from khop.graph.rule_arrays import RuleArrays
 from khop.graph.store import csc_graph_from_edges
 from khop.models.layer import aggregated
 from khop.sampling.rules.weighted import Weighted

@@ -31,7 +31,7 @@ from khop.graph.features.store import CachePlan, FeatureStoreBase, Gathered, Row
 from khop.graph.features.table import ColumnPieces, DiskPiece, Piece, read_rows
 from khop.graph.folder import GraphFolder, copied_columns, disk_columns, feature_columns
 from khop.graph.layout import edge_array
-from khop.graph.needs import Need, rule_needs
+from khop.graph.needs import Need, RuleArrays, Sources, rule_needs
 from khop.graph.negatives import (
     NegativeTables,
     RelatedPartners,
@@ -43,7 +43,7 @@ from khop.graph.negatives import (
 from khop.graph.partitions.book import DEGREES
 from khop.graph.partitions.parts_folder import PartsFolder, check_whole, held_parts
 from khop.graph.rule import Hop
-from khop.graph.rule_arrays import EdgeDraws, RuleArrays, Sources, asked_types, check_edge_type, check_hop
+from khop.graph.rule_arrays import EdgeDraws, asked_types, check_edge_type, check_hop
 from khop.graph.store import CscGraph, DrawsHops, NumberedGraph, NumberedNodes
 from khop.kernels.csc import ChosenRows, Csc, chosen_edges, degrees_of, index_dtype
 from khop.kernels.memory import expect_random_access, free_memory_bytes
@@ -112,7 +112,7 @@ class Partition:
     def prepare(self, needs: Collection[Need]) -> None:
         """Build now the arrays that rules need."""
         for need in rule_needs(needs):
-            self._draws.arrays.prepare(need)
+            _ = self._draws.arrays[need]
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """Return the kept in-edges of the partition's nodes; row 0 is its first node."""

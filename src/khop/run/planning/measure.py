@@ -20,7 +20,7 @@ from khop.batch import Batch
 from khop.distributed.exchange.peers import Message, open_peers
 from khop.distributed.processes.group import ALONE, Group, this_group
 from khop.graph.features.table import FeatureTable
-from khop.graph.rule_arrays import Columns
+from khop.graph.needs import Columns
 from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.gather import RowFile, read_file_rows

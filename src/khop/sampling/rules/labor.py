@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Le
+from torch import Tensor
 
 from khop.arguments import checked_field, truth, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors, stream
-from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, RuleBase
+from khop.graph.layout import edge_array
+from khop.graph.needs import THREADS, Arrays, RuleArrays, RuleNeed, SourceIds, derived_name
+from khop.graph.rule import FrontierField, Hop, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.edge_arrays import parallel_rows
 from khop.kernels.edge_times import HopRows
 from khop.kernels.philox import SourceNumbers
 from khop.kernels.sample_reference import sample_smallest_reference
 from khop.schema import EdgeType
 
 _MOST_KAPPA = (1 << 31) - 1
+
+
+class ParallelRows(RuleNeed[Tensor]):
+    """1 for each row in which edges share a source, uint8 (rows)."""
+
+    def made(self, arrays: RuleArrays) -> Tensor | None:
+        """Compute the rows; None if there is none."""
+        csc, edge_type = arrays.edges[self.edge_type], self.edge_type
+        found = arrays.derived.vector(
+            derived_name(edge_type, "parallel_rows"),
+            csc.num_rows,
+            lambda: parallel_rows(csc, threads=THREADS),
+            [edge_array(edge_type, name) for name in ("indptr", "indices")],
+            "uint8",
+        )
+        return found if bool(found.any()) else None
 
 
 @dataclass(frozen=True)
@@ -52,12 +72,12 @@ class Labor(RuleBase):
         """None: draws do not depend on trees."""
         return frozenset()
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the original ids of sources, and the rows in which edges share a source."""
-        return (Need(NeedKind.SOURCE_IDS, edge_type), Need(NeedKind.PARALLEL_ROWS, edge_type))
+        return (SourceIds(edge_type), ParallelRows(edge_type))
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the draw of an edge type's rows by the numbers of their sources."""
         source = edge_type[0]
@@ -68,14 +88,14 @@ class Labor(RuleBase):
             hop.fanouts[edge_type],
             self.reference,
             self.kernel,
-            source_ids=arrays.source_ids(edge_type) if source in arrays.original_ids else None,
+            source_ids=arrays[SourceIds(edge_type)] if source in arrays.original_ids else None,
             order=SourceNumbers.of(key, word, self.kappa),
-            has_parallel=arrays.vector(Need(NeedKind.PARALLEL_ROWS, edge_type)),
+            has_parallel=arrays[ParallelRows(edge_type)],
         )
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch."""
         return sample_smallest_reference(request)
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> None:
         """Return None: a mean over draws estimates the mean over all edges of a row."""

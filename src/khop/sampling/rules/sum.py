@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
@@ -13,9 +13,11 @@ from torch import Tensor
 from khop.arguments import column_name, instance_of, shown
 from khop.components import Default, Text
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, Rule, RuleBase, reads_times
+from khop.graph.layout import edge_array, edge_column
+from khop.graph.needs import Arrays, EdgeColumn, RuleArrays, RuleNeed, derived_name
+from khop.graph.rule import FrontierField, Hop, Rule, RuleBase, reads_times
 from khop.kernels.draw_request import DrawRequest
-from khop.kernels.edge_arrays import counts_in_ranges
+from khop.kernels.edge_arrays import counts_in_ranges, relation_counts
 from khop.sampling.rules.labor import Labor
 from khop.sampling.rules.top_k import TopK
 from khop.sampling.rules.uniform import UNIFORM
@@ -113,7 +115,7 @@ class Sum(RuleBase):
         """Raise ValueError unless the graph has the columns of the inner rule."""
         self.inner.check(schema)
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the arrays of the inner rule."""
         return self.inner.needs(edge_type)
 
@@ -122,7 +124,7 @@ class Sum(RuleBase):
         return self.inner.most(fanout)
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the inner rule's draw, with other weights."""
         request = self.inner.plan(edge_type, frontier, hop, key, arrays)
@@ -132,7 +134,7 @@ class Sum(RuleBase):
         """Carry out a draw in torch: the inner rule's, with other weights."""
         return request.weighed(self.inner.reference(replace(request, weigh=None)))
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor:
         """Return the coefficients of the inner rule times the degree of each edge's row."""
         csc = arrays.edges[edge_type]
         try:
@@ -196,6 +198,27 @@ class RelationOptions:
     """Rule that draws the neighbors"""
 
 
+class RelationCounts(RuleNeed[Tensor]):
+    """The number of edges of the row with the same value of a column, int32 (edges)."""
+
+    of_integers = True
+
+    def made(self, arrays: RuleArrays) -> Tensor | None:
+        """Count them; None without the column."""
+        edge_type, column = self.edge_type, self.column
+        values = arrays[EdgeColumn(edge_type, column)]
+        if values is None:
+            return None
+        csc = arrays.edges[edge_type]
+        return arrays.derived.vector(
+            derived_name(edge_type, f"relation_counts.{column}"),
+            csc.num_edges,
+            lambda: relation_counts(csc, values),
+            [edge_array(edge_type, "indptr"), edge_column(edge_type, column)],
+            "int32",
+        )
+
+
 @dataclass(frozen=True)
 class RelationMean(RuleBase):
     """Draws of `inner`, weighted so that a layer estimates the mean over the neighbors of each relation.
@@ -251,12 +274,12 @@ class RelationMean(RuleBase):
         self.inner.check(schema)
         super().check(schema)
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the relations and the numbers of their edges, and the arrays of the inner rule."""
         return (
             *self.inner.needs(edge_type),
-            Need(NeedKind.COLUMN, edge_type, self.column),
-            Need(NeedKind.RELATION_COUNTS, edge_type, self.column),
+            EdgeColumn(edge_type, self.column),
+            RelationCounts(edge_type, self.column),
         )
 
     def most(self, fanout: int) -> int | None:
@@ -264,19 +287,19 @@ class RelationMean(RuleBase):
         return self.inner.most(fanout)
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the inner rule's draw, with other weights."""
         request = Sum(self.inner).plan(edge_type, frontier, hop, key, arrays)
         assert request.weigh is not None  # of the sum
-        relations, counts = arrays.column(edge_type, self.column), self._counts(edge_type, arrays)
+        relations, counts = arrays[EdgeColumn(edge_type, self.column)], self._counts(edge_type, arrays)
         return replace(request, weigh=SharePerDraw(request.weigh, relations, counts))
 
     def reference(self, request: DrawRequest) -> Neighbors:
         """Carry out a draw in torch: the inner rule's, with other weights."""
         return request.weighed(self.inner.reference(replace(request, weigh=None)))
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor:
         """Return the coefficients of `Sum(inner)`, over the edges of the row by the same relation."""
         csc, counts = arrays.edges[edge_type], self._counts(edge_type, arrays)
         try:
@@ -289,8 +312,8 @@ class RelationMean(RuleBase):
         """Return the fanout of the inner rule."""
         return self.inner.exact_fanout(schema, edge_type, fanout)
 
-    def _counts(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
-        return arrays.vector(Need(NeedKind.RELATION_COUNTS, edge_type, self.column))
+    def _counts(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
+        return arrays[RelationCounts(edge_type, self.column)]
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from khop.arguments import column_name, instance_of, shown, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.rule import DrawArrays, FrontierField, Hop, Need, NeedKind, Rule, RuleBase, reads_times
+from khop.graph.needs import Arrays, RisingTimes, RuleNeed, StoredTimes
+from khop.graph.rule import FrontierField, Hop, Rule, RuleBase, reads_times
 from khop.kernels.draw_request import DrawRequest, RowLimits
 from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType, Schema
@@ -89,28 +90,32 @@ class Temporal(RuleBase):
         self.inner.check(schema)
         super().check(schema)
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the times, and the arrays of the inner rule."""
-        return (Need(NeedKind.TIMES, edge_type, self.column), *self.inner.needs(edge_type))
+        return (
+            StoredTimes(edge_type, self.column),
+            RisingTimes(edge_type, self.column),
+            *self.inner.needs(edge_type),
+        )
 
     def most(self, fanout: int) -> int | None:
         """Return the largest number of edges that a row can give: that of the inner rule."""
         return self.inner.most(fanout)
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the inner rule's draw, from the edges that the time limits allow."""
         assert frontier.until is not None  # stores check frontiers before they plan
-        times = arrays.times(edge_type, self.column)
+        times = arrays[RisingTimes(edge_type, self.column)]
         if times is None:
             return self._planned(edge_type, frontier, hop, key, arrays)
-        own, is_latest = arrays.own_times(edge_type, self.column), self.strategy is TemporalStrategy.LATEST
+        own, is_latest = arrays[StoredTimes(edge_type, self.column)], self.strategy is TemporalStrategy.LATEST
         limits = RowLimits(times, own, frontier.until, self.window, is_latest)
         return replace(self._planned(edge_type, frontier, hop, key, arrays), limits=limits)
 
     def _planned(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the inner rule's draw, which sees trees only if it reads them."""
         if FrontierField.TREE not in self.inner.frontier_fields:
@@ -121,7 +126,7 @@ class Temporal(RuleBase):
         """Carry out a draw in torch: the inner rule's, from the edges that the time limits allow."""
         return self.inner.reference(request.resolved())
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> NoReturn:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> NoReturn:
         """Raise ValueError: each seed has its own edges."""
         raise ValueError(
             f"{self}: the edges of a node depend on the time of the seed, so that no weights of all edges "

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
+
+from torch import Tensor
 
 from khop.arguments import column_name
 from khop.components import Text
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.rule import DrawArrays, Hop, Need, NeedKind, RuleBase
+from khop.graph.layout import edge_column
+from khop.graph.needs import Arrays, EdgeColumn, RuleArrays, RuleNeed, derived_name
+from khop.graph.rule import Hop, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
+from khop.kernels.edge_arrays import descending_keys
 from khop.kernels.sample_reference import sample_smallest_reference, sample_uniform_reference
 from khop.schema import EdgeType, Schema
+
+
+class Descending(RuleNeed[Tensor]):
+    """Numbers that sort a column of the edges from its largest value, int64 (edges)."""
+
+    def made(self, arrays: RuleArrays) -> Tensor | None:
+        """Compute the numbers; None without the column."""
+        edge_type, column = self.edge_type, self.column
+        values = arrays[EdgeColumn(edge_type, column)]
+        if values is None:
+            return None
+
+        def make() -> Tensor:
+            try:
+                return descending_keys(values)
+            except ValueError as error:
+                raise ValueError(f"column {column!r}: {error}") from error
+
+        name, files = derived_name(edge_type, f"descending.{column}"), (edge_column(edge_type, column),)
+        return arrays.derived.vector(name, values.numel(), make, files)
 
 
 @dataclass(frozen=True)
@@ -30,16 +55,16 @@ class TopK(RuleBase):
     def __post_init__(self) -> None:
         column_name(self.column)
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the numbers that sort the column."""
-        return (Need(NeedKind.DESCENDING, edge_type, self.column),)
+        return (Descending(edge_type, self.column),)
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the draw of an edge type's rows: by the column if the type has it."""
         request = super().plan(edge_type, frontier, hop, key, arrays)
-        order = arrays.vector(self.needs(edge_type)[0])
+        order = arrays[Descending(edge_type, self.column)]
         return replace(request, order=order, kernel=Kernel.UNIFORM if order is None else Kernel.SMALLEST)
 
     def reference(self, request: DrawRequest) -> Neighbors:
@@ -47,7 +72,7 @@ class TopK(RuleBase):
         draw = sample_uniform_reference if request.order is None else sample_smallest_reference
         return draw(request)
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> NoReturn:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> NoReturn:
         """Raise ValueError: the largest edges estimate no mean over all edges."""
         raise ValueError(
             f"{self}: nothing is drawn, so a mean over some edges estimates no mean over all edges; exact "

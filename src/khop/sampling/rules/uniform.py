@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from khop.arguments import checked_field, truth
 from khop.draw import Neighbors
-from khop.graph.rule import DrawArrays, RuleBase
+from khop.graph.needs import Arrays
+from khop.graph.rule import RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_reference import sample_uniform_reference
 from khop.schema import EdgeType
@@ -33,7 +34,7 @@ class Uniform(RuleBase):
         """Carry out a draw in torch."""
         return sample_uniform_reference(request)
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> None:
         """Return None: a mean over draws estimates the mean over all edges of a row."""
 
 

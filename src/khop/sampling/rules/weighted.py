@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from khop.arguments import checked_field, column_name, truth
 from khop.components import Text
 from khop.draw import DrawKey, Frontier, Neighbors
-from khop.graph.rule import DrawArrays, Hop, Need, NeedKind, Rule, RuleBase
+from khop.graph.needs import Arrays, RuleNeed, WeightSums
+from khop.graph.rule import Hop, Rule, RuleBase
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.sample_reference import (
     row_shares,
@@ -54,12 +55,12 @@ class Weighted(RuleBase):
         """Return True where there are weights: the shares of a row add up to 1."""
         return self.has_weights(fanout)
 
-    def needs(self, edge_type: EdgeType) -> tuple[Need, ...]:
+    def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
         """Return the running sums of the weights."""
-        return (Need(NeedKind.WEIGHT_SUMS, edge_type, self.column),)
+        return (WeightSums(edge_type, self.column),)
 
     def plan(
-        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: DrawArrays
+        self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
         """Return the draw of an edge type's rows: by the weighted kernel if the type has the column."""
         request = super().plan(edge_type, frontier, hop, key, arrays)
@@ -72,14 +73,14 @@ class Weighted(RuleBase):
         draw = sample_uniform_reference if request.sums is None else sample_weighted_reference
         return request.weighed(draw(request))
 
-    def exact_weights(self, edge_type: EdgeType, arrays: DrawArrays) -> Tensor | None:
+    def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
         """Return each edge's share of its row's weight, with replacement; None without the column."""
         if not self.replacement:
             raise ValueError(
                 f"{self}: a mean over draws without replacement estimates no weighted mean of all edges; for "
                 f"one, draw by khop.Weighted({self.column!r}, replacement=True)"
             )
-        sums = arrays.weight_sums(edge_type, self.column)
+        sums = arrays[WeightSums(edge_type, self.column)]
         return None if sums is None else row_shares(arrays.edges[edge_type], sums.values)
 
 
