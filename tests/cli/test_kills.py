@@ -24,7 +24,7 @@ from cli.test_predict import LATER, RUN
 from khop import import_tables, open_folder
 from khop.graph.verify import verify_folder
 from support.commands import ENVIRONMENT, children, of_session, records
-from support.gate import WAIT_S, wait_until
+from support.gate import WAIT_S, Gate, wait_until
 from support.later_shops import later_tables, shop_spec, shop_tables
 
 KILLS, FEW = 20, 3
@@ -248,6 +248,13 @@ WHOM = [
     for steps in range(KILLS)
 ]
 
+# Each rank writes so many chunks, whoever takes more of them: 21 kills.
+WHOM_IN_INFERENCE = [
+    (who, chunks) if (who, chunks) == ("rank 1", 1) else pytest.param(who, chunks, marks=pytest.mark.long)
+    for who in ("main process", "rank 0", "rank 1")
+    for chunks in range(7)
+]
+
 
 @pytest.mark.parametrize(("who", "steps"), WHOM)
 def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
@@ -278,3 +285,32 @@ def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
     for one, other in zip(scores(home / "ranks-b"), scores(home / "ranks-a"), strict=True):
         assert one.keys() == other.keys()
         assert all(one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-4) for name in one)
+
+
+@pytest.mark.parametrize(("who", "chunks"), WHOM_IN_INFERENCE)
+def test_an_inference_on_two_ranks_of_which_a_process_is_killed_goes_on_exactly(
+    home: Path, tmp_path: Path, writer: Writer, kept: None, who: str, chunks: int
+) -> None:
+    """Each rank has written so many chunks of a node when the kill comes."""
+    put(home, "imported")
+    if not (home / "trained").is_dir():
+        assert writer.run("train", "run.toml", "--epochs", "1", "--out", "trained")[0] == 0
+    words = ("infer", "trained", "--evaluation-batch-size", "1", "--out")
+    if not (home / "one.npy").is_file():
+        assert writer.run(*words, "one.npy")[0] == 0
+    for old in (*home.glob("two*"), *home.glob(".two*")):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    gate = Gate.shut(tmp_path / "gate", f"chunk {1 + chunks}")
+    command = [sys.executable, "-m", "support.gated_khop", *words, "two.npy", "--procs", "2"]
+    environment = ENVIRONMENT | gate.environment
+    with subprocess.Popen(
+        command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        ranks = gate.wait_for(2, process)
+        os.kill(process.pid if who == "main process" else ranks[int(who[-1])], signal.SIGKILL)
+        said = ended(process)
+    assert who == "main process" or "was killed by SIGKILL" in said
+    assert not (home / "two.npy").exists()
+    assert writer.run(*words, "two.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(home / "one.npy"), np.load(home / "two.npy"))
+    assert [path.name for path in home.glob(".two*")] == []
