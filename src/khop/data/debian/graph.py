@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -204,6 +205,6 @@ def read_snapshot(data: bytes) -> Facts:
         )
 
 
-def _read(name: str, arrays: Mapping[str, npt.NDArray[np.generic]]) -> Pairs:
+def _read(name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Pairs:
     counts = arrays[f"{name}.counts"]
     return Pairs(np.repeat(np.arange(len(counts), dtype=np.int32), counts), arrays[f"{name}.right"])

@@ -205,7 +205,7 @@ def _validated(array: Any) -> None:
     if (is_large or pa.types.is_string(array.type)) and len(array) and array.buffers()[2] is not None:
         _, offsets, data = array.buffers()
         text = np.frombuffer(data, np.uint8)
-        starts = np.frombuffer(offsets, np.int64 if is_large else np.int32)
+        starts: npt.NDArray[Any] = np.frombuffer(offsets, np.int64 if is_large else np.int32)
         starts = starts[array.offset : array.offset + len(array) + 1]
         is_within = starts[0] >= 0 and starts[-1] <= len(text) and bool((starts[1:] >= starts[:-1]).all())
         if is_within and text.max(initial=0) < 128:

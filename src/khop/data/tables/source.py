@@ -80,7 +80,7 @@ class Where:
         where = cls(expression, tuple(columns), key)
         types = ", ".join(f"{name} is {schema.field(name).type}" for name in columns) or "none"
         try:
-            kind = where._query(schema.empty_table().select(list(columns) or [0])).types[0]
+            kind = where._query(schema.empty_table().select(list(columns) or schema.names[:1])).types[0]
         except duckdb.Error:
             raise ValueError(
                 f"{key}: {expression!r} does not fit the types of its columns ({types}); columns of CSV "
@@ -461,8 +461,8 @@ class OpenSource:
         if any(of_file.values()) and not part_of:
             return self.with_columns(FileColumns({PART: of_file}))
         if not id or any(of_file.values()):
-            names = ", ".join(file.name for files in found.values() for file in files)
-            raise ValueError(f"{key}: {names}: must be among the files of {self.key}; add them to files")
+            given = ", ".join(file.name for files in found.values() for file in files)
+            raise ValueError(f"{key}: {given}: must be among the files of {self.key}; add them to files")
         lists = [
             OpenSource.open(Source(files=(path,), header="no", format="csv"), f"{key}.{part}", folder)
             for part, path in split.files.items()

@@ -45,13 +45,14 @@ class Column(SpecTable):
     @property
     def null_texts(self) -> tuple[str, ...]:
         """Texts that are null in this column."""
-        return () if isinstance(self.missing, str) else self.missing
+        missing: Any = self.missing  # a word in some kinds
+        return () if isinstance(missing, str) else missing
 
     @property
     def fill(self) -> str:
         """What a null becomes: a word of `missing`, or its default."""
-        word = self.missing if isinstance(self.missing, str) else type(self).model_fields["missing"].default
-        return str(word)
+        missing: Any = self.missing
+        return str(missing if isinstance(missing, str) else type(self).model_fields["missing"].default)
 
 
 class Number(Column):
