@@ -15,6 +15,7 @@ from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS
 from support.built_site import build_site
 
+pytestmark = pytest.mark.timeout(900)  # of the build of the site on a busy machine
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import error_index  # noqa: E402
