@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def type_aliases(package: Path) -> set[str]:
-    """Return the names of the type aliases of a package, which signatures show instead of their definitions."""
+    """Return the type aliases of a package; signatures show their names instead of their definitions."""
     return {
         target.id
         for file in package.rglob("*.py")
@@ -61,7 +61,7 @@ _CODE = re.compile(r"(`[^`]+`)")
 
 
 def as_markup(_app, _kind, _name, _object, _options, lines: list[str]) -> None:  # noqa: ANN001
-    """Protect the plain text of a docstring from being read as markup; only `code` and examples are markup."""
+    """Protect the plain text of a docstring from being read as markup, except `code` and examples."""
     in_example = False
     for number, line in enumerate(lines):
         if line and not line.startswith(" "):
