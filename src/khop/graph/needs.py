@@ -278,7 +278,7 @@ class StoredArrays(Arrays):
         """Return the array of a need on the device."""
         with self._lock:
             if need not in self._stored:
-                made: object = self.on_host[need]
+                made: Made | None = self.on_host[need]
                 self._stored[need] = self._copy(made)
             found: Made | None = self._stored[need]
             return found

@@ -133,8 +133,8 @@ def _made(raw: _Raw, folder: Path) -> Data:
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: no such file; give the folder as it was published")
     if len(raw.files) == 1:  # torch_geometric allows pickles here, and reads these arrays alone
-        names = [f"{kind}_{part}" for kind in ("attr", "adj") for part in _SHCHUR_ARRAYS]
-        for name in (*names, "labels"):
+        arrays = [f"{kind}_{part}" for kind in ("attr", "adj") for part in _SHCHUR_ARRAYS]
+        for name in (*arrays, "labels"):
             NpzArray.of(folder / raw.files[0], name)
     with tempfile.TemporaryDirectory() as root, contextlib.redirect_stderr(io.StringIO()):
         for place in {"raw", *(f"{name}/raw" for name in ("Computers", "Photo", "CS", "Physics"))}:
