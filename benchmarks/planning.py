@@ -32,14 +32,14 @@ from khop.graph.partitions.book import read_book
 from khop.graph.partitions.placements import LANES
 from khop.process_tuning import tune_memory
 from khop.run.planning.measure import measured
-from khop.run.planning.prediction import Constants, Placement, Prediction, predict
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.prediction import Constants, EdgePlacement, Prediction, predict
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 from processes import WARM_UP
 
 TRAINING_COLLECTIVES = 3  # one after another in each step: gradients, around the ring and back, and losses
 NODE, EDGES, COLUMN, ROW_BYTES, CLASSES = "node", ("node", "to", "node"), "x", 400, 47
 FREE_GBIT, FREE_DELAY_S = 20.0, 2e-5  # what a link between namespaces carries that nothing holds up
-PLACEMENTS = {"features": Placement.REPLICATED, "all": Placement.PARTITIONED}
+PLACEMENTS = {"features": EdgePlacement.REPLICATED, "all": EdgePlacement.PARTITIONED}
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def figures_of(link: Link, constants: Constants) -> Iterator[Figure]:
     folder, size, remote_share = parts_of(link.work)
     work = link.work
     for cache_share in (0.0, 0.2) if work is LIGHT else (0.0,):
-        run = Run(tuple(work.fanouts), RANKS * work.seeds, work.hidden, CLASSES, remote_share)
+        run = PlannedRun(tuple(work.fanouts), RANKS * work.seeds, work.hidden, CLASSES, remote_share)
         plans = {plan.placement: plan for plan in predict(size, run, link.cluster(cache_share), constants)}
         for placement, planned in PLACEMENTS.items():
             of_ranks = taken(link, Task(str(folder), placement, cache_share, work))

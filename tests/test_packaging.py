@@ -179,7 +179,7 @@ def test_all_public_names_import_little_beyond_torch() -> None:
     extra = _packages(_modules_after("from khop import *") - _modules_after("import torch"))
     heavy = {"torch_geometric", "pyarrow", "matplotlib", "torchmetrics", "pydantic", "typer", "rich", "scipy"}
     assert extra & heavy == set()
-    assert extra <= {"khop", "numpy", "safetensors"} | set(sys.stdlib_module_names)
+    assert extra <= {"khop", "numpy", "safetensors", "annotated_types"} | set(sys.stdlib_module_names)
 
 
 def _packages(modules: set[str]) -> set[str]:

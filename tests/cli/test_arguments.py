@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from khop.cli.arguments import Words, folder_of, written
+from khop.cli.arguments import CommandWords, folder_of, written
 from khop.components import ANY_NAMED, Permission
 from khop.data.importers import BUILTIN_NAMES, builtin_path
 from khop.run.read import preset, preset_names, read_toml
@@ -79,6 +79,6 @@ def test_a_graph_folder_is_a_run_on_it(learnable: Path) -> None:
 def test_words_after_an_unknown_option_may_be_its_value_or_not(
     words: str, operands: str, options: dict[str, str]
 ) -> None:
-    found = Words.of(words.split(), {"--out": True, "--json": False, "-h": False})
+    found = CommandWords.of(words.split(), {"--out": True, "--json": False, "-h": False})
     assert found.operands == tuple(operands.split())
     assert dict(found.options) == options

@@ -869,9 +869,7 @@ APPEND = [
         r'age: is a "category", and .* have a "number"; leave',
         ('age = "number"', 'age = "category"'),
     ),
-    later(
-        "no such type", {}, r"no node type 'user'; there are usr, item; add", ("[nodes.user]", "[nodes.usr]")
-    ),
+    later("no such type", {}, r"no node type 'user'; did you mean usr\?", ("[nodes.user]", "[nodes.usr]")),
     later(
         "SQLite",
         {"day.db": of_sqlite(*SQLITE_USERS, keep=5000)},

@@ -84,7 +84,7 @@ def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
     [
         (
             ("nowhere.toml",),
-            "khop: nowhere.toml: no such file; give a run.toml, or a preset",
+            "khop: nowhere.toml: no such file; give a run.toml, a graph folder, or a preset",
         ),
         (
             (),

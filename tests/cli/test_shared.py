@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from khop.cli.commands.shared import Checkpoint
+from khop.cli.commands.shared import CheckpointChoice
 from khop.training.run_output import BEST, LAST
 
 
 def test_checkpoints_are_those_of_a_run() -> None:
-    assert [str(checkpoint) for checkpoint in Checkpoint] == [BEST, LAST]
+    assert [str(checkpoint) for checkpoint in CheckpointChoice] == [BEST, LAST]

@@ -189,16 +189,17 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
         ([], "no run is given: use khop train debian, khop train run.toml, or khop train --graph FOLDER"),
         (
             ["nope.toml"],
-            "nope.toml: no such file; give a run.toml, or a preset: debian, debian-links, debian-typed",
+            "nope.toml: no such file; give a run.toml, a graph folder, or a preset: debian, debian-links, "
+            "debian-typed",
         ),
         (
             ["run.toml", "--epochs", "x"],
             "training.epochs is 'x': must be a whole number of at least 1 (--epochs)",
         ),
         (
-            ["run.toml", "--layers", "3"],
+            ["run.toml", "--layers", "3", "--fanouts", "4,4"],
             "sampler.fanouts has 2 entries, model.layers is 3: give one fanout per layer "
-            "(run.toml, --layers)",
+            "(run.toml, --fanouts, --layers)",
         ),
         (
             ["run.toml", "--train-split", "x"],

@@ -12,8 +12,8 @@ from hypothesis import Phase, settings
 def few_examples() -> Iterator[None]:
     before = settings()
     phases = [Phase.explicit, Phase.generate]
-    # The same examples in `make test-all` too: whether 20 random ones show a fault is chance.
-    settings.register_profile("few", before, max_examples=20, derandomize=True, phases=phases)
+    # The same examples in `make test-all` too: whether 50 random ones show a fault is chance.
+    settings.register_profile("few", before, max_examples=50, derandomize=True, phases=phases)
     settings.load_profile("few")
     yield
     settings.register_profile("before few", before)

@@ -12,7 +12,7 @@ from damage.questions import QUESTIONS, answer
 from khop.api.partition import partition_graph
 from khop.graph.build import write_graph
 from khop.graph.tables import EdgeTable, NodeTable
-from khop.training.checkpoint import Snapshot
+from khop.training.checkpoint import StateCopy
 
 CITES = ("paper", "cites", "paper")
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought_by", "user")
@@ -82,4 +82,4 @@ def _write_checkpoints(path: Path) -> None:
             optimizer.step()
         training = {"epoch": steps, "loss_sum": 0.5 / steps, "facts": {"model.hidden": "3"}}
         records = [{"epoch": epoch, "loss": 1 / (epoch + 1)} for epoch in range(steps)]
-        Snapshot.of(model, optimizer, training, records).write(path / "last", keep=2)
+        StateCopy.of(model, optimizer, training, records).write(path / "last", keep=2)

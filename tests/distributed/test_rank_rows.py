@@ -37,7 +37,7 @@ from khop.distributed.rank_rows import (
 )
 from khop.graph.features.store import Rows
 from khop.graph.partitions.parts_folder import open_parts
-from khop.kernels.gather import Column, gather_columns
+from khop.kernels.gather import GatheredColumn, gather_columns
 from khop.loading.columns import ColumnChoice
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
 from khop.loading.device.memory_plan import FreeMemory, WorkSizes
@@ -72,7 +72,7 @@ def test_rows_are_rounded_as_if_they_were_sent(wire: Wire, ids: list[int]) -> No
 def test_few_programs_read_rows_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
 
-    def gathered(columns: list[Column], ids: Tensor) -> list[Tensor]:
+    def gathered(columns: list[GatheredColumn], ids: Tensor) -> list[Tensor]:
         read.extend(column.is_pinned for column in columns)
         return gather_columns(columns, ids)
 

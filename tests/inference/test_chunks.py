@@ -17,7 +17,7 @@ from khop import DrawKey
 from khop.distributed.owners import PartitionOwners
 from khop.distributed.processes.group import ALONE
 from khop.inference.chunks import ChunkMeter, Chunks, DynamicChunks, evaluating, shares
-from khop.inference.stages import Memory, Stage
+from khop.inference.stages import MemoryStore, Stage
 from khop.loading.columns import ColumnChoice
 from khop.sampling.sampler import NeighborSampler
 from support.small_graphs import one_type
@@ -45,7 +45,7 @@ def test_the_size_of_chunks_changes_no_row(chunk_size: int) -> None:
     told: list[tuple[int, int]] = []
     stage = Stage(0, "node", 60, chunk_size, torch.empty(0, 7), nodes=nodes)
     meter = ChunkMeter(lambda done, total: told.append((done, total)), 60, DynamicChunks())
-    rows = meter.rows(stage, Memory(ALONE), chunks(), mean_of_rows)
+    rows = meter.rows(stage, MemoryStore(ALONE), chunks(), mean_of_rows)
     assert torch.equal(rows, mean_of_rows(chunks().batch("node", nodes)))
     assert told[-1] == (60, 60)
     assert [done for done, _ in told] == sorted({done for done, _ in told})

@@ -28,12 +28,12 @@ from khop.inference.stages import (
     VALUES,
     ChunkBounds,
     ChunkLimits,
-    Memory,
+    MemoryStore,
     OwnRows,
     PartOrder,
-    Rows,
     SharedRows,
     Stage,
+    StageRows,
     chunk_starts,
     pieces_of,
     row_table,
@@ -167,7 +167,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 @pytest.mark.parametrize("kind", ["own", "shared"])
 def test_rows_put_in_any_order_come_back(dtype: torch.dtype, kind: str) -> None:
     stage = Stage(0, "node", 7, 2, torch.empty(0, 3, dtype=dtype))
-    place: Rows | None = OwnRows(stage, ALONE) if kind == "own" else SharedRows.opened(stage, ALONE)
+    place: StageRows | None = OwnRows(stage, ALONE) if kind == "own" else SharedRows.opened(stage, ALONE)
     assert place is not None
     rows = torch.arange(21).view(7, 3).to(dtype)
     with closing(place):
@@ -179,7 +179,7 @@ def test_rows_put_in_any_order_come_back(dtype: torch.dtype, kind: str) -> None:
 
 
 def test_rows_are_the_input_of_the_next_layer() -> None:
-    store = Memory(ALONE)
+    store = MemoryStore(ALONE)
     rows = {"user": torch.ones(2, 3), "item": torch.zeros(4, 3)}
     assert isinstance(store.open(Stage(0, "user", 2, 1, torch.empty(0, 3))), OwnRows)
     features = store.store([], rows)

@@ -21,7 +21,7 @@ from khop.kernels.gather import (
     DEAF,
     PLACE,
     SMALL_DTYPES,
-    Column,
+    GatheredColumn,
     RowFile,
     Turns,
     column_reference,
@@ -64,7 +64,7 @@ def as_float32(
     out: Tensor | None = None,
     threads: int = 1,
 ) -> Tensor:
-    column = Column(table, as_float32=True, scales=scales, out=out)
+    column = GatheredColumn(table, as_float32=True, scales=scales, out=out)
     return gather_columns([column], ids, threads=threads)[0]
 
 
@@ -83,7 +83,7 @@ def test_equals_indexing(
     ids = torch.randint(rows, (count,), generator=torch.Generator().manual_seed(seed))
     gathered = gather(table, ids, threads=threads)
     assert gathered.shape == (count, *shape)
-    assert same_bits(gathered, column_reference(Column(table), ids))
+    assert same_bits(gathered, column_reference(GatheredColumn(table), ids))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -168,7 +168,7 @@ def test_small_numbers_become_float32(
     scales = torch.rand(shape, generator=random) if scaled else None
     widened = as_float32(table, ids, scales=scales, threads=threads)
     assert widened.shape == (count, *shape)
-    assert torch.equal(widened, column_reference(Column(table, as_float32=True, scales=scales), ids))
+    assert torch.equal(widened, column_reference(GatheredColumn(table, as_float32=True, scales=scales), ids))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -177,7 +177,7 @@ def test_many_small_rows_into_a_given_buffer(threads: int) -> None:
     ids = torch.randint(5000, (20_000,), generator=torch.Generator().manual_seed(0))
     out = torch.full((20_000, 100), -1.0)
     assert as_float32(table, ids, out=out, threads=threads) is out
-    assert torch.equal(out, column_reference(Column(table, as_float32=True), ids))
+    assert torch.equal(out, column_reference(GatheredColumn(table, as_float32=True), ids))
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def test_several_columns_at_once_are_each_by_itself(count: int, threads: int, li
     scales = torch.rand(3, generator=torch.Generator().manual_seed(1))
     tables = [some_table(40, (3,), dtype) for dtype in (torch.float64, *SMALL_DTYPES)]
     columns = [
-        Column(tables[0], count=limit),
-        *(Column(table, as_float32=True, scales=scales) for table in tables[1:]),
-        Column(tables[1]),
+        GatheredColumn(tables[0], count=limit),
+        *(GatheredColumn(table, as_float32=True, scales=scales) for table in tables[1:]),
+        GatheredColumn(tables[1]),
     ]
     together = gather_columns(columns, ids, threads=threads)
     assert same_bits(together[0], gather(tables[0], ids[:limit]))
@@ -230,9 +230,9 @@ def test_pieces_of_a_table_are_read_as_the_whole(
     wide, small = some_table(40, (100,), torch.float64), some_table(40, (), torch.float16)
     out = torch.empty(count, 100, dtype=torch.float64)
     columns = [
-        Column(wide.tensor_split(cuts), out=out),
-        Column(small.tensor_split(cuts), as_float32=True, count=limit),
-        Column(small),
+        GatheredColumn(wide.tensor_split(cuts), out=out),
+        GatheredColumn(small.tensor_split(cuts), as_float32=True, count=limit),
+        GatheredColumn(small),
     ]
     rows = gather_columns(columns, ids, threads=threads)
     assert rows[0] is out
@@ -245,9 +245,9 @@ def test_pieces_with_rows_that_differ_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"pieces of a table are torch.float32 \(2, 3\) and torch.float32 \(2,"
     ):
-        gather_columns([Column((torch.zeros(2, 3), torch.zeros(2, 4)))], torch.tensor([0]))
+        gather_columns([GatheredColumn((torch.zeros(2, 3), torch.zeros(2, 4)))], torch.tensor([0]))
     with pytest.raises(ValueError, match=r"row id 4 at position 0: must be in \[0, 4\)"):
-        gather_columns([Column((torch.zeros(2), torch.zeros(2)))], torch.tensor([4]))
+        gather_columns([GatheredColumn((torch.zeros(2), torch.zeros(2)))], torch.tensor([4]))
 
 
 def test_a_column_of_one_row_of_a_wider_table() -> None:
@@ -257,7 +257,7 @@ def test_a_column_of_one_row_of_a_wider_table() -> None:
 
 
 def test_of_several_columns_the_one_without_the_row_is_named() -> None:
-    columns = [Column(torch.ones(5), "first"), Column(torch.ones(3), "second")]
+    columns = [GatheredColumn(torch.ones(5), "first"), GatheredColumn(torch.ones(3), "second")]
     with pytest.raises(ValueError, match=r"second id 4 at position 1: must be in \[0, 3\)"):
         gather_columns(columns, torch.tensor([2, 4]))
 
@@ -265,7 +265,7 @@ def test_of_several_columns_the_one_without_the_row_is_named() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="where there is a GPU")
 def test_several_columns_on_a_gpu_are_the_same() -> None:
     table = some_table(40, (3,), torch.float16).cuda()
-    columns = [Column(table.split(7)), Column(table, as_float32=True)]
+    columns = [GatheredColumn(table.split(7)), GatheredColumn(table, as_float32=True)]
     rows = gather_columns(columns, torch.tensor([39, 0]).cuda())
     assert rows[1].tolist() == rows[0].float().tolist() == table[[39, 0]].float().tolist()
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from khop.kernels.choice import Engine, forcing
-from khop.kernels.gather import Column, Copies
+from khop.kernels.gather import Copies, GatheredColumn
 from khop.kernels.lazy_rows import LazyRows, RowsById, is_readable
 from khop.kernels.moments import Moments
 from khop.kernels.segment import prefix_and_mean, segment_max, segment_mean, segment_sum
@@ -152,15 +152,15 @@ def test_memory_is_that_of_the_ids() -> None:
 
 def test_tables_are_readable_in_one_piece_as_they_are_stored() -> None:
     table, cpu = torch.randn(4, 3), torch.device("cpu")
-    assert is_readable(Column(table), cpu)
-    assert is_readable(Column(table.bfloat16()), cpu)
-    assert not is_readable(Column(table), torch.device("meta"))
-    assert not is_readable(Column([table, table]), cpu)
-    assert not is_readable(Column(table.bfloat16(), as_float32=True), cpu)
-    assert not is_readable(Column(table.int()), cpu)
-    assert not is_readable(Column(torch.randn(4)), cpu)
+    assert is_readable(GatheredColumn(table), cpu)
+    assert is_readable(GatheredColumn(table.bfloat16()), cpu)
+    assert not is_readable(GatheredColumn(table), torch.device("meta"))
+    assert not is_readable(GatheredColumn([table, table]), cpu)
+    assert not is_readable(GatheredColumn(table.bfloat16(), as_float32=True), cpu)
+    assert not is_readable(GatheredColumn(table.int()), cpu)
+    assert not is_readable(GatheredColumn(torch.randn(4)), cpu)
     copies = Copies(torch.zeros(4, dtype=torch.int32), table)
-    assert not is_readable(Column(table, copies=copies), cpu)
+    assert not is_readable(GatheredColumn(table, copies=copies), cpu)
 
 
 # Exact moments: the same bits in any order and grouping.

@@ -25,7 +25,7 @@ from khop.models.decoders import RELATION_DECODERS, DecoderKind
 from khop.models.layer import _named, plain_name
 from khop.models.stack import Sequential
 from khop.schema import EdgeType
-from khop.training.checkpoint import Checkpoint, Snapshot, load_checkpoint, restore_model, restore_optimizer
+from khop.training.checkpoint import Checkpoint, StateCopy, load_checkpoint, restore_model, restore_optimizer
 from khop.training.optimizer_settings import ModelOptimizer
 
 COUNTS = {"user": 12, "item": 15, "tag": 6}
@@ -193,7 +193,7 @@ def model_on(path: Path, name: str, seed: int) -> tuple[nn.Module, khop.Graph]:
 
 
 def read(folder: Path, model: nn.Module) -> Checkpoint:
-    Snapshot.of(model, ModelOptimizer(model, 0.1, 0.0), {}).write(folder)
+    StateCopy.of(model, ModelOptimizer(model, 0.1, 0.0), {}).write(folder)
     return load_checkpoint(folder)
 
 
@@ -257,7 +257,7 @@ def test_training_continues_with_types_in_another_order(
     optimizer = ModelOptimizer(model, 0.01, 0.1)
     update(model, optimizer, graph)
     update(model, optimizer, graph)
-    Snapshot.of(model, optimizer, {}).write(tmp_path / "last")
+    StateCopy.of(model, optimizer, {}).write(tmp_path / "last")
     update(model, optimizer, graph)
     wanted = outputs(model, graph, name)
     for folder in folders[1:]:

@@ -9,8 +9,8 @@ from statistics import mean
 import pytest
 
 from khop.api.partition import partition_graph
-from khop.run.planning.prediction import MEASURED, Placement, Prediction, predict
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.prediction import MEASURED, EdgePlacement, Prediction, predict
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 from network.hosts import two_hosts
 from network.runs import ended, started
 from run.planning.test_neighborhood import FANOUTS, NODES, STATED_FACTOR, write_clustered_graph
@@ -54,10 +54,10 @@ def counted(out: str) -> dict[str, float]:
 def planned(edges: int, remote_share: float | None, link: Link, cache_share: float) -> dict[str, Prediction]:
     """By placement, as `--placement` names it."""
     size = GraphSize(NODES, edges, 4 * WIDTH)
-    run = Run(FANOUTS, HOSTS * SEEDS, HIDDEN, CLASSES, remote_share)
+    run = PlannedRun(FANOUTS, HOSTS * SEEDS, HIDDEN, CLASSES, remote_share)
     cluster = Cluster(HOSTS, 1, link.megabits_s / 1000, link.delay_s, cache_share)
     found = {each.placement: each for each in predict(size, run, cluster, MEASURED)}
-    return {"features": found[Placement.REPLICATED], "all": found[Placement.PARTITIONED]}
+    return {"features": found[EdgePlacement.REPLICATED], "all": found[EdgePlacement.PARTITIONED]}
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.api.loader import Loader
-from khop.run.profile import RankRecord, Recorder, summarized, without_first
+from khop.run.profile import RankRecord, StepRecorder, summarized, without_first
 from khop.sampling.sampler import Expansion, NeighborSampler
 from khop.training.step_clock import WITHIN, TimedStep
 from support.small_graphs import one_type
@@ -27,7 +27,7 @@ def test_a_record_comes_as_it_was() -> None:
 
 
 def test_a_recorder_keeps_every_step_of_a_run(tmp_path: Path) -> None:
-    recorder = Recorder()
+    recorder = StepRecorder()
     SmallRun(tmp_path, observer=recorder).trainer().rehearse(7)
     record = recorder.record(1, "there", 2, clock_offset=1000.0)
     assert (record.rank, record.host, record.workers) == (1, "there", 2)
@@ -47,7 +47,7 @@ def test_the_edges_of_a_subgraph_count_once_though_every_layer_sees_them() -> No
     for expansion in Expansion:
         sampler = NeighborSampler(graph.store, [2, 2], expansion=expansion)
         batch = Loader(sampler, torch.arange(9), 9).batch(0, 0)
-        recorder = Recorder()
+        recorder = StepRecorder()
         recorder.timed(TimedStep(batch, ()))
         (step,) = recorder.record(0, "here", 1, 0.0).steps
         counts.append(step.edges)

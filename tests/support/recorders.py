@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.loading.device.streams import CudaRecorder, CudaStreams, Event, Recorder, Stream, Streams
+from khop.loading.device.streams import CudaRecorder, CudaStreams, Event, LaunchRecorder, Stream, Streams
 from support.triton_rows import DEVICE
 
 
@@ -71,11 +71,11 @@ class NoStreams:
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
         pass
 
-    def recorder(self, stream: Stream) -> Recorder:
+    def recorder(self, stream: Stream) -> LaunchRecorder:
         return RepeatingRecorder()
 
 
-def recorder() -> Recorder:
+def recorder() -> LaunchRecorder:
     return CudaRecorder(torch.cuda.Stream()) if DEVICE.type == "cuda" else RepeatingRecorder()
 
 

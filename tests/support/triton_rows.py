@@ -11,7 +11,7 @@ from khop.draw import Neighbors
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import HopRows
 from khop.kernels.philox import signed
-from khop.kernels.triton.rows import Rows, Slots
+from khop.kernels.triton.rows import DeviceRows, Slots
 from support import triton_interpreter as interpreter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -28,10 +28,10 @@ def csc_on_device(csc: Csc) -> Csc:
     return Csc(csc.indptr.to(DEVICE), csc.indices.to(DEVICE), csc.num_sources)
 
 
-def rows_on_device(rows: HopRows, spare: int = 3) -> Rows:
+def rows_on_device(rows: HopRows, spare: int = 3) -> DeviceRows:
     """The rows in tensors with room for more; what stands there must not matter."""
     count = rows.nodes.numel()
-    return Rows(
+    return DeviceRows(
         padded(rows.nodes, count + spare),
         torch.tensor([count], dtype=torch.int32, device=DEVICE),
         torch.tensor([signed(rows.key.value)], device=DEVICE),
@@ -47,7 +47,7 @@ def padded(values: Tensor, capacity: int) -> Tensor:
     return torch.cat([values, behind]).to(DEVICE)
 
 
-def empty_slots(rows: Rows, per_row: int, dtype: torch.dtype) -> Slots:
+def empty_slots(rows: DeviceRows, per_row: int, dtype: torch.dtype) -> Slots:
     """Slots with edge positions, filled with numbers that no kernel writes."""
     slots = Slots.empty(rows.capacity, per_row, dtype, rows.nodes)
     edges = torch.empty(slots.ids.numel(), dtype=torch.int64, device=DEVICE)

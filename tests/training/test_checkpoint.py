@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import khop
-from khop.training.checkpoint import Snapshot, load_checkpoint, restore_model, restore_optimizer
+from khop.training.checkpoint import StateCopy, load_checkpoint, restore_model, restore_optimizer
 from khop.training.replace_folder import (
     FILES,
     STATE,
@@ -51,7 +51,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 def saved(folder: Path, steps: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
     model, optimizer = trained(steps)
-    Snapshot.of(model, optimizer, {"epoch": steps}).write(folder)
+    StateCopy.of(model, optimizer, {"epoch": steps}).write(folder)
     return model, optimizer
 
 
@@ -92,7 +92,7 @@ def test_parameter_groups_keep_their_settings(tmp_path: Path) -> None:
     model = network()
     optimizer = grouped(model, 0.5)
     step(model, optimizer)
-    Snapshot.of(model, optimizer, {}).write(tmp_path / "last")
+    StateCopy.of(model, optimizer, {}).write(tmp_path / "last")
     again = network()
     optimizer_again = grouped(again, 0.7)
     restore_model(again, load_checkpoint(tmp_path / "last"))
@@ -106,7 +106,7 @@ def test_parameter_groups_keep_their_settings(tmp_path: Path) -> None:
 def test_tied_weights_and_views_are_saved_each_whole(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
-    Snapshot.of(model, torch.optim.Adam(model.parameters()), {}).write(tmp_path / "last")
+    StateCopy.of(model, torch.optim.Adam(model.parameters()), {}).write(tmp_path / "last")
     assert_same(dict(load_checkpoint(tmp_path / "last").model), state_of(model))
 
 
@@ -127,7 +127,7 @@ def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path: Path, limit:
         with pytest.raises(
             OSError, match="File too large: the checkpoint could not be written; the one before"
         ):
-            Snapshot.of(model, optimizer, {"epoch": 2}).write(tmp_path / "last")
+            StateCopy.of(model, optimizer, {"epoch": 2}).write(tmp_path / "last")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     checkpoint = load_checkpoint(tmp_path / "last")
@@ -231,7 +231,7 @@ def test_a_file_of_another_checkpoint_is_noticed(tmp_path: Path, name: str) -> N
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before_with_a_warning(tmp_path: Path) -> None:
     for steps in (1, 2, 3):
         model, optimizer = trained(steps)
-        Snapshot.of(model, optimizer, {"epoch": steps}).write(tmp_path / "last", keep=3)
+        StateCopy.of(model, optimizer, {"epoch": steps}).write(tmp_path / "last", keep=3)
     flip(tmp_path / "last" / "model.safetensors", 40, 1)
     flip(tmp_path / "last-1" / "state.json", 200, 0)
     with pytest.warns(UserWarning, match="is used instead") as warned:
@@ -329,7 +329,7 @@ def test_the_way_to_compute_updates_is_that_of_this_device(tmp_path: Path) -> No
     model = network()
     fused = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
     step(model, fused)
-    Snapshot.of(model, fused, {}).write(tmp_path / "last")
+    StateCopy.of(model, fused, {}).write(tmp_path / "last")
     plain = torch.optim.Adam(model.parameters(), lr=9.0)
     restore_optimizer(model, plain, load_checkpoint(tmp_path / "last"))
     assert plain.param_groups[0]["fused"] is None
@@ -352,7 +352,7 @@ def test_a_compiled_model_and_a_plain_one_load_each_others_checkpoints(
 
     model, optimizer = made(is_compiled[0])
     step(model, optimizer)
-    Snapshot.of(model, optimizer, {}).write(tmp_path / "last")
+    StateCopy.of(model, optimizer, {}).write(tmp_path / "last")
     checkpoint = load_checkpoint(tmp_path / "last")
     assert not any("_orig_mod" in name for name in (*checkpoint.model, *checkpoint.optimizer))
     again, optimizer_again = made(is_compiled[1])

@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from khop.distributed.processes.group import ALONE, Group
-from khop.training.checkpoint import Snapshot
+from khop.training.checkpoint import StateCopy
 from khop.training.optimizer_settings import ModelOptimizer
 from khop.training.run_log import RunLog
 from khop.training.run_loggers import (
@@ -85,7 +85,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-SNAPSHOT = Snapshot({"w": torch.ones(2)}, {}, [{"params": ["w"]}], {"epoch": 1}, [])
+SNAPSHOT = StateCopy({"w": torch.ones(2)}, {}, [{"params": ["w"]}], {"epoch": 1}, [])
 
 
 def test_a_checkpoint_is_due_after_its_steps(tmp_path: Path) -> None:

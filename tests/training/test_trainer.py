@@ -26,7 +26,7 @@ from torch_geometric.nn import SAGEConv
 from khop.batch import Batch
 from khop.errors import Terminated
 from khop.graph.features.table import FeatureTable
-from khop.training.checkpoint import Snapshot, load_checkpoint
+from khop.training.checkpoint import StateCopy, load_checkpoint
 from khop.training.run_log import RunLog
 from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import STAGES, TimedStep, Unwatched, seconds_by_stage
@@ -540,7 +540,7 @@ def test_resuming_without_a_checkpoint_or_with_other_seeds_is_refused(tmp_path: 
 def test_a_checkpoint_that_is_no_trainers_is_refused(tmp_path: Path) -> None:
     run = SmallRun(tmp_path)
     trainer = run.trainer()
-    Snapshot.of(trainer.model, trainer.optimizer, {"epoch": 1}).write(tmp_path / "checkpoints" / "last")
+    StateCopy.of(trainer.model, trainer.optimizer, {"epoch": 1}).write(tmp_path / "checkpoints" / "last")
     with pytest.raises(ValueError, match=r"last: has the training state \['epoch'\], .* is expected"):
         trainer.resume()
 

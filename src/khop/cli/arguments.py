@@ -61,11 +61,13 @@ def written(
 
 def _near(source: str) -> str:
     """Return a hint to a preset or a run file of a similar name."""
-    close = difflib.get_close_matches(source, [*preset_names(), *map(str, Path().glob("*.toml"))], n=1)
-    presets = ", ".join(preset_names())
-    return (
-        f"did you mean {close[0]}?" if close else f"give a run.toml, a graph folder, or a preset: {presets}"
-    )
+    by_stem = {
+        name.removesuffix(".toml"): name for name in (*map(str, Path().glob("*.toml")), *preset_names())
+    }
+    close = difflib.get_close_matches(source.removesuffix(".toml"), by_stem, n=1)
+    if close:
+        return f"did you mean {by_stem[close[0]]}?"
+    return f"give a run.toml, a graph folder, or a preset: {', '.join(preset_names())}"
 
 
 def is_graph_folder(path: Path) -> bool:
@@ -83,7 +85,7 @@ def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
 
 
 @dataclass(frozen=True)
-class Words:
+class CommandWords:
     """The words of a command before they are parsed, while the options of its components are unknown."""
 
     options: tuple[tuple[str, str], ...]  # names, and values or the following words
@@ -91,7 +93,7 @@ class Words:
     known: Mapping[str, bool]  # options of the command itself -> whether they take a value
 
     @classmethod
-    def of(cls, words: Sequence[str], known: Mapping[str, bool]) -> Words:
+    def of(cls, words: Sequence[str], known: Mapping[str, bool]) -> CommandWords:
         """Sort the words of a command with these options."""
         options: list[tuple[str, str]] = []
         sure: list[str] = []
@@ -120,7 +122,7 @@ class Words:
         return [value for each, value in self.options if each == name]
 
 
-def named_run(words: Words, file_of: Callable[[str], Path] = Path) -> RawRun:
+def named_run(words: CommandWords, file_of: Callable[[str], Path] = Path) -> RawRun:
     """Return the run in the arguments of a command, with its kinds, before the arguments are parsed.
 
     `file_of` gives the run file that an operand stands for.

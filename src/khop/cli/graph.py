@@ -138,7 +138,7 @@ def _named(schema: Schema, words: str, graph: Path) -> EdgeType:
 
 
 @dataclass(frozen=True)
-class PartitionSettings:
+class PartitionCall:
     """Options of the command."""
 
     method: str
@@ -151,7 +151,7 @@ class PartitionSettings:
     threads: int
 
 
-def write_parts(source: Path, out: Path, parts: int, settings: PartitionSettings, as_json: bool) -> None:
+def write_parts(source: Path, out: Path, parts: int, settings: PartitionCall, as_json: bool) -> None:
     """Partition the graph and print the parts."""
     with bytes_bar() as notice:
         book = partition_graph(source, out, parts, **vars(settings), notice=notice)

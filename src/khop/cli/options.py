@@ -21,7 +21,7 @@ import typer.main
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from khop.cli.arguments import Words, named_run
+from khop.cli.arguments import CommandWords, named_run
 from khop.components import ANY_NAMED, FAMILIES, NOTHING_NAMED, Permission
 from khop.run.fields import Fanout, RunField, Value, fields_of_kind, kind_fields, run_fields
 from khop.run.read import value_in
@@ -186,7 +186,7 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
 class ComponentCommand(ShortHelp):
     """A command with the options of the components that its arguments name, beside its own."""
 
-    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
+    def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the components named in the arguments; ValueError if one cannot be loaded.
 
         `permission` is the one for components that the user names.
@@ -197,7 +197,7 @@ class ComponentCommand(ShortHelp):
         """Parse the arguments, after the components that they name are loaded."""
         # Completion asks before the user has decided to run the command: it imports installed code only.
         permission = NOTHING_NAMED if ctx.resilient_parsing else ANY_NAMED
-        words = Words.of(args, _takes_value(super().get_params(ctx)))
+        words = CommandWords.of(args, _takes_value(super().get_params(ctx)))
         try:
             found = _by_name(self.component_fields(words, permission))
             fields = {f"{_PREFIX}{name}": entry for name, entry in found.items()}
@@ -241,7 +241,7 @@ class RunCommand(ComponentCommand):
         """Return the run file that an argument names."""
         return Path(word)
 
-    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
+    def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
         """Return the fields of models, tasks, samplers and rules that are not khop's own."""
         raw = named_run(words, self.file_of)
         if permission is NOTHING_NAMED:

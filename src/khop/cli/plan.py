@@ -21,8 +21,8 @@ from khop.process_tuning import tune_memory
 from khop.run.planning.prediction import (
     MEASURED,
     Constants,
+    EdgePlacement,
     FromDisk,
-    Placement,
     Prediction,
     ServersPrediction,
     fewest_machines,
@@ -30,21 +30,21 @@ from khop.run.planning.prediction import (
     predict,
     predict_servers,
 )
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 
 _SHOWN = {
-    Placement.REPLICATED: "all edges\non every machine",
-    Placement.PARTITIONED: "edges partitioned\nlike features",
+    EdgePlacement.REPLICATED: "all edges\non every machine",
+    EdgePlacement.PARTITIONED: "edges partitioned\nlike features",
 }
 
 _IN_WORDS = {
-    Placement.REPLICATED: "all edges on every machine",
-    Placement.PARTITIONED: "edges partitioned like features",
+    EdgePlacement.REPLICATED: "all edges on every machine",
+    EdgePlacement.PARTITIONED: "edges partitioned like features",
 }
 
 
 @dataclass(frozen=True)
-class Request:
+class PlanCall:
     """The arguments of one call of the command, apart from the plan itself."""
 
     memory: float  # memory per machine in GB; 0: not given
@@ -53,7 +53,7 @@ class Request:
     servers: int = 0  # 0: no plan with servers
 
 
-def print_plan(graph: GraphSize, run: Run, cluster: Cluster, request: Request) -> None:
+def print_plan(graph: GraphSize, run: PlannedRun, cluster: Cluster, request: PlanCall) -> None:
     """Make a plan, and print it as tables or as one JSON object."""
     memory, constants = request.memory, _measured() if request.measure else MEASURED
     found = predict(graph, run, cluster, constants)
@@ -125,7 +125,7 @@ def _measured() -> Constants:
 
 
 def _document(
-    graph: GraphSize, run: Run, cluster: Cluster, constants: Constants, found: Sequence[Prediction]
+    graph: GraphSize, run: PlannedRun, cluster: Cluster, constants: Constants, found: Sequence[Prediction]
 ) -> dict[str, Any]:
     return {
         "graph": {"nodes": graph.nodes, "edges": graph.edges, "feature_bytes": graph.feature_bytes},
@@ -152,7 +152,7 @@ def _figures(found: Prediction) -> dict[str, Any]:
     }
 
 
-def _table(graph: GraphSize, run: Run, cluster: Cluster, found: Sequence[Prediction]) -> Table:
+def _table(graph: GraphSize, run: PlannedRun, cluster: Cluster, found: Sequence[Prediction]) -> Table:
     title = (
         f"{graph.nodes:,} nodes, {graph.edges:,} edges on {cluster.machines:,} machines: a step of "
         f"{run.batch_size:,} seeds"

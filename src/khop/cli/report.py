@@ -34,7 +34,7 @@ _BEST = "best"
 
 
 @dataclass(frozen=True)
-class Request:
+class ReportCall:
     """The arguments of one call of the command."""
 
     folders: tuple[Path, ...]
@@ -44,7 +44,7 @@ class Request:
     packages: tuple[str, ...]
 
 
-def report(request: Request) -> None:
+def report(request: ReportCall) -> None:
     """Write the page."""
     console = Console()
     refuse_dangling(request.out)
@@ -61,7 +61,7 @@ def report(request: Request) -> None:
     say_next(console, ("khop", "evaluate", str(request.folders[0]), "--predictions", "test.parquet"))
 
 
-def _reported(summary: RunSummary, request: Request, console: Console) -> ReportedRun:
+def _reported(summary: RunSummary, request: ReportCall, console: Console) -> ReportedRun:
     raw = read_run(summary.folder, request.packages)
     workers = _number(summary.settings.get("threads"), 1)
     time = time_spent(RunLog(summary.folder / STEPS).records(), workers)
@@ -79,7 +79,7 @@ def _advice(time: TimeSpent, summary: RunSummary, raw: RawRun) -> tuple[str, ...
     return sentences(bottleneck(time.summary, config, machine), config)
 
 
-def _split(summary: RunSummary, raw: RawRun, request: Request, console: Console) -> Examined | str:
+def _split(summary: RunSummary, raw: RawRun, request: ReportCall, console: Console) -> Examined | str:
     """Compute and examine the test split; a sentence with the reason if that is not possible."""
     if not request.evaluate:
         return "The test split was not computed (--no-evaluate)."
@@ -97,7 +97,7 @@ def _split(summary: RunSummary, raw: RawRun, request: Request, console: Console)
         return f"The test split could not be computed: {error}"
 
 
-def _examined(raw: RawRun, checkpoint: Path, request: Request, console: Console) -> Examined | str:
+def _examined(raw: RawRun, checkpoint: Path, request: ReportCall, console: Console) -> Examined | str:
     given = {} if request.device is None else {"device": request.device}
     chosen = with_options(raw, given)
     run: Run = run_of_rank(chosen, torch.device(checked(chosen).device), frozenset(), checkpoint)

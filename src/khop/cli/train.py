@@ -56,7 +56,7 @@ from khop.run.memory import check_gpu_is_there
 from khop.run.profile import (
     RankRecord,
     RankSummary,
-    Recorder,
+    StepRecorder,
     Summary,
     chrome_trace,
     summarized,
@@ -110,7 +110,7 @@ def memory_of_ranks(group: Group, device: torch.device) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainCall:
     """The arguments of one call of the command, the same for every rank."""
 
     raw: RawRun
@@ -119,13 +119,13 @@ class Request:
     baselines: bool = False  # train and score the baseline of own features too
 
 
-def train(request: Request, config: RunConfig, ranks: RankOptions) -> None:
+def train(request: TrainCall, config: RunConfig, ranks: RankOptions) -> None:
     """Train as all ranks."""
     check_once(request.raw, config, ranks)
     as_ranks(train_rank, request, config, ranks)
 
 
-def train_rank(rank: int, device: torch.device, request: Request) -> None:
+def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     """Train as one rank, often the only one. Rank 0 prints, and writes the files."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     group = this_group()
@@ -160,7 +160,7 @@ def train_rank(rank: int, device: torch.device, request: Request) -> None:
         _conclude(console, run, folder, result, request, compared)
 
 
-def _compared(run: Run, folder: Path, request: Request, watcher: Observer) -> dict[str, float]:
+def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> dict[str, float]:
     """Train the baseline of own features; return its scores by their names in records. Collective."""
     baseline = OwnFeatures.of(run, request.raw, folder)
     baseline.train()
@@ -196,7 +196,7 @@ def _conclude(
     run: Run,
     folder: Path,
     result: TrainingResult,
-    request: Request,
+    request: TrainCall,
     compared: Mapping[str, float],
 ) -> None:
     write_whole(folder / CURVE, drawn_curve(result.records, result.best_epoch, _title(run)))
@@ -270,7 +270,7 @@ def _next_commands(run: Run, folder: Path) -> Iterator[tuple[str, ...]]:
         yield "khop", "recommend", str(folder), "-k", "10", "--out", str(folder / "recommended.parquet")
 
 
-def _folder_of(run: Run, request: Request, group: Group) -> tuple[Path, bool]:
+def _folder_of(run: Run, request: TrainCall, group: Group) -> tuple[Path, bool]:
     """Return the run folder, found or made by rank 0, and whether the run resumes from its contents."""
     found: tuple[Path, bool] | None = None
     if group.rank == 0:
@@ -437,7 +437,7 @@ def profile_rank(rank: int, device: torch.device, request: ProfileRequest) -> No
     run, memory_line = fitted_run_of_rank(request.raw, device, named(request.raw.values))
     folder = _shared_folder(run.config, group)
     asked = WARM_UP + request.steps
-    recorder = Recorder()
+    recorder = StepRecorder()
     with watching(console) if rank == 0 else nullcontext(Unwatched()) as watcher:
         trainer = run.trainer(folder, Several(watcher, recorder))
         say(console, f"{graph_name(run.config)}: {WARM_UP} steps to warm up, {request.steps} measured")
@@ -464,7 +464,7 @@ def _shared_folder(config: RunConfig, group: Group) -> Path:
         return Path(group.share_bytes(made).decode())
 
 
-def _collected(group: Group, recorder: Recorder, config: RunConfig) -> tuple[RankRecord, ...]:
+def _collected(group: Group, recorder: StepRecorder, config: RunConfig) -> tuple[RankRecord, ...]:
     """Collect the records of all ranks, on one clock."""
     workers = min(config.threads, config.prefetch)
     own = recorder.record(group.rank, socket.gethostname(), workers, clock_offset(group))

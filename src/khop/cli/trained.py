@@ -125,7 +125,7 @@ def label_propagation_scores(run: Run, splits: Sequence[str], beside: Sequence[s
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainedCall:
     """The arguments of one call of the command, the same for every rank."""
 
     folder: Path
@@ -139,12 +139,12 @@ class Request:
     baselines: bool  # train and score the baseline of own features too
 
 
-def evaluate(request: Request, config: RunConfig, ranks: RankOptions) -> None:
+def evaluate(request: TrainedCall, config: RunConfig, ranks: RankOptions) -> None:
     """Evaluate as all ranks."""
     as_ranks(evaluate_rank, request, config, ranks)
 
 
-def evaluate_rank(rank: int, device: torch.device, request: Request) -> None:
+def evaluate_rank(rank: int, device: torch.device, request: TrainedCall) -> None:
     """Evaluate as one rank, often the only one. Rank 0 prints."""
     console = Console(stderr=request.as_json, quiet=rank > 0)
     if request.predictions is not None and rank == 0:

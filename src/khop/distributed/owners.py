@@ -24,7 +24,7 @@ NO_BYTES = torch.empty(0, dtype=torch.uint8)
 MOST_EDGES = 1 << 48
 
 
-class Question(Protocol):
+class OwnerQuestion(Protocol):
     """A question about rows: its messages, and the work of the owner that answers it.
 
     A query is the share of one owner, an answer is that owner's. `work` is what an owner has to send.
@@ -118,7 +118,7 @@ class Owners(Protocol):
         ...
 
     def ask(
-        self, question: Question, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
+        self, question: OwnerQuestion, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
     ) -> Result:
         """Ask each owner its query, and return what `use` makes of the answers, by owner.
 
@@ -243,7 +243,7 @@ class RankOwners:
         return self
 
     def ask(
-        self, question: Question, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
+        self, question: OwnerQuestion, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
     ) -> Result:
         """Ask each rank its query, and work for all ranks; see Owners. The own query is not sent."""
         peers, own = self.lanes.peers, self.own
@@ -323,7 +323,7 @@ class NodeDegrees(Subject):
 
 
 @dataclass(frozen=True)
-class EdgesFrom(Subject):
+class EdgeSources(Subject):
     """The edges with their source at each owner, of those at some positions."""
 
     edge_type: EdgeType

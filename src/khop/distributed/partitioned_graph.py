@@ -13,7 +13,14 @@ from torch import Tensor
 from khop.distributed.exchange.codec import check_below
 from khop.distributed.exchange.draw_wire import HopWire, IdRange, IdRanges, NegativeWire
 from khop.distributed.exchange.peers import Message
-from khop.distributed.owners import MOST_EDGES, NO_BYTES, EdgesFrom, NodeDegrees, Owners, counts_of_all_nodes
+from khop.distributed.owners import (
+    MOST_EDGES,
+    NO_BYTES,
+    EdgeSources,
+    NodeDegrees,
+    Owners,
+    counts_of_all_nodes,
+)
 from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.graph.needs import Need
 from khop.graph.negatives import NegativeTables, all_drawn
@@ -60,7 +67,7 @@ class OwnedEdges:
         for begin in range(0, max(last - start for start, last in edges), EDGES_AT_ONCE):
             some = pairs[begin : begin + EDGES_AT_ONCE] if self.owners.is_first else pairs[:0]
             chosen = partial(self._to, edge_type, some)
-            received += self.owners.each(EdgesFrom(edge_type, begin), chosen, check)
+            received += self.owners.each(EdgeSources(edge_type, begin), chosen, check)
         sources, destinations = torch.cat(received).unbind(1)
         return sources.contiguous(), destinations.contiguous()
 

@@ -34,7 +34,7 @@ from khop.distributed.exchange.row_wire import (
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.graph.features.store import Rows
 from khop.graph.features.table import column_of, read_rows, scales_of
-from khop.kernels.gather import Column, gather_columns, widened
+from khop.kernels.gather import GatheredColumn, gather_columns, widened
 from khop.kernels.memory import padded_pitch
 from khop.kernels.owners import PeerSlots, peer_slots
 from khop.loading.columns import ColumnChoice, Names
@@ -131,7 +131,7 @@ class RankRows:
         if not table.shape[0]:
             return rows.new_zeros((rows.numel(), *table.shape[1:]), dtype=table.dtype)
         what = f"column {name!r} of {node_type!r}: row"
-        return gather_columns([Column(table, what, is_pinned=name in self.pinned)], rows)[0]
+        return gather_columns([GatheredColumn(table, what, is_pinned=name in self.pinned)], rows)[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from khop.distributed.processes.group import ALONE, Group, shared_counter
 from khop.draw import DrawKey
 from khop.graph.features.store import FeatureStore
 from khop.graph.store import GraphStore
-from khop.inference.stages import CHUNK_EDGES, VALUES, LayerStore, Memory, Stage
+from khop.inference.stages import CHUNK_EDGES, VALUES, LayerStore, MemoryStore, Stage
 from khop.loading.columns import ColumnChoice
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight, ordered_map
@@ -89,7 +89,7 @@ class DynamicChunks:
 
     def layer_store(self) -> LayerStore:
         """Make a store of all rows, one copy per machine: any rank may need any row."""
-        return Memory(self.group)
+        return MemoryStore(self.group)
 
     def taken(
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from khop.arguments import instance_of, list_of, shown, whole_number
 from khop.distributed.processes.group import this_group
-from khop.inference.stages import Memory, Stage
+from khop.inference.stages import MemoryStore, Stage
 from khop.models.decoders import RelationDecoder
 from khop.models.link_predictor import RowsOfType
 from khop.training.metrics import Places, check_k, check_scores, discounts
@@ -76,7 +76,7 @@ def full_ranking(
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # where each query's pairs begin
     group, like = this_group(), torch.empty(0, 4, len(at), dtype=torch.float64)
     chunks = Stage(0, "query", -(-queries.numel() // rows), 1, like)
-    with group.exchanging("ranking"), closing(Memory(group).open(chunks)) as place:
+    with group.exchanging("ranking"), closing(MemoryStore(group).open(chunks)) as place:
         for turn in range(-(-chunks.count // group.world_size)):
             # In the last turn some ranks have no chunk: they rank a chunk that another rank keeps.
             mine = turn * group.world_size + group.rank

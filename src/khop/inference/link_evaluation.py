@@ -41,7 +41,7 @@ from khop.inference.chunks import (
 )
 from khop.inference.evaluation import EdgeOutputs, split_scores
 from khop.inference.node_outputs import ALL_NEIGHBORS, ExactDraws, Layers
-from khop.inference.stages import CHUNK_EDGES, VALUES, ChunkLimits, Memory, Stage, row_table
+from khop.inference.stages import CHUNK_EDGES, VALUES, ChunkLimits, MemoryStore, Stage, row_table
 from khop.loading.columns import ColumnChoice
 from khop.loading.ordered_map import FEW_IN_FLIGHT, InFlight
 from khop.models.link_predictor import EdgePredictor, LinkPredictor, scored
@@ -84,7 +84,7 @@ def node_rows(
         encoder, graph, features, dict.fromkeys(node_types), chunks, draws=ExactDraws(rule, fanouts)
     )
     sharing = layers.sharing(lanes, group, in_flight)
-    return layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
+    return layers.computed(sharing, sharing.layer_store(), progress, last=MemoryStore(sharing.group))
 
 
 def exact_link_scores(
@@ -312,7 +312,7 @@ def decoded_rows(
     sharing: Sharing,
 ) -> Tensor:
     """Return the rows of a stage, decoded from the rows of its pairs. The ranks share the work."""
-    with closing(Memory(sharing.group).open(stage)) as place:
+    with closing(MemoryStore(sharing.group).open(stage)) as place:
         with closing(sharing.taken(stage, place.missing, pairs, _num_bytes)) as taken:
             for each in taken:
                 place.put(each.chunk, decode(each.made).to("cpu", stage.like.dtype))
@@ -369,7 +369,7 @@ def sampled_link_scores(
 
             one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
             stage = Stage(0, edge_type[2], count, work.chunk_size, scores_of(one).cpu()[:0])
-            scores = meter.rows(stage, Memory(sharing.group), chunks, scores_of)
+            scores = meter.rows(stage, MemoryStore(sharing.group), chunks, scores_of)
             found[edge_type] = (scores[:, 0], scores[:, 1:])
             first += count
     return found
@@ -427,7 +427,7 @@ def pair_scores(
     limits = ChunkLimits(work.chunk_size, work.chunk_edges)
     layers = Layers.of(model.encoder, graph, features, wanted, limits, draws=draws)
     sharing = layers.sharing(work.lanes, work.group, work.in_flight)
-    rows = layers.computed(sharing, sharing.layer_store(), work.progress, last=Memory(sharing.group))
+    rows = layers.computed(sharing, sharing.layer_store(), work.progress, last=MemoryStore(sharing.group))
     move = mover(model)
     found = [
         move(rows[t][torch.searchsorted(wanted[t], nodes)]) for t, nodes in zip(ends, pairs, strict=True)
@@ -530,7 +530,7 @@ def sampled_edge_outputs(
 
             one = chunks.made(edge_type[2], torch.arange(min(1, count))).map(chunks.move)
             stage = Stage(0, edge_type[2], count, work.chunk_size, outputs_of(one).cpu()[:0])
-            found[edge_type] = meter.rows(stage, Memory(sharing.group), chunks, outputs_of)
+            found[edge_type] = meter.rows(stage, MemoryStore(sharing.group), chunks, outputs_of)
             first += count
     return found
 

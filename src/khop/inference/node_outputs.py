@@ -42,7 +42,7 @@ from khop.inference.stages import (
     ChunkBounds,
     ChunkLimits,
     LayerStore,
-    Memory,
+    MemoryStore,
     PartOrder,
     Stage,
     pieces_of,
@@ -253,7 +253,7 @@ def layerwise_inference(
     limits = ChunkLimits(chunk_size, chunk_edges)
     layers = Layers.of(model, graph, features, wanted, limits, draws=ExactDraws(rule, fanouts))
     sharing = layers.sharing(lanes, group, in_flight)
-    rows = layers.computed(sharing, sharing.layer_store(), progress, last=Memory(sharing.group))
+    rows = layers.computed(sharing, sharing.layer_store(), progress, last=MemoryStore(sharing.group))
     return order.back(rows[node_type])
 
 
@@ -299,7 +299,9 @@ def sampled_inference(
         pieces = pieces_of(ids, bounds)
         stage = Stage(0, node_type, ids.numel(), chunk_size, like, ids, until, pieces)
         sharing = sharing_of(graph, features, lanes, group, in_flight)
-        rows = ChunkMeter(progress, stage.count, sharing).rows(stage, Memory(sharing.group), chunks, model)
+        rows = ChunkMeter(progress, stage.count, sharing).rows(
+            stage, MemoryStore(sharing.group), chunks, model
+        )
         return order.back(rows)
 
 

@@ -106,7 +106,7 @@ def write_rows(descriptor: int, rows: Tensor, offset: int) -> None:
         content, offset = content[written:], offset + written
 
 
-class Rows(Protocol):
+class StageRows(Protocol):
     """Storage for a stage's rows: several ranks write it, and it is read when all rows are there."""
 
     @property
@@ -134,7 +134,7 @@ class Rows(Protocol):
 class LayerStore(Protocol):
     """Storage for the rows of one stage after another."""
 
-    def open(self, stage: Stage) -> Rows:
+    def open(self, stage: Stage) -> StageRows:
         """Open the storage of a stage. Collective."""
         ...
 
@@ -264,12 +264,12 @@ class ChunkBounds:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryStore:
     """Layer store in memory, with one copy per machine if all ranks are on one machine."""
 
     group: Group
 
-    def open(self, stage: Stage) -> Rows:
+    def open(self, stage: Stage) -> StageRows:
         """Use shared memory if several ranks can share it, else one tensor per rank."""
         group = self.group
         if group.world_size > 1 and group.is_of_one_machine and stage.count * stage.row_bytes:

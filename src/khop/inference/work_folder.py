@@ -28,7 +28,7 @@ from khop.graph.atomic import refuse_dangling
 from khop.graph.features.store import FeatureStore
 from khop.graph.npy import array_header, map_array
 from khop.inference.chunks import rank_bounds, rows_of_ranks, shares
-from khop.inference.stages import Rows, Stage, row_table, write_rows
+from khop.inference.stages import Stage, StageRows, row_table, write_rows
 from khop.kernels.philox import digest
 from khop.schema import NodeType
 
@@ -277,7 +277,7 @@ class RankFolder:
 class ExchangedRows:
     """A contiguous range of a stage's rows, in a file."""
 
-    def __init__(self, rows: Rows, stage: Stage, group: Group) -> None:
+    def __init__(self, rows: StageRows, stage: Stage, group: Group) -> None:
         self._rows = rows
         self._group = group
         self._first = shares(stage, group.world_size)[group.rank].start

@@ -158,7 +158,7 @@ def _below(key: DrawKey, position: int, stream: int, bound: int, count: int, dev
 
 def _by_triton(draw: NegativeDraw) -> Tensor | NothingLeft:
     """Draw on a GPU. The host reads the device once, after the draw: out of range, or without candidates?"""
-    from khop.kernels.triton.draw_negatives import Links
+    from khop.kernels.triton.draw_negatives import DeviceLinks
     from khop.kernels.triton.draw_negatives import draw_negatives as by_triton
 
     links, device = draw.positions.numel(), draw.positions.device
@@ -166,7 +166,7 @@ def _by_triton(draw: NegativeDraw) -> Tensor | NothingLeft:
     if links == 0:
         return ranks
     culprit = torch.full((1,), links, device=device)
-    operands = Links(
+    operands = DeviceLinks(
         draw.sources.contiguous(),
         draw.positions.contiguous(),
         torch.full((1,), links, dtype=torch.int32, device=device),

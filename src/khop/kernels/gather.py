@@ -39,7 +39,7 @@ def gather(table: Tensor, ids: Tensor, *, out: Tensor | None = None, threads: in
     With ids on a GPU the table is there too, or in pinned memory, and its rows may be at a padded pitch. The
     result is then at padded pitch. An id outside the table gives zeros: an error would wait for the device.
     """
-    return gather_columns([Column(table, out=out)], ids, threads=threads)[0]
+    return gather_columns([GatheredColumn(table, out=out)], ids, threads=threads)[0]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class Column:
+class GatheredColumn:
     """One of several tables to gather by the same ids."""
 
     table: Tensor | Sequence[Tensor]  # (N, ...), or consecutive pieces of it
@@ -75,7 +75,7 @@ class Column:
 
 
 def gather_columns(
-    columns: Sequence[Column], ids: Tensor, *, threads: int = 1, live: Tensor | None = None
+    columns: Sequence[GatheredColumn], ids: Tensor, *, threads: int = 1, live: Tensor | None = None
 ) -> list[Tensor]:
     """Gather every column by the same ids in one pass over them, as `gather` does.
 
@@ -117,7 +117,7 @@ def gather_columns(
     return results
 
 
-def column_reference(column: Column, ids: Tensor, live: Tensor | None = None) -> Tensor:
+def column_reference(column: GatheredColumn, ids: Tensor, live: Tensor | None = None) -> Tensor:
     """Return the rows of a column in plain torch, on any device; ids must be in range up to `live`."""
     table = column.pieces[0] if len(column.pieces) == 1 else torch.cat(list(column.pieces))
     if column.copies is not None:
@@ -132,19 +132,19 @@ def column_reference(column: Column, ids: Tensor, live: Tensor | None = None) ->
     return rows
 
 
-def _rows_of(column: Column, table: Tensor, ids: Tensor) -> Tensor:
+def _rows_of(column: GatheredColumn, table: Tensor, ids: Tensor) -> Tensor:
     rows = widened(column, table.detach().index_select(0, ids))
     return rows if column.out is None else column.out.copy_(rows)
 
 
-def widened(column: Column, rows: Tensor) -> Tensor:
+def widened(column: GatheredColumn, rows: Tensor) -> Tensor:
     """Return rows as stored in the dtype that a gather of the column gives, times its scales."""
     if not column.as_float32:
         return rows
     return rows.float() if column.scales is None else rows.float() * column.scales
 
 
-def _column_by_triton(column: Column, ids: Tensor, live: Tensor | None) -> Tensor:
+def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) -> Tensor:
     from khop.kernels.triton.gather import gather as by_triton
 
     pieces = [piece.detach() for piece in column.pieces]
@@ -165,7 +165,7 @@ def _column_by_triton(column: Column, ids: Tensor, live: Tensor | None) -> Tenso
     return out
 
 
-def _check_column(column: Column, ids: Tensor) -> Engine:
+def _check_column(column: GatheredColumn, ids: Tensor) -> Engine:
     first = column.pieces[0]
     for piece in column.pieces:
         by = _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype)

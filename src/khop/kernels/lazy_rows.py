@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map
 
 from khop.kernels.choice import Engine, engine
 from khop.kernels.csc import Csc, index_dtype
-from khop.kernels.gather import Column, gather_columns
+from khop.kernels.gather import GatheredColumn, gather_columns
 from khop.kernels.segment import DTYPES, check_segment, prefix_and_mean, segment_mean, segment_sum
 from khop.kernels.segment_weighted import segment_mixture, segment_weighted_sum
 
@@ -124,14 +124,14 @@ class RowsById(LazyRows):
         """Gather the rows."""
         if self._gathered is not None:
             return self._gathered
-        column, threads = Column(self.table), torch.get_num_threads()
+        column, threads = GatheredColumn(self.table), torch.get_num_threads()
         gathered = gather_columns([column], self.ids, threads=threads, live=self.live)[0]
         if self.live is None:
             self._gathered = gathered
         return gathered
 
 
-def is_readable(column: Column, device: torch.device) -> bool:
+def is_readable(column: GatheredColumn, device: torch.device) -> bool:
     """Return True if sums over edges can read a column for a batch on a device, as it is stored."""
     table = column.pieces[0]
     is_one = len(column.pieces) == 1 and table.dim() == _TABLE_DIMS

@@ -24,7 +24,7 @@ from khop.data.tables.import_state import table_rows
 from khop.data.tables.labels import id_kind, keys_of
 from khop.data.tables.packages import pa
 from khop.data.tables.pipeline import import_tables
-from khop.data.tables.rows import Rows, no_rows
+from khop.data.tables.rows import TableRows, no_rows
 from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Source
 from khop.graph.folder import import_record
@@ -85,7 +85,7 @@ class Pairs:
             ]
             yield PairRows(arrays, (nodes[0], nodes[1]))
 
-    def _rows(self) -> Iterator[Rows]:
+    def _rows(self) -> Iterator[TableRows]:
         """Yield the rows of the table, at least one piece: it has the types of the columns."""
         is_empty = True
         for piece in self.source.pieces(self.columns):

@@ -65,7 +65,7 @@ class RankRecord:
         return cls(**values, steps=tuple(steps))
 
 
-class Recorder(Unwatched):
+class StepRecorder(Unwatched):
     """An observer that records every step of this rank."""
 
     def __init__(self) -> None:

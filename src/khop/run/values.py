@@ -28,7 +28,7 @@ from khop.run.tables import (
 )
 
 
-class Links(Section):
+class LinksTable(Section):
     """Links for link prediction: decoder, loss, negatives and held-out shares."""
 
     option_prefix = "link-"
@@ -86,7 +86,7 @@ class Links(Section):
     ndcg and recall at 10 and 20"""
 
     @model_validator(mode="after")
-    def _ranks_one_relation(self) -> Links:
+    def _ranks_one_relation(self) -> LinksTable:
         if self.ranking and self.relation is not None:
             raise ValueError(
                 f"links.ranking is true and links.relation is {self.relation!r}: it ranks the destinations "
@@ -95,7 +95,7 @@ class Links(Section):
         return self
 
     @model_validator(mode="after")
-    def _filters_by_relation(self) -> Links:
+    def _filters_by_relation(self) -> LinksTable:
         if self.filtered and self.decoder in ("dot", "mlp"):
             raise ValueError(
                 f"links.filtered is true and links.decoder is {self.decoder!r}: filtered ranking takes a "
@@ -104,7 +104,7 @@ class Links(Section):
         return self
 
     @model_validator(mode="after")
-    def _counts_what_it_names(self) -> Links:
+    def _counts_what_it_names(self) -> LinksTable:
         if self.relations and self.relation is None:
             raise ValueError(
                 f"links.relations is {self.relations}, links.relation is not set: name the edge column, or "
@@ -113,7 +113,7 @@ class Links(Section):
         return self
 
     @model_validator(mode="after")
-    def _shares_what_can_be_shared(self) -> Links:
+    def _shares_what_can_be_shared(self) -> LinksTable:
         if self.shared_negatives and self.negatives_group == 1:
             raise ValueError(
                 f"links.shared_negatives is {self.shared_negatives} and links.negatives_group 1: give the "
@@ -222,7 +222,7 @@ class Training(Section):
     """Evaluations without improvement before training stops"""
 
 
-class Evaluation(Section):
+class EvaluationTable(Section):
     """Evaluation of the model."""
 
     option_prefix = "evaluation-"
@@ -237,7 +237,7 @@ class Evaluation(Section):
     """Epochs between evaluations; the last epoch is always evaluated"""
 
 
-class Checkpoint(Section):
+class CheckpointTable(Section):
     """Checkpoints within an epoch. A checkpoint is always written at the end of an epoch."""
 
     option_prefix = "checkpoint-"
@@ -290,7 +290,7 @@ class RunConfig(Section):
     logger: Literal["none", "wandb", "mlflow"] = "none"
     """Tool that also gets losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
     task: TaskTable = Field(default_factory=TaskTable)
-    links: Links = Field(default_factory=Links)
+    links: LinksTable = Field(default_factory=LinksTable)
     sampler: SamplerTable = Field(default_factory=SamplerTable)
     model: ModelTable = Field(default_factory=ModelTable)
     servers: Servers = Field(default_factory=Servers)
@@ -298,8 +298,8 @@ class RunConfig(Section):
     parts: Parts = Field(default_factory=Parts)
     training: Training = Field(default_factory=Training)
     optimizer: OptimizerTable = Field(default_factory=OptimizerTable)
-    evaluation: Evaluation = Field(default_factory=Evaluation)
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    evaluation: EvaluationTable = Field(default_factory=EvaluationTable)
+    checkpoint: CheckpointTable = Field(default_factory=CheckpointTable)
 
     @model_validator(mode="after")
     def _has_embeddings_to_update(self) -> RunConfig:

@@ -51,7 +51,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class StateCopy:
     """Content of a checkpoint to be written, copied so that training can continue at the same time.
 
     A model of `torch.compile`, whole or in parts, has the names of the model that was compiled.
@@ -70,7 +70,7 @@ class Snapshot:
         optimizer: HasState,
         training: Mapping[str, object],
         records: Iterable[Record] = (),
-    ) -> Snapshot:
+    ) -> StateCopy:
         """Copy all tensors to the CPU, and include the records of metrics.jsonl so far.
 
         For a model with sharded embeddings the call is collective. The snapshot on rank 0 is then complete;

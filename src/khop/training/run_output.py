@@ -21,7 +21,7 @@ from khop.distributed.processes.group import Group
 from khop.loading.device.streams import Event, Streams
 from khop.models.node_embedding import sharded_rows
 from khop.training import traffic
-from khop.training.checkpoint import Checkpoint, Snapshot, shared_checkpoint
+from khop.training.checkpoint import Checkpoint, StateCopy, shared_checkpoint
 from khop.training.optimizer_settings import ModelOptimizer
 from khop.training.replace_folder import make_youngest
 from khop.training.run_log import Record, RunLog
@@ -46,7 +46,7 @@ class CheckpointWriter:
         self.folder = out / "checkpoints"
         self._policy = policy
         self._warn = warn
-        self._unwritten: dict[str, Snapshot] = {}
+        self._unwritten: dict[str, StateCopy] = {}
         self._writer: threading.Thread | None = None
         self._problem: OSError | None = None
         self._steps_since = 0
@@ -73,7 +73,7 @@ class CheckpointWriter:
         is_writing = self._writer is not None and self._writer.is_alive()
         return (by_steps or by_clock) and not is_writing
 
-    def save(self, snapshots: dict[str, Snapshot]) -> None:
+    def save(self, snapshots: dict[str, StateCopy]) -> None:
         """Write checkpoints by name in the background, after earlier checkpoints and after the logs."""
         self._wait()
         self._unwritten.update(snapshots)
@@ -200,7 +200,7 @@ class RunOutput:
         if self.writer is None and not self.is_sharded:
             return
         check_weights(self._model, state, self.folder / LAST)
-        snapshot = Snapshot.of(self._model, self._optimizer, asdict(state), self.records)
+        snapshot = StateCopy.of(self._model, self._optimizer, asdict(state), self.records)
         if self.writer is not None:
             self.writer.save(dict.fromkeys(names, snapshot))
 

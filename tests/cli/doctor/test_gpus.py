@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cli.doctor.support import by_name
-from khop.cli.doctor.findings import State, cards
+from khop.cli.doctor.findings import FindingState, cards
 from khop.kernels import choice
 
 
@@ -29,11 +29,11 @@ def _torch(cuda: str | None, cards: int, capability: tuple[int, int] = (9, 0)) -
 
 def test_each_reason_for_a_card_out_of_reach_has_its_own_remedy() -> None:
     cases = {
-        (None, None, None): State.OK,  # a machine for the CPU
-        (None, "570.1", None): State.WRONG,  # the wrong build
-        ("12.8", None, None): State.NOTE,  # no driver
-        ("12.8", "570.1", ""): State.NOTE,  # hidden
-        ("12.8", "570.1", None): State.WRONG,  # too old a driver
+        (None, None, None): FindingState.OK,  # a machine for the CPU
+        (None, "570.1", None): FindingState.WRONG,  # the wrong build
+        ("12.8", None, None): FindingState.NOTE,  # no driver
+        ("12.8", "570.1", ""): FindingState.NOTE,  # hidden
+        ("12.8", "570.1", None): FindingState.WRONG,  # too old a driver
     }
     found = {case: by_name(cards(_torch(case[0], 0), case[1], case[2]))["cards"] for case in cases}
     assert {case: each.state for case, each in found.items()} == cases
@@ -43,29 +43,31 @@ def test_each_reason_for_a_card_out_of_reach_has_its_own_remedy() -> None:
 def test_a_card_is_named_with_its_memory_unless_it_is_too_old() -> None:
     found = by_name(cards(_torch("12.8", 2), "570.1", None))
     assert re.fullmatch(r"H200, 3\.2 GB of 85\.9 GB free, CUDA 12\.8, capability 9\.0", found["cuda:1"].found)
-    assert by_name(cards(_torch("12.8", 1, (6, 1)), "570.1", None))["cuda:0"].state is State.WRONG
+    assert by_name(cards(_torch("12.8", 1, (6, 1)), "570.1", None))["cuda:0"].state is FindingState.WRONG
 
 
 @pytest.mark.parametrize(
-    ("capability", "state"), [((7, 0), State.WRONG), ((7, 5), State.WRONG), ((8, 0), State.OK)], ids=str
+    ("capability", "state"),
+    [((7, 0), FindingState.WRONG), ((7, 5), FindingState.WRONG), ((8, 0), FindingState.OK)],
+    ids=str,
 )
-def test_a_card_needs_the_capability_of_the_kernels(capability: tuple[int, int], state: State) -> None:
+def test_a_card_needs_the_capability_of_the_kernels(capability: tuple[int, int], state: FindingState) -> None:
     found = by_name(cards(_torch("12.8", 1, capability), "570.1", None))["cuda:0"]
     assert found.state is state
-    assert ("8.0 (A100) is the least" in found.found) == (state is State.WRONG)
+    assert ("8.0 (A100) is the least" in found.found) == (state is FindingState.WRONG)
 
 
 @pytest.mark.parametrize(
     ("package", "version", "state"),
     [
-        ("triton", "3.3.1", State.OK),
-        ("pytorch-triton", "3.6.0+git", State.OK),
-        ("pytorch-triton-rocm", "3.2.0", State.WRONG),
-        ("none", "", State.WRONG),
+        ("triton", "3.3.1", FindingState.OK),
+        ("pytorch-triton", "3.6.0+git", FindingState.OK),
+        ("pytorch-triton-rocm", "3.2.0", FindingState.WRONG),
+        ("none", "", FindingState.WRONG),
     ],
 )
 def test_triton_has_several_names_and_a_least_version(
-    package: str, version: str, state: State, monkeypatch: pytest.MonkeyPatch
+    package: str, version: str, state: FindingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def installed(name: str) -> str:
         if name != package:

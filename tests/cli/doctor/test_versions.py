@@ -6,23 +6,26 @@ import tomllib
 from pathlib import Path
 
 from cli.doctor.support import by_name
-from khop.cli.doctor.findings import PURPOSES, State, versions
+from khop.cli.doctor.findings import PURPOSES, FindingState, versions
 
 
 def test_packages_are_missing_too_old_or_optional() -> None:
     needs = ["torch>=2.6", "rich>=13", 'ray>=2.40; extra == "ray"', 'pyarrow>=17; extra == "parquet"']
     there = {"torch": "2.5.1+cpu", "pyarrow": "21.0.0"}
     found = by_name(versions(needs, there.get))
-    assert (found["torch"].state, found["torch"].found) == (State.STOPS, "2.5.1+cpu, khop needs 2.6")
-    assert (found["rich"].state, found["rich"].remedy) == (State.STOPS, 'pip install "rich>=13"')
-    assert (found["ray"].state, found["ray"].found) == (State.NOTE, "not installed, for khop serve --on-ray")
-    assert found["pyarrow"].state is State.OK
-    assert by_name(versions(needs, {"pyarrow": "9.0"}.get))["pyarrow"].state is State.WRONG
+    assert (found["torch"].state, found["torch"].found) == (FindingState.STOPS, "2.5.1+cpu, khop needs 2.6")
+    assert (found["rich"].state, found["rich"].remedy) == (FindingState.STOPS, 'pip install "rich>=13"')
+    assert (found["ray"].state, found["ray"].found) == (
+        FindingState.NOTE,
+        "not installed, for khop serve --on-ray",
+    )
+    assert found["pyarrow"].state is FindingState.OK
+    assert by_name(versions(needs, {"pyarrow": "9.0"}.get))["pyarrow"].state is FindingState.WRONG
 
 
 def test_the_state_of_a_package_is_the_strictest_of_all_that_need_it() -> None:
     needs = ['pyarrow>=17; extra == "a"', "pyarrow>=18"]
-    assert by_name(versions(needs, {"pyarrow": "17.5"}.get))["pyarrow"].state is State.STOPS
+    assert by_name(versions(needs, {"pyarrow": "17.5"}.get))["pyarrow"].state is FindingState.STOPS
 
 
 def test_each_optional_package_has_a_purpose() -> None:

@@ -21,10 +21,10 @@ from khop.data.partition.partitioners import (
     Balance,
     HashParts,
     Metis,
-    Numbering,
     Partitioner,
     RandomParts,
     RangeParts,
+    TypeNumbering,
     balance_of,
 )
 from khop.graph.atomic import Meter
@@ -61,7 +61,7 @@ def test_no_part_is_fuller_than_its_share_where_bytes_are_balanced(
 
 
 def test_nodes_of_all_types_have_one_numbering() -> None:
-    numbering = Numbering.of({"user": 3, "tag": 0, "item": 2})
+    numbering = TypeNumbering.of({"user": 3, "tag": 0, "item": 2})
     assert (numbering.num_nodes, numbering.first("tag"), numbering.first("item")) == (5, 3, 3)
     values = {t: of_type.tolist() for t, of_type in numbering.by_type(torch.arange(5)).items()}
     assert values == {"user": [0, 1, 2], "tag": [], "item": [3, 4]}
@@ -69,7 +69,7 @@ def test_nodes_of_all_types_have_one_numbering() -> None:
 
 def test_limits_are_shares_with_the_slack(shop: Path) -> None:
     folder = open_folder(shop)
-    numbering = Numbering.of({t: folder.num_nodes(t) for t in folder.schema.node_types})
+    numbering = TypeNumbering.of({t: folder.num_nodes(t) for t in folder.schema.node_types})
     balance = balance_of(folder, numbering, 4, ["nodes", "edges", "train"], 0.1)
     edges = sum(folder.num_edges(t) for t in folder.schema.edge_types)
     seeds = sum(ids.numel() for ids in folder.split("train").values())
@@ -89,7 +89,7 @@ def test_two_components_are_two_parts() -> None:
         ("user", "knows", "user"): (torch.cat([users, users]), torch.cat([users, bought])),
     }
     graph = csc_graph_from_edges({"user": 40, "item": 40}, edges)
-    numbering = Numbering.of(graph.counts)
+    numbering = TypeNumbering.of(graph.counts)
     request = AssignRequest(graph, numbering, Balance({}, {}, torch.empty(0)), 2, 1, Meter(0))
     parts = numbering.by_type(Metis(1).assign(request))
     even = parts["user"][0]
@@ -102,7 +102,7 @@ def assigned(
     method: Partitioner, counts: Mapping[str, int], parts: int, ids: torch.Tensor | None = None
 ) -> dict:
     graph = CscGraph(Schema(tuple(counts), ()), counts, {}, {} if ids is None else {"user": ids})
-    numbering = Numbering.of(counts)
+    numbering = TypeNumbering.of(counts)
     request = AssignRequest(graph, numbering, Balance({}, {}, torch.empty(0)), parts, 1, Meter(0))
     return numbering.by_type(method.assign(request))
 

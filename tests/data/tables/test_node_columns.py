@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data.tables.shop import items, spec
 from khop import import_tables, open_graph
 from khop.data.tables.node_columns import raw_dtype, raw_values
-from khop.data.tables.rows import Place, Rows
+from khop.data.tables.rows import Place, TableRows
 
 
 def test_raw_columns_keep_their_types() -> None:
@@ -23,7 +23,7 @@ def test_raw_columns_keep_their_types() -> None:
         pa.string(): "float64",
     }
     assert {dtype: raw_dtype(dtype) for dtype in types} == types
-    rows = Rows(pa.record_batch({"n": ["1", None]}), Place("a.csv"))
+    rows = TableRows(pa.record_batch({"n": ["1", None]}), Place("a.csv"))
     with pytest.raises(ValueError, match='a.csv, row 2: n is null; give kind = "number"'):
         raw_values(rows.column("n"), "float64", "n", rows)
     assert raw_values(pa.array(["1.5"]), "float64", "n", rows).tolist() == [1.5]
@@ -62,7 +62,7 @@ def test_raw_values_of_all_files_are_kept_whole(tmp_path: Path) -> None:
 
 def test_a_raw_value_beyond_int64_is_refused() -> None:
     array = pa.array([1, 2**63], pa.uint64())
-    rows = Rows(pa.record_batch({"n": array}), Place("a.parquet"))
+    rows = TableRows(pa.record_batch({"n": array}), Place("a.parquet"))
     with pytest.raises(ValueError, match="a.parquet, row 2: n is 9223372036854775808: beyond int64"):
         raw_values(array, "int64", "n", rows)
     assert raw_values(array.slice(0, 1), "int64", "n", rows).tolist() == [1]
@@ -70,7 +70,7 @@ def test_a_raw_value_beyond_int64_is_refused() -> None:
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
 def test_integers_of_text_keep_all_digits(numbers: list[int]) -> None:
-    rows = Rows(pa.record_batch({"n": [f" {number}" for number in numbers]}), Place("a.csv"))
+    rows = TableRows(pa.record_batch({"n": [f" {number}" for number in numbers]}), Place("a.csv"))
     assert raw_values(rows.column("n"), "int64", "n", rows).tolist() == numbers
 
 
@@ -92,7 +92,7 @@ def test_integers_of_text_keep_all_digits(numbers: list[int]) -> None:
 def test_a_raw_value_that_its_dtype_does_not_hold_is_refused(
     array: list[object], dtype: str, message: str
 ) -> None:
-    rows = Rows(pa.record_batch({"n": array}), Place("a.csv"))
+    rows = TableRows(pa.record_batch({"n": array}), Place("a.csv"))
     with pytest.raises(ValueError, match=message):
         raw_values(rows.column("n"), dtype, "n", rows)
 

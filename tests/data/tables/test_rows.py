@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from khop.data.tables.files import MemoryTable
-from khop.data.tables.rows import FileTable, Place, Rows, check_columns, same_schema, total_bytes
+from khop.data.tables.rows import FileTable, Place, TableRows, check_columns, same_schema, total_bytes
 
 
 def test_kept_rows_keep_their_places() -> None:
-    rows = Rows(pa.record_batch({"a": [10, 11, 12, 13]}), Place("a.csv", None, 100))
+    rows = TableRows(pa.record_batch({"a": [10, 11, 12, 13]}), Place("a.csv", None, 100))
     kept = rows.keep(np.array([False, True, True, True])).keep(np.array([False, False, True]))
     assert kept.column("a").to_pylist() == [13]
     assert kept.row(0) == "a.csv, row 104"

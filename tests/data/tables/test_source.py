@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import khop
-from khop.data.tables.rows import Place, Rows
+from khop.data.tables.rows import Place, TableRows
 from khop.data.tables.source import ROW_BYTES, OpenSource, ReadMeter, SourceFolder, Where
 from khop.data.tables.spec import NodeSpec
 
@@ -83,8 +83,8 @@ BATCH = pa.record_batch(
 KEY = 'edges."user buys item".where'
 
 
-def kept(expression: str, rows: Rows | None = None) -> list[int]:
-    rows = rows or Rows(BATCH, Place("events.csv"))
+def kept(expression: str, rows: TableRows | None = None) -> list[int]:
+    rows = rows or TableRows(BATCH, Place("events.csv"))
     found = Where.of(expression, BATCH.schema, KEY).apply(rows)
     return list(range(len(rows))) if found.numbers is None else found.numbers.tolist()
 
@@ -108,7 +108,7 @@ def test_rows_for_which_the_expression_is_true_are_kept(expression: str, rows: l
 
 
 def test_kept_rows_know_their_place() -> None:
-    rows = Where.of("kind = 'buy'", BATCH.schema, KEY).apply(Rows(BATCH, Place("a.parquet", 2, 10)))
+    rows = Where.of("kind = 'buy'", BATCH.schema, KEY).apply(TableRows(BATCH, Place("a.parquet", 2, 10)))
     again = Where.of("price IS NULL", BATCH.schema, KEY).apply(rows)
     assert again.row(0) == "a.parquet, row group 2, row 14"
 
@@ -168,7 +168,7 @@ def test_it_reads_no_file_even_if_a_function_would(tmp_path: Path) -> None:
 def test_threads_share_an_expression() -> None:
     where = Where.of("price > 10", pa.schema([("price", pa.int64())]), KEY)
     pieces = [
-        Rows(pa.record_batch({"price": np.arange(start, start + 20)}), Place("t", None, start))
+        TableRows(pa.record_batch({"price": np.arange(start, start + 20)}), Place("t", None, start))
         for start in range(0, 200, 20)
     ]
     with ThreadPoolExecutor(4) as pool:

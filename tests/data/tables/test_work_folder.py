@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from khop.data.tables.pipeline import WorkFolder
+from khop.data.tables.pipeline import ImportFolder
 
 SPEC = """
 [splits]
@@ -107,10 +107,10 @@ def test_kills_over_all_stages_lead_to_the_same_bits(kills: int, tables: Path) -
     assert sorted(path.name for path in tables.iterdir()) == ["events", "spec.toml", "users.parquet", "whole"]
 
 
-def interrupted(out: Path, act: Callable[[WorkFolder], dict[str, Any]]) -> dict[str, Any]:
+def interrupted(out: Path, act: Callable[[ImportFolder], dict[str, Any]]) -> dict[str, Any]:
     """Work in the folder, and end as by Ctrl-C."""
     done: dict[str, Any] = {}
-    with suppress(KeyboardInterrupt), WorkFolder.open(out, "same") as work:
+    with suppress(KeyboardInterrupt), ImportFolder.open(out, "same") as work:
         done = act(work)
         raise KeyboardInterrupt
     return done
@@ -125,7 +125,7 @@ def test_a_finished_stage_is_not_made_again(tmp_path: Path) -> None:
 
     for _ in range(2):
         assert interrupted(tmp_path / "out", lambda work: work.stage("one", make)) == {"count": 1}
-    with WorkFolder.open(tmp_path / "out", "changed") as work:
+    with ImportFolder.open(tmp_path / "out", "changed") as work:
         assert work.stage("one", make) == {"count": 2}
         (work.graph / "x").touch()
         work.publish()
@@ -133,27 +133,27 @@ def test_a_finished_stage_is_not_made_again(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="bad row"), WorkFolder.open(tmp_path / "out", "same"):
+    with pytest.raises(ValueError, match="bad row"), ImportFolder.open(tmp_path / "out", "same"):
         raise ValueError("bad row")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_processes_do_not_import_to_one_folder(tmp_path: Path) -> None:
     with (
-        WorkFolder.open(tmp_path / "out", "same"),
+        ImportFolder.open(tmp_path / "out", "same"),
         pytest.raises(ValueError, match="out: another process imports to it; wait for its end"),
-        WorkFolder.open(tmp_path / "out", "same"),
+        ImportFolder.open(tmp_path / "out", "same"),
     ):
         pass
 
 
 def test_a_process_killed_after_it_published_leaves_no_trap(tmp_path: Path) -> None:
-    def publish(work: WorkFolder) -> dict[str, Any]:
+    def publish(work: ImportFolder) -> dict[str, Any]:
         work.stage("one", dict)
         work.graph.rename(work.out)
         return {}
 
     interrupted(tmp_path / "out", publish)
     (tmp_path / "out").rmdir()
-    with WorkFolder.open(tmp_path / "out", "same") as work:
+    with ImportFolder.open(tmp_path / "out", "same") as work:
         assert work.stage("one", lambda: {"again": 1}) == {"again": 1}

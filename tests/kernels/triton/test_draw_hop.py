@@ -17,7 +17,7 @@ from khop.kernels.edge_arrays import weight_sums
 from khop.kernels.edge_times import EdgeTimes, HopRows, Rising
 from khop.kernels.sample_hop import sample_hop
 from khop.kernels.time_ranges import time_ranges
-from khop.kernels.triton.all_neighbors import EdgeTrees, Expansion, Omitted, all_neighbors
+from khop.kernels.triton.all_neighbors import AllNeighbors, EdgeTrees, Omitted, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, pairs_of
 from khop.kernels.triton.node_table import Overflow
 from khop.kernels.triton.rows import Marks
@@ -163,8 +163,8 @@ def graph(degrees: list[int], dtype: torch.dtype = torch.int32) -> Csc:
 CSC = graph([0, 1, 3, 0, 700, 2, 5, 1])
 
 
-def expansion(capacity: int, room: int, dtype: torch.dtype = torch.int32) -> Expansion:
-    return Expansion(
+def expansion(capacity: int, room: int, dtype: torch.dtype = torch.int32) -> AllNeighbors:
+    return AllNeighbors(
         torch.full((capacity + 1,), -77, device=DEVICE),
         torch.full((room,), -77, dtype=dtype, device=DEVICE),
         torch.full((room,), -77, device=DEVICE),
@@ -176,7 +176,7 @@ def rows_of(nodes: Tensor) -> HopRows:
     return HopRows(nodes, DrawKey(0), 0)
 
 
-def expanded(csc: Csc, rows: HopRows, room: int) -> tuple[Neighbors, Expansion]:
+def expanded(csc: Csc, rows: HopRows, room: int) -> tuple[Neighbors, AllNeighbors]:
     of_device = rows_on_device(rows)
     out = expansion(of_device.capacity, room, csc.indices.dtype)
     all_neighbors(csc_on_device(csc), of_device, out)

@@ -11,7 +11,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.draw_negatives import Candidates, NegativeDraw, NothingLeft, Partners
 from khop.kernels.draw_negatives import draw_negatives as expected_draw
 from khop.kernels.philox import signed
-from khop.kernels.triton.draw_negatives import Links, draw_negatives
+from khop.kernels.triton.draw_negatives import DeviceLinks, draw_negatives
 from support.triton_rows import DEVICE, csc_on_device, on_device, padded
 
 KEY, STREAM = DrawKey(0xFEDCBA9876543210), 0x8D1C2A1B
@@ -37,7 +37,7 @@ def drawn(
     """Ranks of all links, and the first link without candidates, or the largest number."""
     ranks = torch.full((LINKS + SPARE, per_positive), -77, device=DEVICE)
     culprit = torch.tensor([2**63 - 1], device=DEVICE)
-    links = Links(
+    links = DeviceLinks(
         padded(SOURCES, LINKS + SPARE),
         padded(POSITIONS, LINKS + SPARE),
         torch.tensor([LINKS], dtype=torch.int32, device=DEVICE),

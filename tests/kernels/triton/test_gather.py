@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.gather import SMALL_DTYPES, Column, Copies, column_reference, gather, gather_columns
+from khop.kernels.gather import SMALL_DTYPES, Copies, GatheredColumn, column_reference, gather, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.gather import PINNED_PROGRAMS
 from khop.kernels.triton.launch import launch
-from khop.kernels.triton.rows import Rows, Slots, draw_ids, row_edges
+from khop.kernels.triton.rows import DeviceRows, Slots, draw_ids, row_edges
 from khop.kernels.triton.tiles import MOST_COLUMNS, Tiles, row_span, tile
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
@@ -64,11 +64,11 @@ def test_rows_of_every_dtype_and_width_are_copied(dtype: torch.dtype, shape: tup
 @pytest.mark.parametrize("dtype", SMALL_DTYPES, ids=str)
 def test_small_numbers_become_float32(dtype: torch.dtype, scaled: bool, width: int) -> None:
     table, scales = a_table(dtype, width), torch.linspace(0.1, 3, width) if scaled else None
-    (expected,) = gather_columns([Column(table, as_float32=True, scales=scales)], IDS)
+    (expected,) = gather_columns([GatheredColumn(table, as_float32=True, scales=scales)], IDS)
     with by_triton():
         on_device = None if scales is None else scales.to(DEVICE)
         for placed in (table.to(DEVICE), at_pitch(table)):
-            column = Column(placed, as_float32=True, scales=on_device)
+            column = GatheredColumn(placed, as_float32=True, scales=on_device)
             (found,) = gather_columns([column], IDS.to(DEVICE))
             assert torch.equal(found.cpu(), expected)
 
@@ -80,7 +80,7 @@ def test_rows_with_a_copy_are_read_from_it_and_rows_behind_the_live_ones_are_0(d
     ids = IDS.clone()
     ids[LIVE:] = 1 << 40  # not read
     for as_float32 in {False, dtype != torch.float32}:
-        column = Column(table.to(DEVICE), as_float32=as_float32, copies=copies)
+        column = GatheredColumn(table.to(DEVICE), as_float32=as_float32, copies=copies)
         expected = column_reference(column, ids.to(DEVICE), live)
         assert not expected[LIVE:].any()
         assert not torch.equal(expected[:LIVE].cpu(), table[IDS[:LIVE]].to(expected.dtype))
@@ -92,9 +92,9 @@ def test_rows_with_a_copy_are_read_from_it_and_rows_behind_the_live_ones_are_0(d
 
 def test_columns_of_one_call_may_differ_in_dtype_and_in_the_number_of_ids() -> None:
     columns = [a_table(torch.float32, 9), a_table(torch.int64)]
-    expected = gather_columns([Column(columns[0]), Column(columns[1], count=4)], IDS)
+    expected = gather_columns([GatheredColumn(columns[0]), GatheredColumn(columns[1], count=4)], IDS)
     with by_triton():
-        placed = [Column(columns[0].to(DEVICE)), Column(columns[1].to(DEVICE), count=4)]
+        placed = [GatheredColumn(columns[0].to(DEVICE)), GatheredColumn(columns[1].to(DEVICE), count=4)]
         found = gather_columns(placed, IDS.to(DEVICE))
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a.cpu(), b)
@@ -120,7 +120,7 @@ def test_few_programs_read_memory_of_the_host(is_pinned: bool, monkeypatch: pyte
     monkeypatch.setattr(
         "khop.kernels.triton.gather.launch", lambda _, programs, *rest, **more: launches.append(programs)
     )
-    column = Column(a_table(torch.float32, 100).to(DEVICE), is_pinned=is_pinned)
+    column = GatheredColumn(a_table(torch.float32, 100).to(DEVICE), is_pinned=is_pinned)
     with by_triton():
         for count in (16, 4000):  # programs of 16 rows
             gather_columns([column], torch.zeros(count, dtype=torch.int64, device=DEVICE))
@@ -188,7 +188,7 @@ def test_rows_in_use_have_their_edges_and_nodes_outside_none(
 def test_a_stream_is_an_int32_with_the_same_bits() -> None:
     none = torch.empty(0, dtype=torch.int64)
     for stream in (0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1):
-        rows = Rows(torch.zeros(3, dtype=torch.int64), none, none, stream)
+        rows = DeviceRows(torch.zeros(3, dtype=torch.int64), none, none, stream)
         assert (rows.capacity, rows.signed_stream & 0xFFFFFFFF) == (3, stream)
         assert -(1 << 31) <= rows.signed_stream < 1 << 31
 

@@ -13,7 +13,7 @@ from khop.kernels.segment import transpose, transpose_reference
 from khop.kernels.triton.expansion_csr import Expanded, expansion_csr
 from khop.kernels.triton.launch import launch
 from khop.kernels.triton.rows import Slots
-from khop.kernels.triton.to_csr import BLOCK, CsrBuffers, Place, num_row_blocks, row_sums, to_csr
+from khop.kernels.triton.to_csr import BLOCK, CsrBuffers, OutputPlace, num_row_blocks, row_sums, to_csr
 from khop.kernels.triton.transpose import AHEAD, EDGES, put_in_order
 from support.examples import few
 from support.triton_rows import DEVICE
@@ -62,7 +62,7 @@ def slots(ids: list[int], counts: list[int]) -> Slots:
     )
 
 
-def write(drawn: Slots, table: Tensor, place: Place, out: CsrBuffers) -> None:
+def write(drawn: Slots, table: Tensor, place: OutputPlace, out: CsrBuffers) -> None:
     sums = torch.full((num_row_blocks(drawn.counts.numel()),), -7, dtype=torch.int32, device=DEVICE)
     row_sums(drawn.counts, sums)
     to_csr(drawn, sums, table, BASE * 1000, place, out)
@@ -82,7 +82,7 @@ def test_the_arrays_are_the_references(rows: int, behind: int, fanout: int, seed
         DEVICE
     )
     out, edges = buffers(capacity, capacity * fanout), number(-7)
-    write(drawn, table_of(local), Place(number(), number(), edges), out)
+    write(drawn, table_of(local), OutputPlace(number(), number(), edges), out)
     indptr, indices = to_csr_reference(local[drawn.ids], drawn.counts, fanout)
     total = indices.numel()
     assert torch.equal(out.indptr, indptr)
@@ -100,7 +100,7 @@ def test_many_blocks_of_rows_follow_each_other() -> None:
     drawn = drawn_rows(rows, fanout, rows + BLOCK)
     local = torch.arange(drawn.ids.numel(), device=DEVICE) % BASE
     out, edges = buffers(drawn.counts.numel(), drawn.ids.numel()), number()
-    write(drawn, table_of(local), Place(number(), number(), edges), out)
+    write(drawn, table_of(local), OutputPlace(number(), number(), edges), out)
     indptr, indices = to_csr_reference(local[drawn.ids], drawn.counts, fanout)
     assert torch.equal(out.indptr, indptr)
     assert torch.equal(out.indices[: edges.item()], indices)
@@ -112,9 +112,9 @@ def test_hops_join_into_one_graph_with_rows_between_them_empty() -> None:
     out, edges = buffers(5, 8), [number(), number(-7), number(-7)]
     first = slots([4, 5, 6, -1, -1, -1], [2, 1, 0])
     second = slots([7, -1], [1, 0])
-    write(first, table, Place(number(0), edges[0], edges[1]), out)
+    write(first, table, OutputPlace(number(0), edges[0], edges[1]), out)
     assert out.indptr.tolist() == [0, 2, 3, 3, 3, 3]
-    write(second, table, Place(number(3), edges[1], edges[2]), out)
+    write(second, table, OutputPlace(number(3), edges[1], edges[2]), out)
     assert out.indptr.tolist() == [0, 2, 3, 3, 4, 4]
     assert out.indices.tolist() == [4, 5, 6, 7, -7, -7, -7, -7]
     assert (edges[1].item(), edges[2].item()) == (3, 4)
@@ -123,7 +123,7 @@ def test_hops_join_into_one_graph_with_rows_between_them_empty() -> None:
 def test_ids_without_a_local_id_become_a_safe_row() -> None:
     out, edges = buffers(1, 1), number()
     drawn, table = slots([0], [1]), table_of(torch.tensor([BASE * 1000 + 4], device=DEVICE))
-    write(drawn, table, Place(number(), number(), edges), out)
+    write(drawn, table, OutputPlace(number(), number(), edges), out)
     assert out.indices.tolist() == [0]
 
 
@@ -131,7 +131,7 @@ def test_more_edges_than_int32_counts_are_refused() -> None:
     drawn = drawn_rows(1, 1, 1)
     out = CsrBuffers(torch.zeros(2, dtype=torch.int64), torch.empty(2**31, dtype=torch.int32, device="meta"))
     with pytest.raises(ValueError, match="sample fewer neighbors"):
-        to_csr(drawn, number(), drawn.ids, 0, Place(number(), number(), number()), out)
+        to_csr(drawn, number(), drawn.ids, 0, OutputPlace(number(), number(), number()), out)
 
 
 # Edges turned around by Triton are those of the CPU core.
@@ -219,7 +219,7 @@ def test_the_arrays_are_those_of_the_edges_that_are_there(
         torch.full((first + room,), -7, device=DEVICE),
     )
     positions = torch.arange(room, device=DEVICE)
-    place = Place(count(first), count(first), count(-7))
+    place = OutputPlace(count(first), count(first), count(-7))
     drawn = Expanded.of(keys.to(dtype).to(DEVICE), offsets.to(DEVICE), positions)
     expansion_csr(drawn, table(), BASE_EXPANSION_CSR, place, out)
     assert out.edge_ids is not None
@@ -235,6 +235,10 @@ def test_nodes_beyond_a_capacity_have_row_0() -> None:
     out = CsrBuffers(torch.zeros(2, dtype=torch.int64, device=DEVICE), count(-7))
     drawn = Expanded.of(torch.tensor([NODES - 1], device=DEVICE), torch.tensor([0, 1], device=DEVICE), None)
     expansion_csr(
-        drawn, table() - BASE_EXPANSION_CSR, BASE_EXPANSION_CSR, Place(count(0), count(0), count(0)), out
+        drawn,
+        table() - BASE_EXPANSION_CSR,
+        BASE_EXPANSION_CSR,
+        OutputPlace(count(0), count(0), count(0)),
+        out,
     )
     assert out.indices.tolist() == [0]

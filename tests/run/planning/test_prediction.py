@@ -25,8 +25,8 @@ from khop.run.planning.prediction import (
     MEASURED_EDGES,
     PROCESS_BYTES,
     SCALING,
+    EdgePlacement,
     FromDisk,
-    Placement,
     Prediction,
     ServersPrediction,
     fewest_machines,
@@ -36,20 +36,20 @@ from khop.run.planning.prediction import (
     scaled_sample_ns,
     training_flop,
 )
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 
 FOUR = Cluster(machines=4, cores=2, network_gbit=10, latency_s=1e-4, cache_share=0.2)
 
 PRODUCTS = GraphSize(2_449_029, 122_900_000, 400)
 
-RUN = Run((15, 10, 5), 4096)
+RUN = PlannedRun((15, 10, 5), 4096)
 
 
 def both(
-    graph: GraphSize = PRODUCTS, run: Run = RUN, cluster: Cluster = FOUR
+    graph: GraphSize = PRODUCTS, run: PlannedRun = RUN, cluster: Cluster = FOUR
 ) -> tuple[Prediction, Prediction]:
     replicated, partitioned = predict(graph, run, cluster, MEASURED)
-    assert (replicated.placement, partitioned.placement) == tuple(Placement)
+    assert (replicated.placement, partitioned.placement) == tuple(EdgePlacement)
     return replicated, partitioned
 
 
@@ -103,7 +103,7 @@ def test_nothing_gets_worse_by_more_of_it() -> None:
 
 
 def test_what_holds_a_step_up_is_named() -> None:
-    def name(cluster: Cluster, run: Run = RUN) -> str:
+    def name(cluster: Cluster, run: PlannedRun = RUN) -> str:
         return both(run=run, cluster=cluster)[1].times.bottleneck
 
     assert name(FOUR) == "training"
@@ -179,7 +179,7 @@ def test_it_lies_between_its_points_and_stays_beyond_them() -> None:
 
 
 PAPERS = GraphSize(111_059_956, 1_615_685_872, 256)
-FROM_DISK_RUN = Run((15, 10, 5), 3 * 1024)
+FROM_DISK_RUN = PlannedRun((15, 10, 5), 3 * 1024)
 THREE = Cluster(machines=3, cores=2, network_gbit=10, latency_s=1e-4, cache_share=0.2)
 
 
@@ -229,7 +229,7 @@ def test_memory_without_room_for_the_edges_is_too_small() -> None:
 HUGE = GraphSize(1_000_000_000, 100_000_000_000, 512)
 EACH = 1024
 SIXTEEN = Cluster(machines=16, cores=32, network_gbit=25, latency_s=1e-4, cache_share=0.2)
-MACHINES_RUN = Run((15, 10, 5), 16 * EACH)
+MACHINES_RUN = PlannedRun((15, 10, 5), 16 * EACH)
 
 
 def memory(machines: int) -> float:
@@ -241,7 +241,7 @@ def memory(machines: int) -> float:
 
 @pytest.mark.parametrize("gigabytes", [64, 256, 4000])
 def test_they_are_enough_and_one_fewer_is_not(gigabytes: int) -> None:
-    found = fewest_machines(HUGE, MACHINES_RUN, SIXTEEN, MEASURED, gigabytes * 1e9)[Placement.PARTITIONED]
+    found = fewest_machines(HUGE, MACHINES_RUN, SIXTEEN, MEASURED, gigabytes * 1e9)[EdgePlacement.PARTITIONED]
     assert found is not None
     assert memory(found) <= gigabytes * 1e9
     assert found == 1 or memory(found - 1) > gigabytes * 1e9
@@ -249,7 +249,7 @@ def test_they_are_enough_and_one_fewer_is_not(gigabytes: int) -> None:
 
 def test_no_number_is_enough_where_each_has_all_edges() -> None:
     found = fewest_machines(HUGE, MACHINES_RUN, SIXTEEN, MEASURED, 256e9)
-    assert found[Placement.REPLICATED] is None
+    assert found[EdgePlacement.REPLICATED] is None
 
 
 def test_memory_that_is_none_is_named() -> None:
@@ -257,7 +257,7 @@ def test_memory_that_is_none_is_named() -> None:
         fewest_machines(HUGE, MACHINES_RUN, SIXTEEN, MEASURED, 0)
 
 
-def planned(servers: int = 2, run: Run = RUN, cluster: Cluster = FOUR) -> ServersPrediction:
+def planned(servers: int = 2, run: PlannedRun = RUN, cluster: Cluster = FOUR) -> ServersPrediction:
     return predict_servers(PRODUCTS, run, cluster, servers, MEASURED)
 
 
@@ -307,7 +307,7 @@ def test_the_table_of_the_documentation_has_the_planned_figures() -> None:
         name: [float(n.replace(",", "")) for n in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
         for name, text in rows
     }
-    graph, run = GraphSize(111_059_956, 1_615_685_872, 512), Run((15, 10, 5), 4096)
+    graph, run = GraphSize(111_059_956, 1_615_685_872, 512), PlannedRun((15, 10, 5), 4096)
     slow, fast = (Cluster(4, 32, gbit, 1e-4, cache_share=0.2) for gbit in (25, 100))
     alone = predict(graph, replace(run, batch_size=1024), replace(slow, machines=1), MEASURED)[0]
     step = alone.times.step

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 
 BAD: dict[str, Callable[[], object]] = {
     "nodes 0: must be 1 or more": lambda: GraphSize(0, 5, 4),
     "edges -1: must be 0 or more": lambda: GraphSize(1, -1, 4),
     "feature bytes -4: must be 0 or more": lambda: GraphSize(1, 1, -4),
-    r"fanouts \[\]: give a number for each hop": lambda: Run((), 1),
-    r"fanouts \[5, 0\]: give a number": lambda: Run((5, 0), 1),
-    "batch size 0: must be 1": lambda: Run((5,), 0),
-    "hidden 0: must be 1": lambda: Run((5,), 1, hidden=0),
-    "outputs -2: must be 1": lambda: Run((5,), 1, outputs=-2),
-    r"remote share 1\.5: must be from 0 to 1": lambda: Run((5,), 1, remote_share=1.5),
+    r"fanouts \[\]: give a number for each hop": lambda: PlannedRun((), 1),
+    r"fanouts \[5, 0\]: give a number": lambda: PlannedRun((5, 0), 1),
+    "batch size 0: must be 1": lambda: PlannedRun((5,), 0),
+    "hidden 0: must be 1": lambda: PlannedRun((5,), 1, hidden=0),
+    "outputs -2: must be 1": lambda: PlannedRun((5,), 1, outputs=-2),
+    r"remote share 1\.5: must be from 0 to 1": lambda: PlannedRun((5,), 1, remote_share=1.5),
     "machines 0: must be 1": lambda: Cluster(0, 1, 1, 0, 0),
     "cores 0: must be 1": lambda: Cluster(1, 0, 1, 0, 0),
     "network 0: must be above 0 Gbit/s": lambda: Cluster(1, 1, 0, 0, 0),

@@ -12,7 +12,7 @@ from khop.inference.link_evaluation import ends_of_links, node_rows
 from khop.run.build import Run, prepare
 from khop.run.read import RawRun
 from khop.run.tasks.link_run_task import LinkTask, negatives_of
-from khop.run.values import Links
+from khop.run.values import LinksTable
 from support.small_link_folders import BUYS, SEES, write_shop
 
 
@@ -88,13 +88,13 @@ def test_each_of_several_edge_types_has_a_table_by_the_scores_of_its_decoder(
 
 def test_kinds_of_negatives_are_mixed() -> None:
     table = torch.zeros(3, 2, dtype=torch.int64)
-    links = Links(negatives="degree", exact=True, shared_negatives=8, negatives_group=16, loss="bpr")
+    links = LinksTable(negatives="degree", exact=True, shared_negatives=8, negatives_group=16, loss="bpr")
     triplet = NegativeMode.TRIPLET
     assert negatives_of(links, None) == MixedNegatives(
         (DegreeNegatives(8, triplet, group=16), DegreeNegatives(1, triplet, exact=True))
     )
-    mixed = negatives_of(Links(negatives_per_positive=3), {BUYS: table})
+    mixed = negatives_of(LinksTable(negatives_per_positive=3), {BUYS: table})
     assert isinstance(mixed, MixedNegatives)
     assert mixed.parts[0] == UniformNegatives(3)
     assert isinstance(mixed.parts[1], TableNegatives)
-    assert negatives_of(Links(), None) == UniformNegatives(1)
+    assert negatives_of(LinksTable(), None) == UniformNegatives(1)

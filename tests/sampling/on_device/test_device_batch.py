@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from khop import Expansion
-from khop.kernels.gather import Column, gather_columns
+from khop.kernels.gather import GatheredColumn, gather_columns
 from khop.kernels.triton.launch import launch
 from khop.sampling.on_device.device_batch import exact_sample, padded_sample
 from khop.sampling.on_device.type_nodes import counts_of
@@ -40,7 +40,7 @@ def test_a_batch_of_three_hops_takes_21_launches_of_kernels_with_a_column_and_la
             monkeypatch.setattr(module, "launch", counted)
     batch.launch()
     assert started.total() == 19, started
-    columns, nodes = [Column(torch.ones(500, 4, device=DEVICE))], batch.nodes["node"]
+    columns, nodes = [GatheredColumn(torch.ones(500, 4, device=DEVICE))], batch.nodes["node"]
     with by_triton():
         gather_columns(columns, nodes.nodes, live=nodes.counts[-1].value)
         gather_columns(columns, batch.inputs.seeds["node"])

@@ -9,13 +9,20 @@ from typing import Annotated
 import typer
 
 from khop.cli.arguments import read_run
-from khop.cli.commands.shared import AllowCode, Baselines, Checkpoint, RankOptions, RankReport, RunFolder
+from khop.cli.commands.shared import (
+    AllowCode,
+    Baselines,
+    CheckpointChoice,
+    RankOptions,
+    RankReport,
+    RunFolder,
+)
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.run.fields import run_fields
 from khop.run.read import MACHINE, TOGETHER, with_options
 
 
-class Split(StrEnum):
+class EvaluatedSplit(StrEnum):
     """Splits that can be evaluated."""
 
     TRAIN = "train"
@@ -24,8 +31,8 @@ class Split(StrEnum):
     ALL = "all"
 
 
-Measured = Annotated[Split, typer.Option("--split", help="Split to evaluate; all: every split.")]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to evaluate.")]
+Measured = Annotated[EvaluatedSplit, typer.Option("--split", help="Split to evaluate; all: every split.")]
+Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpoint to evaluate.")]
 Metrics = Annotated[
     list[str] | None,
     typer.Option(
@@ -68,8 +75,8 @@ def register(app: typer.Typer) -> None:
 
 def _evaluate(
     run_folder: RunFolder,
-    split: Measured = Split.TEST,
-    checkpoint: Weights = Checkpoint.BEST,
+    split: Measured = EvaluatedSplit.TEST,
+    checkpoint: Weights = CheckpointChoice.BEST,
     metric: Metrics = None,
     predictions: PredictionFile = None,
     baselines: Baselines = False,
@@ -84,12 +91,12 @@ def _evaluate(
     from khop.run.check import checked
 
     config = checked(raw)
-    from khop.cli.trained import Request, evaluate
+    from khop.cli.trained import TrainedCall, evaluate
 
-    request = Request(
+    request = TrainedCall(
         run_folder,
         raw,
-        () if split is Split.ALL else (split.value,),
+        () if split is EvaluatedSplit.ALL else (split.value,),
         checkpoint.value,
         tuple(metric or ()),
         named(options),

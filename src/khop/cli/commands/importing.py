@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.arguments import Words
+from khop.cli.arguments import CommandWords
 from khop.cli.options import ComponentCommand, values_of_components
 from khop.components import ANY_NAMED, Component, Permission
 from khop.data.importers import BUILTIN_NAMES, IMPORTERS, NAME, ImportContext
@@ -60,7 +60,7 @@ Memory = Annotated[
 class ImportCommand(ComponentCommand):
     """`khop import`, with the options of the importer that it names."""
 
-    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
+    def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the importer's options; without an importer, those of khop's own."""
         from khop.run.check import component_fields
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.arguments import read_run
-from khop.cli.commands.shared import AllowCode, Checkpoint, RankOptions, RankReport, RunFolder, Values
+from khop.cli.commands.shared import AllowCode, CheckpointChoice, RankOptions, RankReport, RunFolder, Values
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.run.fields import run_fields
 from khop.run.read import MACHINE, TOGETHER, with_options
@@ -58,7 +58,7 @@ RowValues = Annotated[
         help="Values to write: embeddings (rows of the last layer) or outputs (logits of classes).",
     ),
 ]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to use.")]
+Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpoint to use.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +77,7 @@ def _infer(
     split: SplitName = None,
     ids: Ids = None,
     values: RowValues = Values.EMBEDDINGS,
-    checkpoint: Weights = Checkpoint.BEST,
+    checkpoint: Weights = CheckpointChoice.BEST,
     *,
     ranks: RankOptions,
     report: RankReport,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from khop.cli.arguments import GraphArgument, Report, Words, folder_of
+from khop.cli.arguments import CommandWords, GraphArgument, Report, folder_of
 from khop.cli.lines import fanout_list
 from khop.cli.options import ComponentCommand, takes_groups, values_of_components
 from khop.components import ANY_NAMED, Component, Permission
@@ -22,7 +22,7 @@ from khop.run.read import COMMAND_LINE, RawRun
 class PartitionCommand(ComponentCommand):
     """`khop partition`, with the options of the method that it names."""
 
-    def component_fields(self, words: Words, permission: Permission) -> Iterable[RunField]:
+    def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the method's options."""
         kinds = words.values("--method")
         if not kinds or kinds[-1] in PARTITIONERS.builtin:
@@ -112,7 +112,7 @@ def partition(
         from khop.run.check import checked_options
 
         given = checked_options(RawRun(given, COMMAND_LINE), _loaded(method, ANY_NAMED))
-    from khop.cli.graph import PartitionSettings as Settings
+    from khop.cli.graph import PartitionCall as Settings
     from khop.cli.graph import write_parts
 
     settings = Settings(

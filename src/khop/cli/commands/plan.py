@@ -12,7 +12,7 @@ from khop.cli.arguments import AsJson
 from khop.cli.lines import fanout_list, whole
 from khop.cli.options import takes_groups
 from khop.process_tuning import usable_cores
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class GraphOptions:
 
 
 @dataclass(frozen=True)
-class ClusterOptions:
+class MachineOptions:
     """Options for the machines."""
 
     machines: Annotated[
@@ -138,7 +138,7 @@ def plan(
     fanouts: Annotated[
         str, typer.Option(help="Fanouts, one per hop, e.g. 15,10,5.", metavar="NUMBERS", show_default=False)
     ],
-    cluster: ClusterOptions,
+    cluster: MachineOptions,
     run: RunOptions,
     asked: PlanOptions,
 ) -> None:
@@ -152,9 +152,9 @@ def plan(
         asked.cache,
     )
     batch_size = run.batch_size or 1024 * cluster.machines
-    planned = Run(tuple(fanout_list(fanouts)), batch_size, run.hidden, run.outputs, run.remote_share)
+    planned = PlannedRun(tuple(fanout_list(fanouts)), batch_size, run.hidden, run.outputs, run.remote_share)
     from khop.cli import plan as work
 
     work.print_plan(
-        size, planned, machines, work.Request(asked.memory, asked.measure, asked.as_json, cluster.servers)
+        size, planned, machines, work.PlanCall(asked.memory, asked.measure, asked.as_json, cluster.servers)
     )

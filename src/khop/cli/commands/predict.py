@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.arguments import read_run
-from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
+from khop.cli.commands.shared import AllowCode, CheckpointChoice, RankReport, RunFolder
 from khop.cli.options import Options, ShortHelp, named, takes_groups, takes_run_options
 from khop.run.fields import run_fields
 from khop.run.read import with_options
@@ -42,7 +42,7 @@ Out = Annotated[
         show_default=False,
     ),
 ]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to use.")]
+Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpoint to use.")]
 _CHANGED = {"device", "threads", "compute_threads", "evaluation.fanouts", "evaluation.batch_size"}
 
 
@@ -59,7 +59,7 @@ def _predict(
     graph: Later = None,
     pairs: PairFile = None,
     out: Out = None,
-    checkpoint: Weights = Checkpoint.BEST,
+    checkpoint: Weights = CheckpointChoice.BEST,
     *,
     report: RankReport,
     allow_code: AllowCode = None,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.arguments import read_run
-from khop.cli.commands.shared import AllowCode, Checkpoint, RankReport, RunFolder
+from khop.cli.commands.shared import AllowCode, CheckpointChoice, RankReport, RunFolder
 from khop.cli.options import takes_groups
 
 
@@ -50,7 +50,7 @@ SplitName = Annotated[
         help="Edges to use: those of the evaluation of a split, before its cut-off, or all edges.",
     ),
 ]
-Weights = Annotated[Checkpoint, typer.Option("--checkpoint", help="Checkpoint to use.")]
+Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpoint to use.")]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _recommend(
     *,
     choice: Choice,
     report: RankReport,
-    checkpoint: Weights = Checkpoint.BEST,
+    checkpoint: Weights = CheckpointChoice.BEST,
     allow_code: AllowCode = None,
 ) -> None:
     """Recommend destinations of a link-prediction run's edge type, those with the best scores of all.

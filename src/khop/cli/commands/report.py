@@ -43,6 +43,6 @@ def report(
     Curves side by side, scores with baselines, where the time went, caches and network, the test split with
     its worst predictions under your own ids, memory, environment, and settings that differ.
     """
-    from khop.cli.report import Request, report
+    from khop.cli.report import ReportCall, report
 
-    report(Request(tuple(run_folders), out, device, evaluate, tuple(allow_code or ())))
+    report(ReportCall(tuple(run_folders), out, device, evaluate, tuple(allow_code or ())))

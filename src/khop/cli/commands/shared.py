@@ -133,7 +133,7 @@ class Values(StrEnum):
     OUTPUTS = "outputs"
 
 
-class Checkpoint(StrEnum):
+class CheckpointChoice(StrEnum):
     """The weights that a run keeps."""
 
     BEST = "best"

@@ -59,9 +59,9 @@ def _train(
     from khop.run.check import checked
 
     config = checked(raw)
-    from khop.cli.train import Request, train
+    from khop.cli.train import TrainCall, train
 
-    train(Request(raw, resume, report.as_json, baselines), config, ranks)
+    train(TrainCall(raw, resume, report.as_json, baselines), config, ranks)
 
 
 def _check_source(source: str | None) -> None:

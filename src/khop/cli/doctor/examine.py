@@ -13,7 +13,16 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from khop.cli.doctor.findings import Finding, State, disk, gpus, installed, limits, requirements, versions
+from khop.cli.doctor.findings import (
+    Finding,
+    FindingState,
+    disk,
+    gpus,
+    installed,
+    limits,
+    requirements,
+    versions,
+)
 from khop.cli.start import FAILED
 from khop.cli.terminal import say, say_next
 from khop.user_cache import cache_folder
@@ -22,7 +31,7 @@ from khop.user_cache import cache_folder
 def examine(as_json: bool) -> None:
     """Print all findings. The exit code is 1 if one of them stops khop."""
     found = list(findings())
-    stops = [each for each in found if each.state is State.STOPS]
+    stops = [each for each in found if each.state is FindingState.STOPS]
     if as_json:
         print(json.dumps({"works": not stops, "findings": [asdict(each) for each in found]}))
     else:
@@ -36,7 +45,7 @@ def findings() -> Iterator[Finding]:
     yield from versions(requirements(), installed)
     on_gpus = list(gpus(os.environ))
     # Further modules of khop need torch. Without it there is one problem, and it is named already.
-    if all(each.state is not State.STOPS for each in on_gpus):
+    if all(each.state is not FindingState.STOPS for each in on_gpus):
         yield from _with_torch()
     yield from on_gpus
     yield from limits()
@@ -62,10 +71,10 @@ def _print(found: list[Finding]) -> None:
             say(console, f"  {each.state.value:<5}  {each.name:<{width}}  {each.found}")
             if each.remedy:
                 say(console, f"  {'':<5}  {'':<{width}}  {each.remedy}")
-    wrong = sum(each.state in (State.WRONG, State.STOPS) for each in found)
-    notes = sum(each.state is State.NOTE for each in found)
+    wrong = sum(each.state in (FindingState.WRONG, FindingState.STOPS) for each in found)
+    notes = sum(each.state is FindingState.NOTE for each in found)
     say(console, "", f"{wrong} wrong, {notes} not available; the line below each one mends it.")
-    if any(each.state is State.STOPS for each in found):
+    if any(each.state is FindingState.STOPS for each in found):
         say(console, "khop does not work until the lines marked stops are mended.")
         return
     say_next(console, ("khop", "train", "debian"))

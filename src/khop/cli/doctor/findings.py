@@ -36,7 +36,7 @@ from khop.distributed.processes.launchers import Interface
 from khop.process_tuning import CGROUP_LIMIT, allowed_cores, usable_cores
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """State of a finding."""
 
     OK = "ok"
@@ -52,7 +52,7 @@ class Finding:
     area: str
     name: str
     found: str
-    state: State = State.OK
+    state: FindingState = FindingState.OK
     remedy: str = ""  # a line for the shell, or a sentence; empty if nothing is to do
 
 
@@ -104,7 +104,7 @@ def _core() -> Finding:
         import_module("khop._core")
     except ImportError as error:
         remedy = "pip install . (in the clone: compiles the core for this Python)"
-        return Finding(AREA, "compiled core", f"cannot be loaded: {error}", State.STOPS, remedy)
+        return Finding(AREA, "compiled core", f"cannot be loaded: {error}", FindingState.STOPS, remedy)
     return Finding(AREA, "compiled core", "loads")
 
 
@@ -126,10 +126,10 @@ def _package(name: str, least: str, is_extra: bool, version: str | None) -> Find
     purpose = f", for {PURPOSES[name]}" if name in PURPOSES else ""
     install = f'pip install "{wanted}"'
     if version is None:
-        state = State.NOTE if is_extra else State.STOPS
+        state = FindingState.NOTE if is_extra else FindingState.STOPS
         return Finding(AREA, name, f"not installed{purpose}", state, install)
     if _numbers(version) < _numbers(least):
-        state = State.WRONG if is_extra else State.STOPS
+        state = FindingState.WRONG if is_extra else FindingState.STOPS
         return Finding(AREA, name, f"{version}, khop needs {least}{purpose}", state, install)
     return Finding(AREA, name, f"{version}{purpose}")
 
@@ -152,7 +152,7 @@ def gpus(environment: Mapping[str, str], driver: Path = DRIVER) -> Iterator[Find
         torch = import_module("torch")
     except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
         remedy = 'pip install --force-reinstall "torch>=2.6"'
-        yield Finding(GPUS, "torch", f"cannot be imported: {error}", State.STOPS, remedy)
+        yield Finding(GPUS, "torch", f"cannot be imported: {error}", FindingState.STOPS, remedy)
         return
     yield from cards(torch, _driver_version(driver), environment.get("CUDA_VISIBLE_DEVICES"))
 
@@ -167,7 +167,7 @@ def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterato
         if driver is None:
             yield Finding(GPUS, "cards", f"none; {found}; training runs on the CPU")
         else:
-            yield Finding(GPUS, "cards", f"{found}, although there is a driver", State.WRONG, _BUILD)
+            yield Finding(GPUS, "cards", f"{found}, although there is a driver", FindingState.WRONG, _BUILD)
         return
     if not torch.cuda.is_available():
         yield _unavailable(kind, driver, visible)
@@ -180,14 +180,14 @@ def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterato
 def _unavailable(kind: str, driver: str | None, visible: str | None) -> Finding:
     if visible is not None and visible.strip() in ("", "-1"):
         return Finding(
-            GPUS, "cards", "hidden by CUDA_VISIBLE_DEVICES", State.NOTE, "unset CUDA_VISIBLE_DEVICES"
+            GPUS, "cards", "hidden by CUDA_VISIBLE_DEVICES", FindingState.NOTE, "unset CUDA_VISIBLE_DEVICES"
         )
     if driver is None:
         return Finding(
-            GPUS, "cards", f"none; torch is a build for {kind}; training runs on the CPU", State.NOTE
+            GPUS, "cards", f"none; torch is a build for {kind}; training runs on the CPU", FindingState.NOTE
         )
     found = f"torch for {kind} does not reach a card with driver {driver}"
-    return Finding(GPUS, "cards", found, State.WRONG, "nvidia-smi (then update the driver, or torch)")
+    return Finding(GPUS, "cards", found, FindingState.WRONG, "nvidia-smi (then update the driver, or torch)")
 
 
 def _card(torch: ModuleType, number: int, kind: str) -> Finding:
@@ -198,7 +198,7 @@ def _card(torch: ModuleType, number: int, kind: str) -> Finding:
     too_old = _choice().why_too_old(capability) if torch.version.cuda else None
     if too_old is not None:
         remedy = "leave out --topology and --features: the CPU makes the batches"
-        return Finding(GPUS, name, f"{found}; no kernels: {too_old}", State.WRONG, remedy)
+        return Finding(GPUS, name, f"{found}; no kernels: {too_old}", FindingState.WRONG, remedy)
     return Finding(GPUS, name, f"{found}, capability {'.'.join(map(str, capability))}")
 
 
@@ -206,12 +206,12 @@ def _triton() -> Finding:
     choice = _choice()
     version = choice.triton_version()
     if version is None:
-        return Finding(GPUS, "Triton", "not installed: the CPU makes the batches", State.WRONG, _TORCH)
+        return Finding(GPUS, "Triton", "not installed: the CPU makes the batches", FindingState.WRONG, _TORCH)
     found = ".".join(map(str, version))
     if version < choice.LEAST_TRITON:
         least = ".".join(map(str, choice.LEAST_TRITON))
         too_old = f"{found}, kernels need {least}: the CPU makes the batches"
-        return Finding(GPUS, "Triton", too_old, State.WRONG, _TORCH)
+        return Finding(GPUS, "Triton", too_old, FindingState.WRONG, _TORCH)
     return Finding(GPUS, "Triton", found)
 
 
@@ -254,21 +254,21 @@ def _load(load: float, of_machine: int) -> Finding:
     if load <= of_machine:
         return Finding(CORES, "load", f"{load:.1f} running threads on {of_machine} cores")
     found = f"{load:.1f} running threads on {of_machine} cores: other programs take the cores"
-    return Finding(CORES, "load", found, State.WRONG, "top -o %CPU (shows these programs)")
+    return Finding(CORES, "load", found, FindingState.WRONG, "top -o %CPU (shows these programs)")
 
 
 def _openmp(environment: Mapping[str, str], usable: int) -> Iterator[Finding]:
     policy = environment.get("OMP_WAIT_POLICY", "")
     if policy.lower() == _SPINNING:
         found = "OMP_WAIT_POLICY=active: idle compute threads take the cores of sampler threads"
-        yield Finding(CORES, "OpenMP waiting", found, State.WRONG, "unset OMP_WAIT_POLICY")
+        yield Finding(CORES, "OpenMP waiting", found, FindingState.WRONG, "unset OMP_WAIT_POLICY")
     else:
         note = "idle threads sleep: khop sets it for its command, and for a script at its first epoch"
         yield Finding(CORES, "OpenMP waiting", f"{policy or 'not set'} ({note})")
     threads = environment.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > usable:
         found = f"OMP_NUM_THREADS={threads}, more than the usable cores"
-        yield Finding(CORES, "OpenMP threads", found, State.WRONG, "unset OMP_NUM_THREADS")
+        yield Finding(CORES, "OpenMP threads", found, FindingState.WRONG, "unset OMP_NUM_THREADS")
 
 
 LIMITS = "limits"
@@ -293,7 +293,7 @@ def open_files(soft: int, hard: int) -> Finding:
     is_free = hard == resource.RLIM_INFINITY or hard >= _LEAST_FILES
     remedy = f"ulimit -n {_LEAST_FILES}" if is_free else "raise nofile in /etc/security/limits.conf"
     return Finding(
-        LIMITS, name, f"{shown}: few for graphs of many files and for servers", State.WRONG, remedy
+        LIMITS, name, f"{shown}: few for graphs of many files and for servers", FindingState.WRONG, remedy
     )
 
 
@@ -303,26 +303,28 @@ def locked_memory(soft: int, has_infiniband: bool) -> Finding:
     if not has_infiniband or soft == resource.RLIM_INFINITY:
         return Finding(LIMITS, name, _bytes(soft))
     found = f"{_bytes(soft)}: NCCL over InfiniBand needs more"
-    return Finding(LIMITS, name, found, State.WRONG, "ulimit -l unlimited")
+    return Finding(LIMITS, name, found, FindingState.WRONG, "ulimit -l unlimited")
 
 
 def _address_space(soft: int) -> Finding:
     if soft == resource.RLIM_INFINITY:
         return Finding(LIMITS, "address space", "unlimited")
     found = f"{_bytes(soft)}: graphs are mapped, and mappings count"
-    return Finding(LIMITS, "address space", found, State.WRONG, "ulimit -v unlimited")
+    return Finding(LIMITS, "address space", found, FindingState.WRONG, "ulimit -v unlimited")
 
 
 def _shared_memory(path: Path) -> Finding:
     try:
         size = os.statvfs(path)
     except OSError:
-        return Finding(LIMITS, str(path), "missing: NCCL and Ray need it", State.NOTE)
+        return Finding(LIMITS, str(path), "missing: NCCL and Ray need it", FindingState.NOTE)
     free = size.f_bavail * size.f_frsize
     if free >= _LEAST_SHARED:
         return Finding(LIMITS, str(path), f"{decimal(free)} free")
     found = f"{decimal(free)} free: little for NCCL between GPUs of a machine, and for Ray"
-    return Finding(LIMITS, str(path), found, State.WRONG, "docker run --shm-size 8g ... (in a container)")
+    return Finding(
+        LIMITS, str(path), found, FindingState.WRONG, "docker run --shm-size 8g ... (in a container)"
+    )
 
 
 def _shown(count: int) -> str:
@@ -348,11 +350,11 @@ def folder(name: str, path: Path, remedy: str) -> Finding:
     """Return the finding on a folder, which need not exist yet."""
     there = next(each for each in (path, *path.parents) if each.exists())
     if not os.access(there, os.W_OK):
-        return Finding(DISK, name, f"{path}: no permission to write", State.WRONG, remedy)
+        return Finding(DISK, name, f"{path}: no permission to write", FindingState.WRONG, remedy)
     free = shutil.disk_usage(there).free
     found = f"{path}, {decimal(free)} free"
     if free < _LEAST:
-        return Finding(DISK, name, f"{found}: little space", State.WRONG, remedy)
+        return Finding(DISK, name, f"{found}: little space", FindingState.WRONG, remedy)
     return Finding(DISK, name, found)
 
 
@@ -363,18 +365,24 @@ def network(among: Sequence[Interface], host: str) -> Iterator[Finding]:
     """Yield each interface and its use, then the name of this machine."""
     if not any(each.is_loopback for each in among):
         found = "missing: several processes of one machine cannot connect"
-        yield Finding(NETWORK, "loopback", found, State.WRONG, "sudo ip link set lo up")
+        yield Finding(NETWORK, "loopback", found, FindingState.WRONG, "sudo ip link set lo up")
     for each in among:
         yield Finding(NETWORK, each.name, f"{each.address}, {_use(each)}")
     if all(each.is_loopback for each in among):
-        yield Finding(NETWORK, "other machines", "no interface: runs use this machine only", State.NOTE)
+        yield Finding(
+            NETWORK, "other machines", "no interface: runs use this machine only", FindingState.NOTE
+        )
         return
     try:
         address = socket.getaddrinfo(host, None)[0][4][0]
     except OSError:
         remedy = f'echo "{_first(among)} {host}" | sudo tee -a /etc/hosts'
         yield Finding(
-            NETWORK, "host name", f"{host} has no address: other machines need one", State.WRONG, remedy
+            NETWORK,
+            "host name",
+            f"{host} has no address: other machines need one",
+            FindingState.WRONG,
+            remedy,
         )
         return
     yield Finding(NETWORK, "host name", f"{host} is {address}")

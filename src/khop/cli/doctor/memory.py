@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from khop.cli.doctor.findings import Finding, State
+from khop.cli.doctor.findings import Finding, FindingState
 from khop.kernels.memory import free_memory_bytes, memory_limit_bytes
 
 AREA = "memory"
@@ -29,7 +29,7 @@ def memory(environment: Mapping[str, str], huge_pages: Path = HUGE_PAGES) -> Ite
     named = [name for name in _ALLOCATOR if environment.get(name)]
     if named:
         found = f"{', '.join(named)} set the allocator, so khop does not tune it"
-        yield Finding(AREA, "allocator", found, State.NOTE, f"unset {' '.join(named)}")
+        yield Finding(AREA, "allocator", found, FindingState.NOTE, f"unset {' '.join(named)}")
     else:
         yield Finding(AREA, "allocator", "tuned by the command, and in a script at its first epoch")
 
@@ -39,7 +39,7 @@ def free_memory(free: int) -> Finding:
     if free >= _LEAST:
         return Finding(AREA, "free memory", decimal(free))
     remedy = "ps aux --sort=-rss | head (shows the programs that use memory)"
-    return Finding(AREA, "free memory", f"{decimal(free)}: little for training", State.WRONG, remedy)
+    return Finding(AREA, "free memory", f"{decimal(free)}: little for training", FindingState.WRONG, remedy)
 
 
 def _huge_pages(path: Path) -> Finding:
@@ -47,10 +47,10 @@ def _huge_pages(path: Path) -> Finding:
     try:
         text = path.read_text()
     except OSError:
-        return Finding(AREA, name, "not offered by this system", State.NOTE)
+        return Finding(AREA, name, "not offered by this system", FindingState.NOTE)
     chosen = re.search(r"\[(\w+)\]", text)
     mode = chosen[1] if chosen else text.strip()
     if mode != "never":
         return Finding(AREA, name, mode)
     found = "never: training on the CPU is slower (docs/training.md#scripts-as-fast-as-the-command)"
-    return Finding(AREA, name, found, State.WRONG, f"echo madvise | sudo tee {path}")
+    return Finding(AREA, name, found, FindingState.WRONG, f"echo madvise | sudo tee {path}")

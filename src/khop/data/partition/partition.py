@@ -35,9 +35,9 @@ from khop.data.partition.methods import PARTITIONERS
 from khop.data.partition.partitioners import (
     NODES,
     AssignRequest,
-    Numbering,
     PartitionContext,
     Partitioner,
+    TypeNumbering,
     balance_of,
     quality_of,
 )
@@ -328,7 +328,7 @@ def assigned_parts(
     notice: ProgressCallback | None,
 ) -> tuple[Quality, Meter, dict[NodeType, Tensor]]:
     """Assign nodes to parts: the quality, the meter of the work, and int32 (nodes) by type."""
-    numbering = Numbering.of(graph.counts)
+    numbering = TypeNumbering.of(graph.counts)
     balance = balance_of(folder, numbering, settings.parts, settings.balanced(folder), settings.slack)
     method = settings.partitioner()
     assigning = Meter(method.passes * numbering.num_nodes, notice)

@@ -37,14 +37,14 @@ _MOST_SPLITS = 8  # `Balance.members` has one byte per node, and one bit per spl
 
 
 @dataclass(frozen=True, eq=False)
-class Numbering:
+class TypeNumbering:
     """A single numbering of the nodes of all types, one type after another in the order of the schema."""
 
     node_types: tuple[NodeType, ...]
     first_node: tuple[int, ...]  # number of the first node of each type, then the number of all nodes
 
     @classmethod
-    def of(cls, counts: Mapping[NodeType, int]) -> Numbering:
+    def of(cls, counts: Mapping[NodeType, int]) -> TypeNumbering:
         """Number the nodes of a graph, given the node count of each type."""
         first = [0]
         for count in counts.values():
@@ -80,7 +80,7 @@ class AssignRequest:
     """The input of a partitioning method, which assigns a part to every node of a graph."""
 
     graph: CscGraph
-    numbering: Numbering
+    numbering: TypeNumbering
     balance: Balance
     parts: int
     threads: int
@@ -113,7 +113,7 @@ class PartitionContext:
 
 
 def balance_of(
-    folder: GraphFolder, numbering: Numbering, parts: int, names: Sequence[str], slack: float
+    folder: GraphFolder, numbering: TypeNumbering, parts: int, names: Sequence[str], slack: float
 ) -> Balance:
     """Compute limits: no part holds more than 1 + slack times its share of each quantity in `names`.
 
@@ -146,7 +146,7 @@ class _Shared:
 
 
 def _shared_out(
-    folder: GraphFolder, numbering: Numbering, name: str, splits: Sequence[str]
+    folder: GraphFolder, numbering: TypeNumbering, name: str, splits: Sequence[str]
 ) -> dict[str, _Shared]:
     """Return the quantities that a name of `balance_of` selects, by the name used in reports."""
     types, ones = numbering.node_types, tuple(1 for _ in numbering.node_types)
@@ -177,7 +177,7 @@ def _check_names(folder: GraphFolder, names: Sequence[str], splits: Sequence[str
         raise ValueError(f"balance by {len(splits)} splits: at most {_MOST_SPLITS}")
 
 
-def _only(numbering: Numbering, node_type: NodeType) -> tuple[int, ...]:
+def _only(numbering: TypeNumbering, node_type: NodeType) -> tuple[int, ...]:
     return tuple(int(other == node_type) for other in numbering.node_types)
 
 
@@ -190,7 +190,7 @@ def _capacity(total: int, parts: int, slack: float) -> int:
     return max(-(-total // parts), int(total * (1 + slack) / parts))
 
 
-def _members(folder: GraphFolder, numbering: Numbering, splits: Sequence[str]) -> Tensor:
+def _members(folder: GraphFolder, numbering: TypeNumbering, splits: Sequence[str]) -> Tensor:
     members = torch.zeros(numbering.num_nodes if splits else 0, dtype=torch.uint8)
     for bit, name in enumerate(splits):
         for node_type, ids in folder.split(name).items():
@@ -199,7 +199,11 @@ def _members(folder: GraphFolder, numbering: Numbering, splits: Sequence[str]) -
 
 
 def quality_of(
-    graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
+    graph: CscGraph,
+    numbering: TypeNumbering,
+    balance: Balance,
+    assigned: Mapping[NodeType, Tensor],
+    parts: int,
 ) -> Quality:
     """Measure a partition.
 
@@ -226,7 +230,11 @@ def cut_edges(csc: Csc, sources: Tensor, destinations: Tensor) -> int:
 
 
 def _shares(
-    graph: CscGraph, numbering: Numbering, balance: Balance, assigned: Mapping[NodeType, Tensor], parts: int
+    graph: CscGraph,
+    numbering: TypeNumbering,
+    balance: Balance,
+    assigned: Mapping[NodeType, Tensor],
+    parts: int,
 ) -> dict[str, tuple[float, ...]]:
     part_of = torch.cat([assigned[t] for t in numbering.node_types]).long()
     types = torch.cat([torch.full_like(assigned[t], i) for i, t in enumerate(numbering.node_types)]).long()
@@ -242,7 +250,7 @@ def _shares(
     return shares
 
 
-def _in_degrees(graph: CscGraph, numbering: Numbering) -> Tensor:
+def _in_degrees(graph: CscGraph, numbering: TypeNumbering) -> Tensor:
     degrees = torch.zeros(numbering.num_nodes, dtype=torch.int64)
     for edge_type in graph.schema.edge_types:
         first = numbering.first(edge_type[2])
@@ -456,7 +464,7 @@ class Metis:
         return torch.tensor(assigned, dtype=torch.int32)
 
 
-def _undirected(graph: CscGraph, numbering: Numbering) -> Csc:
+def _undirected(graph: CscGraph, numbering: TypeNumbering) -> Csc:
     """Return every edge of every type in both directions, without self-loops."""
     sources, destinations = [], []
     for edge_type in graph.schema.edge_types:

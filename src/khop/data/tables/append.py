@@ -12,7 +12,7 @@ from typing import Any
 
 from khop.arguments import mapping_of, path_of, whole_number
 from khop.data.tables.encoders import GivenEncoders
-from khop.data.tables.pipeline import LEAST_MEMORY, WorkFolder, fingerprint_of, run_import
+from khop.data.tables.pipeline import LEAST_MEMORY, ImportFolder, fingerprint_of, run_import
 from khop.data.tables.read_spec import checked_spec, read_spec
 from khop.data.tables.source import SourceFolder
 from khop.data.tables.spec import Spec
@@ -146,11 +146,11 @@ class _Append:
         before = record.tables(given)
         home = self.graph / SNAPSHOTS
         if before is not None and not before.is_gone(self.graph):
-            shutil.rmtree(WorkFolder.at(home / _NEXT).path, ignore_errors=True)  # of a killed process
+            shutil.rmtree(ImportFolder.at(home / _NEXT).path, ignore_errors=True)  # of a killed process
             note = "nothing to do: the same spec and files were appended already"
             return Appended(self.base.path, before.snapshot, {}, {}, (note,))
         home.mkdir(exist_ok=True)
-        with WorkFolder.open(home / _NEXT, f"{given} {self.base.fingerprint}") as stages:
+        with ImportFolder.open(home / _NEXT, f"{given} {self.base.fingerprint}") as stages:
             later = stages.path / "later"
             notes = stages.stage("tables", lambda: self._import(later, encoders))["notes"]
             new = added_rows(self.base, open_folder(later))

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from khop.data.tables.files import BATCH_ROWS, literal, quoted
 from khop.data.tables.packages import driver, duckdb, explained, pa
 from khop.data.tables.read_spec import nearest
-from khop.data.tables.rows import Piece, Place, Rows
+from khop.data.tables.rows import Piece, Place, TableRows
 
 Kind = Literal["duckdb", "sqlite", "postgresql"]
 Connect = Callable[[], Any]
@@ -77,7 +77,7 @@ _FIRST = {"integer": "0", "real": "0.0", "text": "''", "blob": "zeroblob(0)"}
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
+class DatabaseState:
     """The state of a database at one moment, and connections that read it."""
 
     name: str  # as in the spec
@@ -139,7 +139,7 @@ class Snapshot:
 class DatabaseTable:
     """Rows of a table or a view."""
 
-    snapshot: Snapshot
+    snapshot: DatabaseState
     name: str  # with its database
     key: str
     place: str  # in SQL
@@ -151,7 +151,9 @@ class DatabaseTable:
     num_bytes: int  # 0 for a view of a server
 
     @classmethod
-    def open(cls, snapshot: Snapshot, table: str, order_by: str, key: str, num_bytes: int) -> DatabaseTable:
+    def open(
+        cls, snapshot: DatabaseState, table: str, order_by: str, key: str, num_bytes: int
+    ) -> DatabaseTable:
         """Check the table, and that each row has another value in `order_by`."""
         kind, name = snapshot.kind, f"{snapshot.name}, table {table}"
         with snapshot.sentences(f"{key}: {name}", "is damaged, or is a view that fails"):
@@ -198,7 +200,7 @@ class DatabaseTable:
             for batch in self.snapshot.batches(self.query(columns)):
                 rows, skipped = batch.slice(skipped), 0
                 if rows.num_rows:
-                    yield partial(Rows, rows, Place(self.name, None, first))
+                    yield partial(TableRows, rows, Place(self.name, None, first))
                     first += rows.num_rows
 
     def _refuse_mixed(self, column: str) -> None:
@@ -225,7 +227,7 @@ def _cast(type_: str) -> str:
     return "" if type_.removeprefix("_") in _PLAIN else "::text[]" if is_list else "::text"
 
 
-def _schema(snapshot: Snapshot, query: str) -> Any:
+def _schema(snapshot: DatabaseState, query: str) -> Any:
     """Return the names and types of the columns of a query."""
     with snapshot._cursor() as cursor:
         if snapshot.kind == "duckdb":
@@ -234,7 +236,7 @@ def _schema(snapshot: Snapshot, query: str) -> Any:
         return pa.schema([(one.name, one.type) for one in cursor.fetch_record_batch().schema])
 
 
-def _sqlite_types(snapshot: Snapshot, place: str, columns: Sequence[str]) -> dict[str, dict[str, int]]:
+def _sqlite_types(snapshot: DatabaseState, place: str, columns: Sequence[str]) -> dict[str, dict[str, int]]:
     """Count the values of each type in all columns, in one pass: SQLite fixes no types."""
     sums = (f"total(typeof({quoted(column)}) = {literal(type_)})" for column in columns for type_ in _FIRST)
     found = iter(snapshot.rows(f"SELECT {', '.join(sums)} FROM {place}")[0])
@@ -262,14 +264,14 @@ class Database:
 class Databases:
     """Snapshots of an import. Tables of one database share one."""
 
-    _opened: dict[str, Snapshot] = field(default_factory=dict)
+    _opened: dict[str, DatabaseState] = field(default_factory=dict)
 
     def open_table(self, database: Database, table: str, order_by: str, key: str) -> DatabaseTable:
         """Open a table, and check that `order_by` has another value in each row."""
         size = 0 if database.path is None or not database.path.is_file() else database.path.stat().st_size
         return DatabaseTable.open(self.snapshot(database, key), table, order_by, key, size)
 
-    def snapshot(self, database: Database, key: str) -> Snapshot:
+    def snapshot(self, database: Database, key: str) -> DatabaseState:
         """Return the snapshot of a database; the first call makes it."""
         place = database.address or str(database.path)
         if place not in self._opened:
@@ -305,7 +307,7 @@ def database_of(given: str, folder: Path, environment: Mapping[str, str], key: s
     return Database(given, folder / value)
 
 
-def _of_file(path: Path, key: str) -> Snapshot:
+def _of_file(path: Path, key: str) -> DatabaseState:
     """Open a DuckDB or an SQLite file read-only."""
     place = f"{key}: {path.name}"
     if not path.is_file():
@@ -322,16 +324,16 @@ def _of_file(path: Path, key: str) -> Snapshot:
             connection.execute("BEGIN TRANSACTION")
         except (duckdb.Error, OSError) as error:
             raise explained(error, place, remedy, "is not a DuckDB file, or is damaged") from None
-        return Snapshot(path.name, "duckdb", [connection])
+        return DatabaseState(path.name, "duckdb", [connection])
     page, pages = int.from_bytes(header[16:18]), int.from_bytes(header[28:32])
     is_counted = header[24:28] == header[92:96]  # an early version of SQLite did not
     if is_counted and path.stat().st_size < (page if page > 1 else 1 << 16) * pages:
         raise ValueError(f"{place}: is cut off; restore the file")
     # A transaction begins with the first query, and ends when the connection is closed.
-    return Snapshot(path.name, "sqlite", [driver("sqlite").connect(f"file:{quote(str(path))}?mode=ro")])
+    return DatabaseState(path.name, "sqlite", [driver("sqlite").connect(f"file:{quote(str(path))}?mode=ro")])
 
 
-def _of_server(database: Database, key: str) -> Snapshot:
+def _of_server(database: Database, key: str) -> DatabaseState:
     """Connect, and export a snapshot for further connections."""
     owner = _connection(database, key, _BEGIN)
     try:
@@ -344,7 +346,7 @@ def _of_server(database: Database, key: str) -> Snapshot:
         reason = "the server gives no snapshot"
         raise explained(error, f"{key}: {database.name}", remedy, reason, _REASONS) from None
     join = partial(_connection, database, key, _BEGIN, f"SET TRANSACTION SNAPSHOT {literal(exported)}")
-    return Snapshot(database.name, "postgresql", [owner], str(state), join)
+    return DatabaseState(database.name, "postgresql", [owner], str(state), join)
 
 
 def _connection(database: Database, key: str, *statements: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.encode_numbers import Encoder
+from khop.data.tables.encode_numbers import ColumnEncoder
 from khop.data.tables.encoders import GivenEncoders, fitter
 from khop.data.tables.labels import (
     TEST,
@@ -25,7 +25,7 @@ from khop.data.tables.labels import (
 )
 from khop.data.tables.node_columns import TIME, raw_dtype, raw_values
 from khop.data.tables.packages import numpy_of, pc
-from khop.data.tables.rows import Piece, Rows
+from khop.data.tables.rows import Piece, TableRows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import EdgeRules, Raw, Unit
 from khop.data.tables.times import to_unit
@@ -79,7 +79,7 @@ class EdgeReader:
             found.setdefault(column.column or name, f"{self.key}.columns.{name}")
         return found
 
-    def without_nulls(self, rows: Rows) -> tuple[Rows, int]:
+    def without_nulls(self, rows: TableRows) -> tuple[TableRows, int]:
         """Return the rows with two ends, if others are left out, and the number of the others."""
         if self.rules.nulls == "refuse":
             return rows, 0
@@ -112,7 +112,7 @@ class EdgeReader:
         missing = keys_at(keys, np.flatnonzero(self.ids[node_type].table.find(keys) < 0))
         return keys_at(missing, np.flatnonzero(self.given.rows(node_type, missing) >= 0))
 
-    def found(self, rows: Rows) -> tuple[Int64s, Int64s]:
+    def found(self, rows: TableRows) -> tuple[Int64s, Int64s]:
         """Return the nodes at both ends of each row; -1 where no node has the id."""
         ends = []
         for column, node_type in self.ends:
@@ -121,14 +121,14 @@ class EdgeReader:
             ends.append(of_type.table.find(keys))
         return ends[0], ends[1]
 
-    def times(self, rows: Rows) -> Int64s | None:
+    def times(self, rows: TableRows) -> Int64s | None:
         """Return the times of rows in the unit of the graph."""
         name = self.source.spec.time
         if name is None:
             return None
         return to_unit(rows.column(name), self.source.time_format, self.unit, f"{self.key}.time", rows.row)
 
-    def parts(self, rows: Rows) -> Parts | None:
+    def parts(self, rows: TableRows) -> Parts | None:
         """Return the part of each edge by the split of the type; None without one."""
         split = self.rules.split
         if split is None:
@@ -189,7 +189,7 @@ class EdgeImport:
     """The import of one edge type: its tasks give the edges, and the edges of the reverse type."""
 
     reader: EdgeReader
-    encoders: dict[str, Encoder]  # filled before edges are read
+    encoders: dict[str, ColumnEncoder]  # filled before edges are read
     node_times: Mapping[str, Int64s]  # by node type with times
     touched: Mapping[str, npt.NDArray[np.bool_]]  # nodes with an edge before validation; written
     counted: Counted = field(default_factory=Counted)
@@ -220,12 +220,12 @@ class EdgeImport:
         has_own = self.reader.source.spec.time is not None
         return has_own or source in self.node_times or destination in self.node_times
 
-    def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def known(self, rows: TableRows) -> npt.NDArray[np.bool_]:
         """Return the rows with a node at both ends."""
         sources, destinations = self.reader.found(rows)
         return (sources >= 0) & (destinations >= 0)
 
-    def latest(self, rows: Rows) -> Int64s | None:
+    def latest(self, rows: TableRows) -> Int64s | None:
         """Return the latest time of each edge and its two nodes; None if none of them has times."""
         (source, _, destination), times = self.reader.edge_type, self.reader.times(rows)
         if source not in self.node_times and destination not in self.node_times:
@@ -307,7 +307,7 @@ class EdgeImport:
         self.touched[self.reader.edge_type[0]][sources[early]] = True
         self.touched[self.reader.edge_type[2]][destinations[early]] = True
 
-    def _values(self, rows: Rows, number: int) -> dict[str, npt.NDArray[Any]]:
+    def _values(self, rows: TableRows, number: int) -> dict[str, npt.NDArray[Any]]:
         reader = self.reader
         values: dict[str, npt.NDArray[Any]] = {}
         for name, column in reader.rules.columns.items():
@@ -327,7 +327,7 @@ class EdgeImport:
         return values
 
 
-def _first_orphan(reader: EdgeReader, rows: Rows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
+def _first_orphan(reader: EdgeReader, rows: TableRows, sources: Int64s, known: npt.NDArray[np.bool_]) -> str:
     """Describe the first edge without a node at an end."""
     row = int(np.argmin(known))
     column, node_type = reader.ends[0 if sources[row] < 0 else 1]
@@ -335,7 +335,7 @@ def _first_orphan(reader: EdgeReader, rows: Rows, sources: Int64s, known: npt.ND
     return f"{rows.row(row)}: {reader.key}: {column} is {value!r}, and no {node_type!r} has this id"
 
 
-def fitted_columns(edges: EdgeImport) -> dict[str, Encoder]:
+def fitted_columns(edges: EdgeImport) -> dict[str, ColumnEncoder]:
     """Read the columns with statistics, and return their encoders.
 
     Statistics see the edges that are kept, of training, and with times before validation.

@@ -30,7 +30,7 @@ class Encoded:
     unknown: int = 0  # rows with a category or word that training lacks
 
 
-class Encoder(Protocol):
+class ColumnEncoder(Protocol):
     """A column's encoding with its statistics. Implementers are frozen values; threads may share them."""
 
     @property
@@ -54,7 +54,7 @@ class Fitter(Protocol):
         """Add the values of training rows."""
         ...
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> ColumnEncoder:
         """Return the encoder of the added rows."""
         ...
 

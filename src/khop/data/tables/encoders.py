@@ -21,10 +21,10 @@ from pydantic import TypeAdapter
 from khop.arguments import toml_values
 from khop.data.tables.encode_numbers import (
     BooleanEncoder,
+    ColumnEncoder,
     DateEncoder,
     DateFitter,
     Encoded,
-    Encoder,
     Fitter,
     NumberEncoder,
     NumberFitter,
@@ -74,13 +74,13 @@ from khop.schema import EdgeType, NodeType, edge_type_of
 class _Fixed:
     """A fitter of an encoder without statistics."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: ColumnEncoder) -> None:
         self._encoder = encoder
 
     def add(self, array: Any, where: Where) -> None:
         """Ignore the values."""
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> ColumnEncoder:
         """Return the encoder."""
         return self._encoder
 
@@ -97,7 +97,7 @@ class VectorFitter:
             lists = as_lists(array, self._spec.separator, self._key, where)
             self._width = pc.max(pc.list_value_length(lists.drop_null().slice(0, 1))).as_py()
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> ColumnEncoder:
         """Return the encoder; ValueError if no row has numbers."""
         if not self._width:
             raise ValueError(f"{self._key}: no training row has a number; remove the column")
@@ -129,14 +129,14 @@ def fitter(spec: Column, key: str) -> Fitter:
     raise AssertionError(spec)
 
 
-def _plain(made: Callable[..., Encoder]) -> Callable[[Mapping[str, Any]], Encoder]:
-    def of_state(state: Mapping[str, Any]) -> Encoder:
+def _plain(made: Callable[..., ColumnEncoder]) -> Callable[[Mapping[str, Any]], ColumnEncoder]:
+    def of_state(state: Mapping[str, Any]) -> ColumnEncoder:
         return made(**{name: tuple(v) if isinstance(v, list) else v for name, v in state.items()})
 
     return of_state
 
 
-_OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {
+_OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], ColumnEncoder]] = {
     "BooleanEncoder": _plain(BooleanEncoder),
     "CategoryEncoder": _plain(CategoryEncoder),
     "DateEncoder": _plain(DateEncoder),
@@ -148,12 +148,12 @@ _OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], Encoder]] = {
 }
 
 
-def stored(encoder: Encoder) -> dict[str, Any]:
+def stored(encoder: ColumnEncoder) -> dict[str, Any]:
     """Return an encoder as JSON values."""
     return {"encoder": type(encoder).__name__, **encoder.state()}
 
 
-def restored(state: Mapping[str, Any]) -> Encoder:
+def restored(state: Mapping[str, Any]) -> ColumnEncoder:
     """Return the encoder of stored JSON values."""
     values = {name: value for name, value in state.items() if name != "encoder"}
     return _OF_STATE[state["encoder"]](values)
@@ -211,11 +211,11 @@ class GivenEncoders:
         found: Mapping[str, Any] = self.record["edges"][" ".join(edge_type)]
         return found
 
-    def node_encoders(self, node_type: NodeType) -> dict[str, Encoder]:
+    def node_encoders(self, node_type: NodeType) -> dict[str, ColumnEncoder]:
         """Return the encoders of a node type by column, in the order of their numbers."""
         return _restored(self.nodes(node_type))
 
-    def edge_encoders(self, edge_type: EdgeType) -> dict[str, Encoder]:
+    def edge_encoders(self, edge_type: EdgeType) -> dict[str, ColumnEncoder]:
         """Return the encoders of an edge type by column."""
         return _restored(self.edges(edge_type))
 
@@ -246,7 +246,7 @@ class GivenEncoders:
         return True
 
 
-def _restored(record: Mapping[str, Any]) -> dict[str, Encoder]:
+def _restored(record: Mapping[str, Any]) -> dict[str, ColumnEncoder]:
     return {
         column["name"]: restored({name: value for name, value in column.items() if name not in _PLACE})
         for column in record.get("columns", ())
@@ -278,10 +278,10 @@ class FeatureRows:
     of other columns. They have the same numbers at the same places as dense rows.
     """
 
-    encoders: Mapping[str, Encoder]
+    encoders: Mapping[str, ColumnEncoder]
 
     @classmethod
-    def of(cls, encoders: Mapping[str, Encoder]) -> FeatureRows:
+    def of(cls, encoders: Mapping[str, ColumnEncoder]) -> FeatureRows:
         """Return the features of a type with these encoders."""
         return cls({name: one for name, one in encoders.items() if not isinstance(one, WordsEncoder)})
 
@@ -322,7 +322,7 @@ class FeatureRows:
             first += encoder.width
         return _packed(np.concatenate(indices, axis=1), np.concatenate(values, axis=1))
 
-    def _code(self, encoder: Encoder) -> CategoryEncoder | None:
+    def _code(self, encoder: ColumnEncoder) -> CategoryEncoder | None:
         """Return the encoder of a column with one category per row, of which sparse rows have one entry."""
         if self.is_sparse and isinstance(encoder, CategoryEncoder) and encoder.several == "none":
             return encoder

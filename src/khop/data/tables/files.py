@@ -32,7 +32,7 @@ import numpy as np
 
 from khop.data.tables.packages import PACKAGE_ERRORS, duckdb, numpy_of, pa, pc, pq, reading
 from khop.data.tables.read_spec import nearest
-from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Rows, Table, same_schema
+from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, same_schema
 
 BATCH_ROWS = 1 << 17
 _CHUNK = 1 << 20  # bytes
@@ -94,9 +94,9 @@ class CsvTable(FileTable):
         for (name, path), there in zip(self.files, self.names, strict=True):
             first = 0
             for batch in self._batches(name, path, there, columns) if there else ():
-                rows = Rows(batch, Place(name, None, first))
+                rows = TableRows(batch, Place(name, None, first))
                 _refuse_nul(rows, self.key)
-                yield partial(Rows, rows.batch, rows.place)
+                yield partial(TableRows, rows.batch, rows.place)
                 first += batch.num_rows
 
     def first_value(self, column: str) -> str:
@@ -166,7 +166,7 @@ def _as_text(batch: Any, names: Sequence[str]) -> Any:
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def _refuse_nul(rows: Rows, key: str) -> None:
+def _refuse_nul(rows: TableRows, key: str) -> None:
     """Raise ValueError for a NUL, which no text has: the file is damaged, or has another encoding."""
     for name, array in zip(rows.batch.schema.names, rows.batch.columns, strict=True):
         data = array.buffers()[2]
@@ -332,7 +332,7 @@ class JsonTable(FileTable):
                 query = connection.sql(_query(source, types, columns))
                 with closing(query.to_arrow_reader(BATCH_ROWS)) as reader:
                     for batch in reader:
-                        yield partial(Rows, batch, Place(name, None, first))
+                        yield partial(TableRows, batch, Place(name, None, first))
                         first += batch.num_rows
 
 
@@ -381,12 +381,12 @@ class ParquetTable(FileTable):
             for group in range(groups):
                 yield partial(self._read, name, str(path), group, list(columns))
 
-    def _read(self, name: str, path: str, group: int, columns: list[str]) -> Rows:
+    def _read(self, name: str, path: str, group: int, columns: list[str]) -> TableRows:
         with reading(f"{self.key}: {name}, row group {group}", "write it again", "is damaged"):
             file = _opened(path)
             table = file.read_row_group(group, columns=columns, use_threads=False)
         place = Place(name, group if file.metadata.num_row_groups > 1 else None)
-        return Rows(one_batch(table.select(columns)), place)
+        return TableRows(one_batch(table.select(columns)), place)
 
 
 def one_batch(table: Any) -> Any:
@@ -427,7 +427,7 @@ class ArrowTable(FileTable):
             for number in range(reader.num_record_batches):
                 with reading(f"{self.key}: {name}, batch {number}", "write it again", "is damaged"):
                     batch = reader.get_batch(number).select(list(columns))
-                yield partial(Rows, batch, Place(name, None, first))
+                yield partial(TableRows, batch, Place(name, None, first))
                 first += batch.num_rows
 
 
@@ -573,4 +573,4 @@ class MemoryTable:
         chosen = self.table.select(list(columns))
         for first in range(0, chosen.num_rows, CHUNK_ROWS):
             batch = one_batch(chosen.slice(first, CHUNK_ROWS))
-            yield partial(Rows, batch, Place(self.name, None, first))
+            yield partial(TableRows, batch, Place(self.name, None, first))

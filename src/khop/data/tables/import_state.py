@@ -26,7 +26,7 @@ from khop.data.tables.files import CsvTable, MemoryTable, ParquetTable
 from khop.data.tables.labels import CutOffs, id_kind, keys_of
 from khop.data.tables.node_columns import NodeReader
 from khop.data.tables.packages import pa, pq
-from khop.data.tables.rows import Piece, Place, Rows, Table
+from khop.data.tables.rows import Piece, Place, Table, TableRows
 from khop.data.tables.source import PART, OpenSource, ReadMeter, SourceFolder
 from khop.data.tables.spec import (
     EdgeRules,
@@ -272,11 +272,11 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
     wanted = [column] if reader.spec.time is None else [column, reader.spec.time]
     if reader.spec.time is not None and reader.spec.label is not None:
         wanted = [*dict.fromkeys([*wanted, reader.spec.label.column])]
-    pieces: list[tuple[int, Rows]] = []  # without values: the places of rows, for errors
+    pieces: list[tuple[int, TableRows]] = []  # without values: the places of rows, for errors
     for rows in in_order(source.pieces(wanted), work.threads):
         first = len(of_type.table)
         keys = keys_of(rows.column(column), of_type.kind, f"nodes.{node_type}.id", rows.row)
-        pieces.append((first, Rows(rows.batch.select([]), rows.place, rows.numbers)))
+        pieces.append((first, TableRows(rows.batch.select([]), rows.place, rows.numbers)))
         _refuse_known(work, node_type, keys, rows)
         twice = of_type.table.append(keys)
         if twice >= 0:
@@ -294,7 +294,7 @@ def _number_rows(work: ImportState, node_type: str, source: OpenSource) -> None:
         work.node_times[node_type] = np.concatenate(times) if times else np.zeros(0, np.int64)
 
 
-def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: Rows) -> None:
+def _refuse_known(work: ImportState, node_type: str, keys: Keys, rows: TableRows) -> None:
     """Raise ValueError for a row of later data with the id of a node of the graph."""
     given = work.given
     if given is None or not given.stores_ids(node_type):
@@ -405,7 +405,7 @@ class KeptTable:
                 rows = piece()
                 writer.write_batch(rows.batch)
                 places.append(rows.place)
-                yield partial(Rows, rows.batch.select(columns), rows.place)
+                yield partial(TableRows, rows.batch.select(columns), rows.place)
         self._places = tuple(places)
 
     def _later_pass(self, columns: Sequence[str], places: Iterable[Place]) -> Iterator[Piece]:
@@ -414,7 +414,7 @@ class KeptTable:
         # Not a mapping: its pages would count as memory of the process.
         with pa.OSFile(str(self.path)) as file, pa.ipc.open_file(file, options=options) as reader:
             for number, place in enumerate(places):
-                yield partial(Rows, reader.get_batch(number).select(columns), place)
+                yield partial(TableRows, reader.get_batch(number).select(columns), place)
 
 
 @contextmanager

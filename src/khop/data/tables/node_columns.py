@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.encode_numbers import Encoder, is_text, numbers_of
+from khop.data.tables.encode_numbers import ColumnEncoder, is_text, numbers_of
 from khop.data.tables.encode_text import WordsEncoder
 from khop.data.tables.encoders import FeatureRows, fitter, raw_record, stored, time_record
 from khop.data.tables.labels import (
@@ -27,7 +27,7 @@ from khop.data.tables.labels import (
     parts_by_hash,
 )
 from khop.data.tables.packages import numpy_of, pa, pc, shown
-from khop.data.tables.rows import Rows
+from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
 from khop.data.tables.times import to_unit
@@ -58,7 +58,9 @@ class NodeReader:
     cut_offs: CutOffs | None  # of statistics; None: all rows of training count
     touched: npt.NDArray[np.bool_] | None  # by an edge before validation; None: no edge has a time
     threads: int
-    encoders: Mapping[str, Encoder] | None = None  # of later data; None: made from the statistics of rows
+    encoders: Mapping[str, ColumnEncoder] | None = (
+        None  # of later data; None: made from the statistics of rows
+    )
 
     @property
     def key(self) -> str:
@@ -81,32 +83,32 @@ class NodeReader:
             found.setdefault(column.column or name, f"{self.key}.columns.{name}")
         return found
 
-    def rows(self) -> Iterator[tuple[int, Rows]]:
+    def rows(self) -> Iterator[tuple[int, TableRows]]:
         """Yield all rows in order, each piece with the node of its first row."""
         first = 0
         for rows in in_order(self.source.pieces(list(self.columns())), self.threads):
             yield first, rows
             first += len(rows)
 
-    def times(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+    def times(self, rows: TableRows) -> npt.NDArray[np.int64] | None:
         """Return the times of rows in the unit of the graph."""
         return None if self.spec.time is None else self._times(self.spec.time, f"{self.key}.time", rows)
 
-    def label_times(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+    def label_times(self, rows: TableRows) -> npt.NDArray[np.int64] | None:
         """Return the dates of labels, ALWAYS for nodes without one; None if they are the times of nodes."""
         label = self.spec.label
         if label is None or label.time is None:
             return None
         return self._times(label.time, f"{self.key}.label.time", rows)
 
-    def dates(self, rows: Rows) -> npt.NDArray[np.int64] | None:
+    def dates(self, rows: TableRows) -> npt.NDArray[np.int64] | None:
         """Return the date of each row: that of its label, else its time."""
         labels, times = self.label_times(rows), self.times(rows)
         if labels is None or times is None:
             return times if labels is None else labels
         return np.where(labels == ALWAYS, times, labels)
 
-    def _times(self, name: str, key: str, rows: Rows) -> npt.NDArray[np.int64]:
+    def _times(self, name: str, key: str, rows: TableRows) -> npt.NDArray[np.int64]:
         array = rows.column(name)
         known = numpy_of(array.is_valid())
         if known.all() or self.spec.label is None:
@@ -120,7 +122,7 @@ class NodeReader:
         times[kept] = to_unit(column, self.source.time_format, self.unit, key, of_kept.row)
         return times
 
-    def parts(self, rows: Rows, times: npt.NDArray[np.int64] | None) -> Parts | None:
+    def parts(self, rows: TableRows, times: npt.NDArray[np.int64] | None) -> Parts | None:
         """Return the part of each row by the split of the type; None without a split."""
         split = self.split
         if split is None:
@@ -134,7 +136,7 @@ class NodeReader:
         return None if times is None or cut_offs is None else cut_offs.parts(times)
 
     def counts_for_statistics(
-        self, first: int, rows: Rows, times: npt.NDArray[np.int64] | None, parts: Parts | None
+        self, first: int, rows: TableRows, times: npt.NDArray[np.int64] | None, parts: Parts | None
     ) -> npt.NDArray[np.bool_]:
         """Return the rows that statistics see: training rows, before validation begins."""
         allowed = np.ones(len(rows), bool) if parts is None else parts == TRAIN
@@ -176,7 +178,7 @@ def write_nodes(reader: NodeReader, count: int, writer: FolderWriter) -> Written
         out.abandon()
 
 
-def _fitted(reader: NodeReader) -> tuple[dict[str, Encoder], LabelReader | None]:
+def _fitted(reader: NodeReader) -> tuple[dict[str, ColumnEncoder], LabelReader | None]:
     spec = reader.spec
     if reader.encoders is not None:
         given = None if spec.label is None else LabelReader(spec.label, f"{reader.key}.label", "unknown")
@@ -201,7 +203,7 @@ def _fitted(reader: NodeReader) -> tuple[dict[str, Encoder], LabelReader | None]
 class _Output:
     reader: NodeReader
     count: int
-    encoders: Mapping[str, Encoder]
+    encoders: Mapping[str, ColumnEncoder]
     label: LabelReader | None
     writer: FolderWriter
     files: Mapping[str, ArrayWriter]  # by column: features, and sparse columns
@@ -215,7 +217,7 @@ class _Output:
         cls,
         reader: NodeReader,
         count: int,
-        encoders: Mapping[str, Encoder],
+        encoders: Mapping[str, ColumnEncoder],
         label: LabelReader | None,
         writer: FolderWriter,
     ) -> _Output:
@@ -231,7 +233,7 @@ class _Output:
         parts = None if reader.split is None else np.full(count, NONE, np.int8)
         return cls(reader, count, encoders, label, writer, files, parts)
 
-    def put(self, first: int, rows: Rows) -> None:
+    def put(self, first: int, rows: TableRows) -> None:
         spec = self.reader.spec
         joined, features = [], FeatureRows.of(self.encoders)
         for name, encoder in self.encoders.items():
@@ -300,7 +302,7 @@ class _Output:
         self.columns[name][first : first + len(values)] = values
 
 
-def _sparse(encoders: Mapping[str, Encoder]) -> dict[str, WordsEncoder]:
+def _sparse(encoders: Mapping[str, ColumnEncoder]) -> dict[str, WordsEncoder]:
     """Return the encoders of sparse columns, which have a file of their own."""
     return {name: one for name, one in encoders.items() if isinstance(one, WordsEncoder)}
 
@@ -316,7 +318,7 @@ def raw_dtype(dtype: Any, asked: str | None = None) -> str:
     return "int64" if pa.types.is_integer(dtype) else "float64"
 
 
-def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
+def raw_values(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray[Any]:
     """Return numbers in a dtype that holds them exactly; ValueError for a null and for lost digits."""
     if array.null_count:
         row = int(np.argmax(numpy_of(array.is_null())))
@@ -340,7 +342,7 @@ def raw_values(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]
     return stored
 
 
-def _raw_of_text(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[Any]:
+def _raw_of_text(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray[Any]:
     """Return the numbers of text: all digits of integers, or an error."""
     numbers = numbers_of(array, key, rows.row)
     texts = pc.utf8_trim_whitespace(array)
@@ -361,7 +363,7 @@ def _raw_of_text(array: Any, dtype: str, key: str, rows: Rows) -> npt.NDArray[An
 
 
 def node_document(
-    reader: NodeReader, encoders: Mapping[str, Encoder], label: LabelReader | None
+    reader: NodeReader, encoders: Mapping[str, ColumnEncoder], label: LabelReader | None
 ) -> dict[str, Any]:
     """Return encoders and classes of a type as JSON values: all that later data need."""
     spec = reader.spec

@@ -181,7 +181,7 @@ _FINGERPRINT, _LOCK = "fingerprint", "lock"
 
 
 @dataclass(frozen=True)
-class WorkFolder:
+class ImportFolder:
     """The folder of one import under way, beside the folder to write; one process at a time works in it."""
 
     path: Path
@@ -189,7 +189,7 @@ class WorkFolder:
 
     @classmethod
     @contextmanager
-    def open(cls, out: Path, fingerprint: str) -> Iterator[WorkFolder]:
+    def open(cls, out: Path, fingerprint: str) -> Iterator[ImportFolder]:
         """Take up the import of the same input, or begin anew.
 
         After an error the folder is removed. It stays if the process is killed or interrupted by Ctrl-C.
@@ -213,7 +213,7 @@ class WorkFolder:
             os.close(lock)
 
     @classmethod
-    def at(cls, out: Path) -> WorkFolder:
+    def at(cls, out: Path) -> ImportFolder:
         """Return the folder of the import that writes `out`; it may not exist."""
         return cls(out.parent / f".{out.name}.importing", out)
 
@@ -273,7 +273,7 @@ class WorkFolder:
         (self.path / _FINGERPRINT).write_text(fingerprint)
 
 
-def _locked(work: WorkFolder) -> int:
+def _locked(work: ImportFolder) -> int:
     lock = os.open(work.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -339,7 +339,7 @@ def run_import(
     rows = rows_to_read(work)
     work.meter.expect(rows, rows * ROW_BYTES)
     identity = "" if encoders is None else encoders.identity
-    with WorkFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
+    with ImportFolder.open(out, fingerprint_of(asked, folder, identity)) as stages:
         work.bound_ids(stages.runs)
         with parsed_once(work, stages.runs):
             read_ids(work)
@@ -366,7 +366,7 @@ def _array_bytes(work: ImportState, one: EdgeRuns) -> int:
     return 8 * len(work.ids[one.plan.edge_type[2]].table) + one.count * (one.spill.row_bytes - 4)
 
 
-def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> _SpilledEdges:
+def _spill_edges(work: ImportState, edge_type: EdgeType, stages: ImportFolder) -> _SpilledEdges:
     """Read the edges of a type once more, with their reverses, into files sorted later."""
     reader, rules, name = edge_reader(work, edge_type), work.rules()[edge_type], " ".join(edge_type)
     number = len(work.timed)
@@ -402,7 +402,7 @@ def _spill_edges(work: ImportState, edge_type: EdgeType, stages: WorkFolder) -> 
     return _SpilledEdges(edges, tuple(spilled), number)
 
 
-def _touched_file(stages: WorkFolder, number: int, node_type: str) -> Path:
+def _touched_file(stages: ImportFolder, number: int, node_type: str) -> Path:
     return stages.runs / f"{number}-{node_type}.npy"
 
 
@@ -438,7 +438,7 @@ class _SpilledEdges:
     runs: tuple[EdgeRuns, ...]  # of the type, and of its reverse
     number: int
 
-    def write(self, writer: FolderWriter, stages: WorkFolder) -> list[EdgeEntry]:
+    def write(self, writer: FolderWriter, stages: ImportFolder) -> list[EdgeEntry]:
         """Write the types in a stage each, and remove their files."""
         types = [one.plan.edge_type for one in self.runs]
         entries = []
@@ -452,7 +452,7 @@ class _SpilledEdges:
 
 def _written(
     writer: FolderWriter,
-    stages: WorkFolder,
+    stages: ImportFolder,
     name: str,
     write: Callable[[], EntryT],
     read: Callable[[Mapping[str, Any]], EntryT],
@@ -471,7 +471,7 @@ def _written(
 
 
 def _write_nodes(
-    work: ImportState, node_type: str, writer: FolderWriter, stages: WorkFolder
+    work: ImportState, node_type: str, writer: FolderWriter, stages: ImportFolder
 ) -> tuple[NodeEntry, Mapping[str, Any]]:
     """Write the ids and columns of a node type in a stage; also return what the document says of it."""
     number = list(work.spec.nodes).index(node_type)

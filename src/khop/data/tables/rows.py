@@ -115,7 +115,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """Rows with some columns. Without `numbers` they follow each other from the place on."""
 
     batch: Any  # pyarrow.RecordBatch
@@ -134,16 +134,16 @@ class Rows:
         """Return the place of a row in words."""
         return self.place.row(number if self.numbers is None else int(self.numbers[number]))
 
-    def keep(self, mask: npt.NDArray[np.bool_]) -> Rows:
+    def keep(self, mask: npt.NDArray[np.bool_]) -> TableRows:
         """Return the rows of a mask; they keep their places."""
         if mask.all():
             return self
         at = np.flatnonzero(mask)
         numbers = at if self.numbers is None else self.numbers[at]
-        return Rows(self.batch.filter(pa.array(mask)), self.place, numbers)
+        return TableRows(self.batch.filter(pa.array(mask)), self.place, numbers)
 
 
-Piece = Callable[[], Rows]  # from any thread
+Piece = Callable[[], TableRows]  # from any thread
 _VALID: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()  # columns of tables that have been checked
 
 
@@ -184,7 +184,7 @@ def read_pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
     valid.update(columns)
 
 
-def _checked(piece: Piece, name: str, columns: Sequence[str]) -> Rows:
+def _checked(piece: Piece, name: str, columns: Sequence[str]) -> TableRows:
     with reading(name, "correct it, or write it again"):
         rows = piece()
         for column in columns:
@@ -213,10 +213,10 @@ def _validated(array: Any) -> None:
     array.validate(full=True)
 
 
-def no_rows(table: Table, columns: Sequence[str]) -> Rows:
+def no_rows(table: Table, columns: Sequence[str]) -> TableRows:
     """Return a piece without rows, with the types of the columns."""
     schema = pa.schema([table.schema.field(name) for name in columns])
-    return Rows(pa.RecordBatch.from_pylist([], schema=schema), Place(table.name))
+    return TableRows(pa.RecordBatch.from_pylist([], schema=schema), Place(table.name))
 
 
 def check_columns(table: Table, wanted: dict[str, str]) -> None:

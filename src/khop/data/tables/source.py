@@ -34,7 +34,7 @@ from khop.data.tables.files import (
 from khop.data.tables.labels import keys_of
 from khop.data.tables.packages import duckdb, first_failing, numpy_of, pa, pc, shown
 from khop.data.tables.read_spec import nearest
-from khop.data.tables.rows import Piece, Rows, Table, check_columns, read_pieces
+from khop.data.tables.rows import Piece, Table, TableRows, check_columns, read_pieces
 from khop.data.tables.spec import Also, Source, Split
 from khop.data.tables.times import TimeFormat, found_unit
 from khop.graph.atomic import Meter, ProgressCallback
@@ -90,7 +90,7 @@ class Where:
             raise ValueError(f"{key}: {expression!r} is {kind}: must be true or false, as kind = 'buy'")
         return where
 
-    def apply(self, rows: Rows) -> Rows:
+    def apply(self, rows: TableRows) -> TableRows:
         """Return the rows for which the expression is true; null is not true."""
         if not len(rows):
             return rows
@@ -246,7 +246,7 @@ class Added(Protocol):
         """Get ready to add these columns."""
         ...
 
-    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+    def values(self, rows: TableRows, columns: Sequence[str]) -> list[Any]:
         """Return the columns of some rows as pyarrow arrays."""
         ...
 
@@ -280,7 +280,7 @@ class FileColumns:
     def load(self, columns: Sequence[str]) -> None:
         """Do nothing: the names of files are known."""
 
-    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+    def values(self, rows: TableRows, columns: Sequence[str]) -> list[Any]:
         """Return the value of the rows' file."""
         of_file = [self.of_files[name].get(rows.place.name) for name in columns]
         return [pa.repeat(pa.scalar(value, pa.string()), len(rows)) for value in of_file]
@@ -341,7 +341,7 @@ class Joined:
         self._table = pa.Table.from_batches(batches, schema).combine_chunks()
         self._found = np.zeros(len(self._table), bool)
 
-    def values(self, rows: Rows, columns: Sequence[str]) -> list[Any]:
+    def values(self, rows: TableRows, columns: Sequence[str]) -> list[Any]:
         """Return the values of each row's id; null without one."""
         assert self._found is not None
         at = self._ids.find(
@@ -511,7 +511,7 @@ class OpenSource:
             found += [(one, names)] if names else []
         return found
 
-    def _kept(self, piece: Piece, added: Sequence[tuple[Added, list[str]]]) -> Rows:
+    def _kept(self, piece: Piece, added: Sequence[tuple[Added, list[str]]]) -> TableRows:
         rows = piece()
         if self.meter is not None:
             self.meter.read(len(rows))

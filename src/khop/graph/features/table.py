@@ -13,7 +13,7 @@ from torch import Tensor
 
 from khop.graph.features.store import FeatureStoreBase, Gathered, Rows, Tensors, Wanted
 from khop.kernels.csc import ChosenRows, check_ids
-from khop.kernels.gather import SMALL_DTYPES, Column, RowFile, gather_columns, read_file_rows
+from khop.kernels.gather import SMALL_DTYPES, GatheredColumn, RowFile, gather_columns, read_file_rows
 from khop.kernels.owners import IdSlots, remote_rows
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema, Specs
 
@@ -146,7 +146,7 @@ class FeatureTable(FeatureStoreBase):
         """Return a table of the same columns that uses up to `threads` threads for each gather."""
         return replace(self, threads=threads)
 
-    def column(self, type_: NodeType | EdgeType, name: str, rows: Rows) -> Column:
+    def column(self, type_: NodeType | EdgeType, name: str, rows: Rows) -> GatheredColumn:
         """Describe how to gather one of the columns of `rows`."""
         columns = self.columns[type_]
         if name not in columns:
@@ -160,13 +160,13 @@ NO_COLUMNS = FeatureTable({})  # of a graph without columns
 
 def column_of(
     table: Tensor | Sequence[Tensor], type_: NodeType | EdgeType, name: str, rows: Rows, scales: Tensor | None
-) -> Column:
+) -> GatheredColumn:
     """Describe a column to gather: a table, or consecutive pieces of rows."""
     dtype = (table if isinstance(table, Tensor) else table[0]).dtype
     is_narrow = dtype in SMALL_DTYPES and (dtype.is_floating_point or scales is not None)
     widened = name in rows.as_float32 and is_narrow
     what = f"column {name!r} of {type_!r}: row"
-    return Column(table, what, rows.limits.get(name), widened, scales if widened else None)
+    return GatheredColumn(table, what, rows.limits.get(name), widened, scales if widened else None)
 
 
 def _spec_of(column: Tensor, scales: Tensor | None) -> ColumnSpec:
@@ -212,10 +212,10 @@ def read_into(pieces: ColumnPieces, ids: Tensor, out: Mapping[str, Tensor]) -> N
     for name, room in out.items():
         what, found = f"column {name!r}: row", _tensors(pieces[name])
         if found is not None:
-            columns.append(Column(found, what, out=room))
+            columns.append(GatheredColumn(found, what, out=room))
         else:
             found, places = in_memory(pieces[name], ids, what)
-            gather_columns([Column(found, what, out=room)], places)
+            gather_columns([GatheredColumn(found, what, out=room)], places)
     gather_columns(columns, ids)
 
 

@@ -16,7 +16,7 @@ from khop.kernels.csc import Csc
 from khop.kernels.triton.exclude_edges import ExcludedPairs, is_excluded
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.node_table import AT_ONCE, Overflow, sum_before
-from khop.kernels.triton.rows import Marks, Rows, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import DeviceRows, Marks, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import first_above
 
 _ROWS = 512  # per program
@@ -41,7 +41,7 @@ class EdgeTrees:
 
 
 @dataclass(frozen=True)
-class Expansion:
+class AllNeighbors:
     """All edges of rows, row after row without gaps."""
 
     offsets: Tensor  # int64 (capacity + 1), true even where the edges do not fit
@@ -144,7 +144,7 @@ def expand(
     mark(table, stamped(stamp, base), at, source, there)
 
 
-def all_neighbors(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
+def all_neighbors(csc: Csc, rows: DeviceRows, expansion: AllNeighbors, marks: Marks | None = None) -> None:
     """Write all in-edges of every row, or those in its range, in row order.
 
     With `marks`, the first position of every source node is marked in the same launch. If the edges do not
@@ -155,7 +155,7 @@ def all_neighbors(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | Non
 
 
 def offsets_of_all(
-    csc: Csc, rows: Rows, offsets: Tensor, overflow: Overflow | None = None, room: int = 0
+    csc: Csc, rows: DeviceRows, offsets: Tensor, overflow: Overflow | None = None, room: int = 0
 ) -> None:
     """Write the first half of an expansion: `offsets`, and the flag if more than `room` edges follow."""
     if rows.capacity == 0:
@@ -174,7 +174,7 @@ def offsets_of_all(
     )
 
 
-def expand_all(csc: Csc, rows: Rows, expansion: Expansion, marks: Marks | None = None) -> None:
+def expand_all(csc: Csc, rows: DeviceRows, expansion: AllNeighbors, marks: Marks | None = None) -> None:
     """Write the second half of an expansion: sources and positions of the edges, from its offsets."""
     room, trees = expansion.ids.numel(), expansion.trees
     sums, excluded = expansion.omitted.sums, expansion.omitted.excluded

@@ -13,9 +13,9 @@ from torch import Tensor
 from khop.draw import Neighbors
 from khop.kernels.draw_request import DrawRequest, Kernel
 from khop.kernels.philox import SourceNumbers
-from khop.kernels.triton.all_neighbors import Expansion, expand_all, offsets_of_all
+from khop.kernels.triton.all_neighbors import AllNeighbors, expand_all, offsets_of_all
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import Rows, Slots, rows_of
+from khop.kernels.triton.rows import DeviceRows, Slots, rows_of
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder, sample_smallest
 from khop.kernels.triton.sample_uniform import most_picks as most_uniform
 from khop.kernels.triton.sample_uniform import sample_uniform
@@ -53,7 +53,7 @@ class _Started:
     """A draw whose kernels are launched, and the counts of its rows."""
 
     request: DrawRequest
-    rows: Rows
+    rows: DeviceRows
     offsets: Tensor  # int64 (rows + 1)
     slots: Slots | None  # None: all neighbors
     is_outside: Tensor  # bool (), some node is not a row of the graph
@@ -65,7 +65,7 @@ class _Started:
         nodes = torch.empty(edges, dtype=csc.indices.dtype, device=device)
         positions = torch.empty(edges, dtype=torch.int64, device=device) if has_edges else None
         if slots is None:
-            expand_all(csc, self.rows, Expansion(self.offsets, nodes, positions))
+            expand_all(csc, self.rows, AllNeighbors(self.offsets, nodes, positions))
             return self._positive(Neighbors(self.offsets, nodes, positions), edge_ids)
         count = slots.ids.numel()
         launch(

@@ -18,7 +18,7 @@ _UNSPECIALIZED = ["stream", "candidates", "num_sources", "capacity", "per_positi
 
 
 @dataclass(frozen=True)
-class Links:
+class DeviceLinks:
     """Links that need negatives, on the device, and the key of their draws."""
 
     sources: Tensor  # int64 (capacity), rows of the partners
@@ -144,7 +144,7 @@ def draw_negatives(
     weights_before: Tensor | None,
     partners: Csc | None,
     partners_before: Tensor | None,
-    links: Links,
+    links: DeviceLinks,
     ranks: Tensor,
     culprit: Tensor,
 ) -> None:

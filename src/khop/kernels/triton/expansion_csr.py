@@ -15,7 +15,7 @@ from torch import Tensor
 
 from khop.kernels.triton.launch import Variant, launch
 from khop.kernels.triton.node_table import AT_ONCE, LOCAL_ID_LIMIT, local_or_slot, sum_before
-from khop.kernels.triton.to_csr import CsrBuffers, Place
+from khop.kernels.triton.to_csr import CsrBuffers, OutputPlace
 
 _EDGES = 512  # per program
 _ROWS = 512  # per program
@@ -102,7 +102,7 @@ def _row_ends(
         tl.store(edges_now, before + tl.load(kept_before + last))
 
 
-def expansion_csr(drawn: Expanded, table: Tensor, base: int, place: Place, out: CsrBuffers) -> None:
+def expansion_csr(drawn: Expanded, table: Tensor, base: int, place: OutputPlace, out: CsrBuffers) -> None:
     """Write the edges to `out` from row `place.first` on; the rows behind them get no edges.
 
     `table` holds the local ids of all nodes; see `node_table`. There must be a row.

@@ -22,7 +22,7 @@ class Compiled(Protocol):
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., object]: ...
 
 
-class Kernel(Protocol):
+class TritonKernel(Protocol):
     """A function with @triton.jit. A launch returns the compiled kernel, or None in the interpreter."""
 
     arg_names: list[str]
@@ -33,7 +33,9 @@ class Kernel(Protocol):
 _compiled: dict[tuple[object, ...], Compiled] = {}
 
 
-def launch(kernel: Kernel, programs: int, on: Tensor, /, *operands: object, **constants: object) -> None:
+def launch(
+    kernel: TritonKernel, programs: int, on: Tensor, /, *operands: object, **constants: object
+) -> None:
     """Start a kernel on the device of a tensor, in its current stream; nothing waits.
 
     Products and sums are never contracted to a fused multiply-add, which would change bits.
@@ -77,7 +79,7 @@ class Variant:
     """A kernel with the types of its operands and its constants, as some launch uses it."""
 
     name: str
-    kernel: Kernel
+    kernel: TritonKernel
     types: Mapping[str, str]  # by parameter: "*i64" is a pointer to int64, "i32" a number
     constants: Mapping[str, object]  # by parameter; operands that are None too
     warps: int = 4

@@ -18,7 +18,7 @@ from khop.kernels.philox import signed
 
 
 @dataclass(frozen=True)
-class Rows:
+class DeviceRows:
     """The frontier of one edge type on the device, and the keys of its rows' draws."""
 
     nodes: Tensor  # int64 (capacity), rows of the graph; entries from `count` on are not read
@@ -40,10 +40,10 @@ class Rows:
         return self.stream - (1 << 32) if self.stream >> 31 else self.stream
 
 
-def rows_of(rows: HopRows) -> Rows:
+def rows_of(rows: HopRows) -> DeviceRows:
     """Return rows in the form of the kernels, all in use. Numbers are filled in on the device."""
     nodes = rows.nodes.contiguous()
-    return Rows(
+    return DeviceRows(
         nodes,
         torch.full((1,), nodes.numel(), dtype=torch.int32, device=nodes.device),
         torch.full((1,), signed(rows.key.value), dtype=torch.int64, device=nodes.device),

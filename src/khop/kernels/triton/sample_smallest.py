@@ -13,7 +13,7 @@ from khop.draw import mix64
 from khop.kernels.csc import Csc
 from khop.kernels.philox import SourceNumbers, signed
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import Marks, Rows, Slots, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import DeviceRows, Marks, Slots, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import mix64 as mixed
 
 _ENTRIES = 128  # of a row at once
@@ -199,7 +199,7 @@ def smallest(
 
 def sample_smallest(
     csc: Csc,
-    rows: Rows,
+    rows: DeviceRows,
     fanout: int,
     order: SourceOrder | EdgeOrder,
     slots: Slots,

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import DeviceRows, Marks, Slots, draw_ids, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import WIDE_DEGREE, draw_below, four_words, reduce_wide, row_keys
 
 MOST_PICKS = 8192  # distinct picks per row: a row's picks must fit the registers of one program
@@ -174,7 +174,7 @@ def repeated(
 
 
 def sample_uniform(
-    csc: Csc, rows: Rows, fanout: int, replacement: bool, slots: Slots, marks: Marks | None = None
+    csc: Csc, rows: DeviceRows, fanout: int, replacement: bool, slots: Slots, marks: Marks | None = None
 ) -> None:
     """Draw up to `fanout` in-edges of every row into `slots`, which have `fanout` slots per row.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import Marks, Rows, Slots, draw_ids, mark, row_edges, stamped, store_slots
+from khop.kernels.triton.rows import DeviceRows, Marks, Slots, draw_ids, mark, row_edges, stamped, store_slots
 from khop.kernels.triton.words import (
     NO_PICK,
     edge_weight,
@@ -266,7 +266,7 @@ def distinct_in_tile(
 def sample_weighted(
     csc: Csc,
     sums: Tensor,
-    rows: Rows,
+    rows: DeviceRows,
     fanout: int,
     replacement: bool,
     slots: Slots,

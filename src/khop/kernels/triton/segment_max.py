@@ -9,7 +9,7 @@ from torch import Tensor
 
 from khop.kernels.csc import Csc
 from khop.kernels.memory import empty_rows
-from khop.kernels.triton.launch import Kernel, Variant, launch
+from khop.kernels.triton.launch import TritonKernel, Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 
@@ -117,7 +117,7 @@ def segment_max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> 
     return out
 
 
-def _variant(kernel: Kernel, dtype: torch.dtype, width: int, names: dict[str, str]) -> Variant:
+def _variant(kernel: TritonKernel, dtype: torch.dtype, width: int, names: dict[str, str]) -> Variant:
     """Return a variant with operands of a dtype, beside int64 offsets, int32 ids and the number of rows."""
     name = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}[dtype]
     return Variant(

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from khop.kernels.memory import LOAD_BYTES
-from khop.kernels.triton.launch import Kernel, Variant, launch
+from khop.kernels.triton.launch import TritonKernel, Variant, launch
 from khop.kernels.triton.tiles import Tiles, row_span, tile
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -136,7 +136,7 @@ def _tiles(scores: Tensor) -> Tiles:
     return Tiles.of(scores.shape[1] if scores.dim() == 2 else 1, LOAD_BYTES)
 
 
-def _variant(kernel: Kernel, dtype: str, heads: int) -> Variant:
+def _variant(kernel: TritonKernel, dtype: str, heads: int) -> Variant:
     return Variant(
         f"segment softmax {dtype} {heads}" + (", gradient" if kernel is softmax_rows_gradient else ""),
         kernel,

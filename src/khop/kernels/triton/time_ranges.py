@@ -9,7 +9,7 @@ from torch import Tensor
 from khop.kernels.csc import Csc
 from khop.kernels.edge_times import EdgeTimes
 from khop.kernels.triton.launch import Variant, launch
-from khop.kernels.triton.rows import Rows, row_edges
+from khop.kernels.triton.rows import DeviceRows, row_edges
 
 _ROWS = 128  # per program
 _UNSPECIALIZED = ["before", "after", "most", "num_rows", "capacity"]
@@ -94,7 +94,7 @@ def allowed_ranges(
 def time_ranges(
     csc: Csc,
     times: EdgeTimes,
-    rows: Rows,
+    rows: DeviceRows,
     until: Tensor,
     ranges: Tensor,
     window: tuple[int, int] | None = None,

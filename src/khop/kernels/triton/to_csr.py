@@ -32,7 +32,7 @@ class CsrBuffers:
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPlace:
     """The place of a hop's rows in the output. Hops of the subgraph expansion share one output."""
 
     first: Tensor  # int32 (1), the row of the output that is the hop's first row
@@ -115,7 +115,7 @@ def row_sums(counts: Tensor, sums: Tensor) -> None:
     launch(_row_sums, num_row_blocks(counts.numel()), counts, counts, sums, counts.numel(), BLOCK=BLOCK)
 
 
-def to_csr(drawn: Slots, sums: Tensor, table: Tensor, base: int, place: Place, out: CsrBuffers) -> None:
+def to_csr(drawn: Slots, sums: Tensor, table: Tensor, base: int, place: OutputPlace, out: CsrBuffers) -> None:
     """Write the rows of a draw to `out` from row `place.first` on; the rows behind them get no edges.
 
     `sums` is from `row_sums`. `table` holds the local ids of all drawn ids; see `node_table`. There must be a

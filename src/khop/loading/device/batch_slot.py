@@ -16,12 +16,12 @@ from khop.batch import Batch, LinkRows
 from khop.draw import DrawKey
 from khop.graph.features.store import Rows
 from khop.graph.features.table import FeatureTable
-from khop.kernels.gather import Column, Copies, gather_columns
+from khop.kernels.gather import Copies, GatheredColumn, gather_columns
 from khop.kernels.memory import empty_rows
 from khop.kernels.philox import signed
 from khop.loading.columns import NOTHING_DEFERRED, ColumnChoice, DeferredColumns
 from khop.loading.device.device_caching import SlotCounts, counts_of_host, nodes_in_cache
-from khop.loading.device.streams import Recorder
+from khop.loading.device.streams import LaunchRecorder
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch, padded_sample
@@ -152,7 +152,7 @@ class BatchSlot:
         plan: BatchPlan,
         features: FeatureTable,
         choice: ColumnChoice,
-        recorder: Recorder,
+        recorder: LaunchRecorder,
         copies: Mapping[NodeType, Mapping[str, Copies]] = MappingProxyType({}),
         links: LinksByType = MappingProxyType({}),
         deferred: DeferredColumns = NOTHING_DEFERRED,
@@ -249,12 +249,12 @@ class BatchSlot:
         )
         return self._deferred.added_to(batch)
 
-    def _columns(self, node_type: NodeType, names: tuple[str, ...], ids: Tensor) -> dict[str, Column]:
+    def _columns(self, node_type: NodeType, names: tuple[str, ...], ids: Tensor) -> dict[str, GatheredColumn]:
         """Return the columns to gather for ids, with memory for the rows."""
         wanted = Rows(ids, names, as_float32=self._choice.as_float32.get(node_type, frozenset()))
         return {name: self._column(node_type, name, wanted) for name in names}
 
-    def _column(self, node_type: NodeType, name: str, wanted: Rows) -> Column:
+    def _column(self, node_type: NodeType, name: str, wanted: Rows) -> GatheredColumn:
         column = self._features.column(node_type, name, wanted)
         (table,) = column.pieces
         dtype, shape = torch.float32 if column.as_float32 else table.dtype, tuple(table.shape[1:])
@@ -277,6 +277,6 @@ class BatchSlot:
         self._seen.copy_(self._stamps, non_blocking=True)
 
 
-def _outputs(columns: dict[str, Column]) -> dict[str, Tensor]:
+def _outputs(columns: dict[str, GatheredColumn]) -> dict[str, Tensor]:
     outputs = {name: column.out for name, column in columns.items()}
     return {name: out for name, out in outputs.items() if out is not None}

@@ -23,7 +23,7 @@ from khop.graph.features.row_cache import RowCache
 from khop.graph.features.store import CachePlan, FeatureStore, Rows
 from khop.graph.features.table import FeatureTable
 from khop.graph.store import CscGraph
-from khop.kernels.gather import Column, Copies, gather_columns
+from khop.kernels.gather import Copies, GatheredColumn, gather_columns
 from khop.loading.columns import ColumnChoice, Names
 from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.source import BatchRequest, CachedRows, Drawn, StepRequests
@@ -152,7 +152,7 @@ class DeviceColumns:
         columns = [self._column(node_type, name, rows) for name in names]
         return dict(zip(names, gather_columns(columns, ids), strict=True))
 
-    def _column(self, node_type: NodeType, name: str, rows: Rows) -> Column:
+    def _column(self, node_type: NodeType, name: str, rows: Rows) -> GatheredColumn:
         column = self._features.column(node_type, name, rows)
         return replace(column, copies=self.copies.get((node_type, name)))
 

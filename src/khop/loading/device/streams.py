@@ -30,7 +30,7 @@ class Recording(Protocol):
         ...
 
 
-class Recorder(Protocol):
+class LaunchRecorder(Protocol):
     """Implementers record launches."""
 
     def record(self, launches: Callable[[], None]) -> Recording:
@@ -115,7 +115,7 @@ class Streams(Protocol):
         """Keep the tensor's memory from other use until the work that a stream has when it dies is done."""
         ...
 
-    def recorder(self, stream: Stream) -> Recorder:
+    def recorder(self, stream: Stream) -> LaunchRecorder:
         """Return a recorder of launches that have the priority of a stream."""
         ...
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from khop.graph.partitions.placements import LANES
 from khop.run.planning.degrees import Degrees, Vector
-from khop.run.planning.workload import Cluster, GraphSize, Run
+from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _drawn(degrees: Degrees, fanout: int) -> Vector:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighborhood:
+class BatchSize:
     """The size of one machine's share of a batch. Entry h of a tuple is after h hops; entry 0 are the seeds.
 
     Edges have one entry per hop.
@@ -159,7 +159,7 @@ class Neighborhood:
 
 def neighborhood(
     graph: GraphSize, fanouts: tuple[int, ...], seeds: float, machines: int, remote_share: float | None
-) -> Neighborhood:
+) -> BatchSize:
     """Predict the neighborhood of `seeds` nodes of one machine, with the layered expansion.
 
     `remote_share` is the share of remote batch nodes, as printed by `khop partition --fanouts`. None: nodes
@@ -180,7 +180,7 @@ def neighborhood(
 
 def _expanded(
     graph: GraphSize, degrees: Degrees, fanouts: tuple[int, ...], seeds: float, machines: int, cut: float
-) -> Neighborhood:
+) -> BatchSize:
     """Predict the neighborhood, where `cut` is the share of edges that lead to another machine."""
     nodes = graph.nodes / machines
     of_seeds, never = np.full_like(degrees.share, min(1.0, seeds / nodes)), np.zeros_like(degrees.share)
@@ -196,7 +196,7 @@ def _expanded(
         others = others.reached(degrees, fanout, here * cut + there * (1 - back))
         at_own.append(own.expected)
         at_others.append(others.expected)
-    return Neighborhood(tuple(at_own), tuple(at_others), tuple(own_edges), tuple(other_edges), others, own)
+    return BatchSize(tuple(at_own), tuple(at_others), tuple(own_edges), tuple(other_edges), others, own)
 
 
 _IN_FLIGHT = 5  # batches in memory: the prefetched ones and the one in use
@@ -216,7 +216,7 @@ _HEADERS = 1.05  # overhead of TCP and IP headers, in packets of 1,500 bytes
 _CARRIED = 0.85  # used share of a link, as rows and gradients wait for each other; measured over 10 Mbit/s
 
 
-class Placement(StrEnum):
+class EdgePlacement(StrEnum):
     """The edges stored on every machine. Columns are always partitioned."""
 
     REPLICATED = "replicated"  # all edges
@@ -224,7 +224,7 @@ class Placement(StrEnum):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MachineMemory:
     """Memory of one machine, in bytes.
 
     Topology, features and cache stay for the entire run. Topology and features are mapped files.
@@ -326,17 +326,17 @@ class Times:
 class Prediction:
     """The prediction for one placement."""
 
-    placement: Placement
-    memory: Memory
+    placement: EdgePlacement
+    memory: MachineMemory
     traffic: Traffic
     times: Times
 
 
-def predict(graph: GraphSize, run: Run, cluster: Cluster, constants: Constants) -> list[Prediction]:
+def predict(graph: GraphSize, run: PlannedRun, cluster: Cluster, constants: Constants) -> list[Prediction]:
     """Predict both placements. Machines share the batch equally, and each has its seeds locally."""
     seeds = run.batch_size / cluster.machines
     nodes = neighborhood(graph, run.fanouts, seeds, cluster.machines, run.remote_share)
-    return [_placed(placement, graph, run, cluster, constants, nodes) for placement in Placement]
+    return [_placed(placement, graph, run, cluster, constants, nodes) for placement in EdgePlacement]
 
 
 def seconds_per_byte(cluster: Cluster) -> float:
@@ -345,18 +345,18 @@ def seconds_per_byte(cluster: Cluster) -> float:
 
 
 def _placed(
-    placement: Placement,
+    placement: EdgePlacement,
     graph: GraphSize,
-    run: Run,
+    run: PlannedRun,
     cluster: Cluster,
     constants: Constants,
-    nodes: Neighborhood,
+    nodes: BatchSize,
 ) -> Prediction:
     kept = cluster.cache_share * graph.nodes / cluster.machines
     traffic = _traffic(placement, graph, run, cluster, nodes, kept)
-    share = 1 if placement is Placement.REPLICATED else cluster.machines
+    share = 1 if placement is EdgePlacement.REPLICATED else cluster.machines
     edges = graph.edges / share
-    memory = Memory(
+    memory = MachineMemory(
         topology=graph.id_bytes * edges + 8 * graph.nodes / share + _NODE_BYTES * graph.nodes,
         features=graph.feature_bytes * graph.nodes / cluster.machines,
         cache=min(kept, nodes.others.nodes) * graph.feature_bytes + (graph.nodes if kept else 0),
@@ -385,11 +385,16 @@ def _placed(
 
 
 def _traffic(
-    placement: Placement, graph: GraphSize, run: Run, cluster: Cluster, nodes: Neighborhood, kept: float
+    placement: EdgePlacement,
+    graph: GraphSize,
+    run: PlannedRun,
+    cluster: Cluster,
+    nodes: BatchSize,
+    kept: float,
 ) -> Traffic:
     fetched = nodes.remote[-1] - nodes.others.most_likely(kept)
     alone, hops = cluster.machines == 1, len(run.fanouts)
-    asked = placement is Placement.PARTITIONED
+    asked = placement is EdgePlacement.PARTITIONED
     hop_bytes = _hop_bytes(graph, run, nodes) if asked else 0.0
     parameters = sum(2 * into * out + out for into, out in pairwise(_widths(graph, run)))
     return Traffic(
@@ -403,7 +408,7 @@ def _traffic(
     )
 
 
-def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
+def _hop_bytes(graph: GraphSize, run: PlannedRun, nodes: BatchSize) -> float:
     """Return the bytes of requested nodes and of answers, which are padded to a limited fanout."""
     asked = sum(nodes.remote[:-1]) * (graph.id_bytes + _NUMBER)  # the id, and the number of its neighbors
     hops = zip(run.fanouts, nodes.remote[:-1], nodes.remote_edges, strict=True)
@@ -412,13 +417,13 @@ def _hop_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
     )
 
 
-def _widths(graph: GraphSize, run: Run) -> list[int]:
+def _widths(graph: GraphSize, run: PlannedRun) -> list[int]:
     """Return the widths of the input and of the output of each layer."""
     hidden = [run.hidden] * (len(run.fanouts) - 1)
     return [max(1, graph.feature_bytes // _NUMBER), *hidden, run.outputs]
 
 
-def _rows(nodes: Neighborhood) -> list[float]:
+def _rows(nodes: BatchSize) -> list[float]:
     """Return the output rows of each layer, the input layer first."""
     totals = [own + remote for own, remote in zip(nodes.own, nodes.remote, strict=True)]
     return totals[-2::-1]
@@ -434,7 +439,7 @@ def training_flop(widths: list[int], rows: list[float]) -> float:
     return 3 * sum(forward) - forward[0]
 
 
-def _training_bytes(graph: GraphSize, run: Run, nodes: Neighborhood) -> float:
+def _training_bytes(graph: GraphSize, run: PlannedRun, nodes: BatchSize) -> float:
     widths = _widths(graph, run)
     activations = sum(
         2 * _NUMBER * count * (into + 2 * out)  # means, products and outputs, each with its gradient
@@ -448,8 +453,8 @@ _MOST = 1 << 16
 
 
 def fewest_machines(
-    graph: GraphSize, run: Run, cluster: Cluster, constants: Constants, memory_bytes: float
-) -> Mapping[Placement, int | None]:
+    graph: GraphSize, run: PlannedRun, cluster: Cluster, constants: Constants, memory_bytes: float
+) -> Mapping[EdgePlacement, int | None]:
     """Find the smallest sufficient number of machines by placement; None if no number is sufficient.
 
     The machines are like the machines of `cluster`, with the same number of seeds per machine. The search
@@ -459,13 +464,13 @@ def fewest_machines(
         raise ValueError(f"memory {memory_bytes / 1e9:g} GB: must be a number above 0")
     seeds = run.batch_size / cluster.machines
 
-    def fits(placement: Placement, machines: int) -> bool:
+    def fits(placement: EdgePlacement, machines: int) -> bool:
         of_all = replace(run, batch_size=max(1, round(seeds * machines)))
         plans = predict(graph, of_all, replace(cluster, machines=machines), constants)
         return next(plan for plan in plans if plan.placement is placement).memory.total <= memory_bytes
 
-    found: dict[Placement, int | None] = {}
-    for placement in Placement:
+    found: dict[EdgePlacement, int | None] = {}
+    for placement in EdgePlacement:
         low, high = 0, 1  # `low` is too small, `high` may be sufficient
         while high <= _MOST and not fits(placement, high):
             low, high = high, 2 * high
@@ -513,7 +518,7 @@ class ServersPrediction:
 
 
 def predict_servers(
-    graph: GraphSize, run: Run, cluster: Cluster, servers: int, constants: Constants
+    graph: GraphSize, run: PlannedRun, cluster: Cluster, servers: int, constants: Constants
 ) -> ServersPrediction:
     """Predict a run on servers, each with the cores and the network of a machine of the cluster."""
     if servers < 1:
@@ -559,7 +564,7 @@ class FromDisk:
 
 
 def from_disk(
-    graph: GraphSize, run: Run, cluster: Cluster, constants: Constants, memory_bytes: float
+    graph: GraphSize, run: PlannedRun, cluster: Cluster, constants: Constants, memory_bytes: float
 ) -> FromDisk | None:
     """Predict one machine like those of `cluster`, with as many seeds; None if its memory lacks the edges.
 

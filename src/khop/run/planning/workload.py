@@ -48,7 +48,7 @@ class GraphSize:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """The training run: GraphSAGE with one layer per hop, in float32."""
 
     fanouts: tuple[int, ...]

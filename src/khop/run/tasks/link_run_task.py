@@ -53,7 +53,7 @@ from khop.run.parts import exclusion_of, in_flight_of, words_of
 from khop.run.tables import TaskTable
 from khop.run.tasks.edge_run_task import Hops, SplitEdges, work_of
 from khop.run.tasks.resolve_task import MetricOptions, ResolveContext, resolved_links
-from khop.run.values import Links
+from khop.run.values import LinksTable
 from khop.sampling.links.link_negatives import hard_negatives
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import LinkColumns
@@ -246,7 +246,7 @@ class HardTables:
         return known
 
 
-def negatives_of(links: Links, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
+def negatives_of(links: LinksTable, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
     """Return the training negatives: separate pairs, or triplets for a ranking loss.
 
     Shared negatives come first, then those of each link, then the `hard` ones of tables by edge type.
@@ -262,7 +262,7 @@ def negatives_of(links: Links, hard: Mapping[EdgeType, Tensor] | None) -> Negati
     return parts[0] if len(parts) == 1 else MixedNegatives(tuple(parts))
 
 
-def _drawn(links: Links, count: int, mode: NegativeMode, group: int) -> DrawnNegatives:
+def _drawn(links: LinksTable, count: int, mode: NegativeMode, group: int) -> DrawnNegatives:
     exact = links.exact and group == 1
     if links.negatives == "degree":
         return DegreeNegatives(count, mode, exact, group=group, corrupt=links.corrupt)

@@ -23,7 +23,7 @@ from khop.run.parts import GraphOnServers, cut_offs_of, words_of
 from khop.run.read import RawRun, chosen
 from khop.run.run_type import value_at
 from khop.run.tables import TaskTable
-from khop.run.values import Links, RunConfig
+from khop.run.values import LinksTable, RunConfig
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.training.edge_tasks import check_link_metric
@@ -511,7 +511,7 @@ def _resolved_edge_task(
 def _check_unused(context: ResolveContext) -> None:
     """Raise ValueError for settings of scored links, which labels of edges do not use."""
     links, raw = context.config.links, context.raw
-    for name, field in Links.model_fields.items():
+    for name, field in LinksTable.model_fields.items():
         if name not in _OF_SPLITS and getattr(links, name) != field.default:
             raise ValueError(
                 f"links.{name} is {getattr(links, name)!r}: the task {context.config.task.kind} scores no "

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from khop.graph.rule import Hop
-from khop.kernels.triton.all_neighbors import EdgeTrees, Expansion, Omitted, all_neighbors
+from khop.kernels.triton.all_neighbors import AllNeighbors, EdgeTrees, Omitted, all_neighbors
 from khop.kernels.triton.exclude_edges import ExcludedPairs, exclude_edges
 from khop.kernels.triton.expansion_csr import Expanded, expansion_csr
 from khop.kernels.triton.node_table import Numbering
-from khop.kernels.triton.rows import Rows, Slots
+from khop.kernels.triton.rows import DeviceRows, Slots
 from khop.kernels.triton.sample_smallest import EdgeOrder, SourceOrder, sample_smallest
 from khop.kernels.triton.sample_uniform import sample_uniform
 from khop.kernels.triton.sample_weighted import sample_weighted
 from khop.kernels.triton.time_ranges import time_ranges
-from khop.kernels.triton.to_csr import CsrBuffers, Place, num_row_blocks, row_sums, to_csr
+from khop.kernels.triton.to_csr import CsrBuffers, OutputPlace, num_row_blocks, row_sums, to_csr
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.edge_arrays import EdgeArrays
 from khop.sampling.on_device.inputs import EMPTY, Inputs
@@ -63,7 +63,7 @@ class DrawnHop(Protocol):
         """Number of edges that fit."""
         ...
 
-    def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
+    def write(self, source: Numbering, place: OutputPlace, out: CsrBuffers) -> None:
         """Write the edges as CSR arrays; all their nodes must have local ids."""
         ...
 
@@ -85,7 +85,7 @@ class DrawnSlots:
         """Number of edges that fit."""
         return self.slots.ids.numel()
 
-    def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
+    def write(self, source: Numbering, place: OutputPlace, out: CsrBuffers) -> None:
         """Write the edges as CSR arrays; see DrawnHop."""
         row_sums(self.slots.counts, self.sums)
         to_csr(self.slots, self.sums, source.table, source.base, place, out)
@@ -107,7 +107,7 @@ class DrawnRows:
         """Number of edges that fit."""
         return self.expanded.keys.numel()
 
-    def write(self, source: Numbering, place: Place, out: CsrBuffers) -> None:
+    def write(self, source: Numbering, place: OutputPlace, out: CsrBuffers) -> None:
         """Write the edges as CSR arrays; see DrawnHop."""
         expansion_csr(self.expanded, source.table, source.base, place, out)
 
@@ -137,7 +137,7 @@ class SlotDraw:
     arrays: EdgeArrays
     fanout: int
     frontier: FrontierRows
-    rows: Rows  # the frontier as kernels read it; `ranges` are written by time limits
+    rows: DeviceRows  # the frontier as kernels read it; `ranges` are written by time limits
     section: HopSection
     slots: Slots
     drawn: DrawnSlots
@@ -175,9 +175,9 @@ class RowDraw:
 
     arrays: EdgeArrays
     frontier: FrontierRows
-    rows: Rows  # as in SlotDraw
+    rows: DeviceRows  # as in SlotDraw
     section: HopSection
-    expansion: Expansion
+    expansion: AllNeighbors
     drawn: DrawnRows
 
     def run(self) -> None:
@@ -189,7 +189,7 @@ class RowDraw:
         section.source.reach(section.slots, section.first, section.count, of_edges)
 
 
-def _limit(arrays: EdgeArrays, rows: Rows, frontier: FrontierRows, fanout: int) -> None:
+def _limit(arrays: EdgeArrays, rows: DeviceRows, frontier: FrontierRows, fanout: int) -> None:
     """Find the edges of each row that its time limit allows."""
     limits, trees, ranges = arrays.limits, frontier.trees, rows.ranges
     if limits is None:
@@ -215,7 +215,7 @@ class CsrOutput:
 
     def run(self) -> None:
         """Write the edges; all nodes of the hop must have local ids."""
-        place = Place(self.first.value, self.edges_before.value, self.edges.value)
+        place = OutputPlace(self.first.value, self.edges_before.value, self.edges.value)
         self.drawn.write(self.source.numbering, place, self.buffers)
 
 
@@ -314,7 +314,7 @@ def _draw(
     capacity, ranges = frontier.nodes.numel(), None
     if arrays.limits is not None:
         ranges = torch.zeros(2 * capacity, dtype=torch.int64, device=plan.device)
-    rows = Rows(
+    rows = DeviceRows(
         frontier.nodes,
         frontier.count.value,
         inputs.key,
@@ -333,7 +333,7 @@ def _draw(
         if frontier.trees is not None:
             trees = EdgeTrees(frontier.trees.trees, offsets.new_zeros(section.count))
         overflow, omitted = section.source.numbering.overflows, Omitted(arrays.sums, excluded)
-        expansion = Expansion(offsets, section.ids, edges, trees, overflow, omitted)
+        expansion = AllNeighbors(offsets, section.ids, edges, trees, overflow, omitted)
         drawn = DrawnRows(Expanded.of(section.keys, offsets, edges))
         return RowDraw(arrays, frontier, rows, section, expansion, drawn)
     counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from torch import Tensor
 
 from khop.distributed.link_split import LinkCounts, SplitCounts, Touched
-from khop.distributed.owners import EdgesFrom, NodeDegrees, Offsets, Question, Result, Subject
+from khop.distributed.owners import EdgeSources, NodeDegrees, Offsets, OwnerQuestion, Result, Subject
 from khop.distributed.partitioned_features import RowQuestion
 from khop.distributed.partitioned_graph import DegreeQuestion, HopQuestion, NegativeQuestion
 from khop.draw import RANDOMNESS
@@ -206,7 +206,7 @@ class PartOwners:
         return replace(self, view=(*self.view, step))
 
     def ask(
-        self, question: Question, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
+        self, question: OwnerQuestion, queries: Sequence[Any], use: Callable[[Sequence[Any]], Result]
     ) -> Result:
         """Ask each part its query, and return what `use` makes of the answers; see Owners."""
         own = self.own
@@ -250,7 +250,7 @@ class PartOwners:
     def count_traffic(self, counts: dict[str, float]) -> None:
         """Count nothing: batches of servers have the counters of their clients."""
 
-    def _body(self, question: Question, content: Tensor) -> object:
+    def _body(self, question: OwnerQuestion, content: Tensor) -> object:
         """Return the message of a question to a part."""
         match question:
             case HopQuestion():
@@ -273,7 +273,7 @@ class PartOwners:
         match subject:
             case NodeDegrees():
                 return PartDegreesOf(self.view, subject.edge_type)
-            case EdgesFrom():
+            case EdgeSources():
                 return EdgesOf(self.view, subject.edge_type, subject.begin, self.own)
             case SplitCounts():
                 of: Any = subject.of

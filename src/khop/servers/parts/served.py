@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from khop.distributed.link_split import HeldEdges, HeldLinks, LinkCounts, nodes_existing, owned_links
-from khop.distributed.owners import Question, counts_of_all_nodes
+from khop.distributed.owners import OwnerQuestion, counts_of_all_nodes
 from khop.distributed.partitioned_features import PartitionedFeatures, RecentRows
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawnNegatives, Frontier, Positives, check_drawn
@@ -272,7 +272,7 @@ class PartAnswers:
                 return PartAnswer(views.held_links(asked.links).counts(asked.edge_type))
         raise AssertionError(f"{asked} is no request of a server")
 
-    def _hop(self, given: HopOf) -> Question:
+    def _hop(self, given: HopOf) -> OwnerQuestion:
         """Read a hop; ValueError names what is wrong."""
         graph = self._views.graph(given.view)
         for edge_type in given.fanouts:
@@ -288,7 +288,7 @@ class PartAnswers:
             frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
         return graph.question(frontier, hop, given.key)
 
-    def _negatives(self, given: NegativesOf) -> Question:
+    def _negatives(self, given: NegativesOf) -> OwnerQuestion:
         """Read a draw of negatives; ValueError names what is wrong."""
         graph = self._views.graph(given.view)
         check_edge_type(given.edge_type, graph.schema)
@@ -298,7 +298,7 @@ class PartAnswers:
         return graph.negatives.question(given.edge_type, negatives, positives, given.key)
 
 
-def _answered(question: Question, content: Tensor) -> OctetsAnswer:
+def _answered(question: OwnerQuestion, content: Tensor) -> OctetsAnswer:
     """Return the answer to the query of another server."""
     (work,) = question.worked([question.asked(content)])
     message = torch.empty(question.size_of(work), dtype=torch.uint8)
