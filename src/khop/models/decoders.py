@@ -1,9 +1,4 @@
-"""Decoders: scores of links from the rows of their ends.
-
-Decoders of knowledge graphs: scores of links by relation, from one table with a row per relation.
-
-Rows by which a search finds the destinations of the highest scores of a decoder.
-"""
+"""Decoders: scores of links from the rows of source and destination, also by relation."""
 
 from __future__ import annotations
 
@@ -120,9 +115,20 @@ class RelationDecoder(nn.Module):
 
 
 class DistMult(RelationDecoder):
-    """Inner product with a learned weight per relation and dimension (Yang et al. 2015).
+    """DistMult, from "Embedding Entities and Relations for Learning and Inference in Knowledge Bases" (2015).
 
-    Symmetric: a link and its reverse have the same score.
+    The score is `sum(source * relation * destination)`. It is symmetric: a link and its reverse have the same
+    score.
+
+    Args:
+        width: Width of the rows of nodes.
+        relations: Number of relations, each with a row in the table (default 1).
+        numbers: Numbers in a row of the table; default: `width`.
+    Example:
+        >>> decoder = khop.models.DistMult(width=8, relations=3)
+        >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
+        >>> decoder(sources, destinations, relation=torch.tensor([0, 0, 1, 2])).shape
+        torch.Size([4])
     """
 
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
@@ -135,9 +141,21 @@ class DistMult(RelationDecoder):
 
 
 class ComplEx(RelationDecoder):
-    """Real part of the product of complex rows, source times relation times conjugate destination.
+    """ComplEx, from "Complex Embeddings for Simple Link Prediction" (2016).
 
-    Trouillon et al. 2016. A row of `width` numbers has the real parts first, then the imaginary parts.
+    The score is the real part of `sum(source * relation * conjugate(destination))`. A row has the real parts
+    first, then the imaginary parts.
+
+    Args:
+        width: Width of the rows of nodes, an even number: `width` / 2 complex numbers.
+        relations: Number of relations, each with a row in the table (default 1).
+    Raises:
+        ValueError: `width` is odd.
+    Example:
+        >>> decoder = khop.models.ComplEx(width=8, relations=3)
+        >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
+        >>> decoder(sources, destinations, relation=torch.tensor([0, 0, 1, 2])).shape
+        torch.Size([4])
     """
 
     def __init__(self, width: int, relations: int = 1) -> None:
@@ -153,9 +171,22 @@ class ComplEx(RelationDecoder):
 
 
 class TransE(RelationDecoder):
-    """Negative distance between source plus relation and destination (Bordes et al. 2013).
+    """TransE, from "Translating Embeddings for Modeling Multi-relational Data" (2013).
 
-    `norm` is 1 or 2. Rows of nodes are divided by their norm before, as in the paper.
+    The score is the negative distance between `source + relation` and `destination`. Rows of nodes are first
+    divided by their norm, as in the paper.
+
+    Args:
+        width: Width of the rows of nodes.
+        relations: Number of relations, each with a row in the table (default 1).
+        norm: Norm of the distance: 1 (default) or 2.
+    Raises:
+        ValueError: `norm` is another number.
+    Example:
+        >>> decoder = khop.models.TransE(width=8, relations=3)
+        >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
+        >>> decoder(sources, destinations, relation=torch.tensor([0, 0, 1, 2])).shape
+        torch.Size([4])
     """
 
     search_grid = 1 << 14  # the values of rows of norm 1 are small
@@ -197,10 +228,22 @@ class TransE(RelationDecoder):
 
 
 class RotatE(RelationDecoder):
-    """`margin` minus the distance between the source, rotated by the relation, and the destination.
+    """RotatE, from "RotatE: Knowledge Graph Embedding by Relational Rotation in Complex Space" (2019).
 
-    Sun et al. 2019. A row of `width` numbers has the real parts first, then the imaginary parts; a relation
-    has an angle for each of the `width` / 2 complex numbers.
+    The score is `margin` minus the distance between the source, rotated by the relation, and the destination.
+    A row has the real parts first, then the imaginary parts; a relation has an angle per complex number.
+
+    Args:
+        width: Width of the rows of nodes, an even number: `width` / 2 complex numbers.
+        relations: Number of relations, each with a row in the table (default 1).
+        margin: Score of a link at distance 0 (default 6).
+    Raises:
+        ValueError: `width` is odd, or `margin` is not finite.
+    Example:
+        >>> decoder = khop.models.RotatE(width=8, relations=3)
+        >>> sources, destinations = torch.randn(4, 8), torch.randn(4, 8)
+        >>> decoder(sources, destinations, relation=torch.tensor([0, 0, 1, 2])).shape
+        torch.Size([4])
     """
 
     score = "l2"
@@ -294,25 +337,53 @@ class Decoder(Protocol):
 
 
 class Dot(nn.Module):
-    """Inner product of both rows."""
+    """Inner product of the rows of source and destination, a decoder without parameters.
+
+    Example:
+        >>> decoder = khop.models.Dot()
+        >>> decoder(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
+        tensor([11.])
+    """
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """Return (...): a score per pair."""
+        """Score pairs of rows.
+
+        Args:
+            source: Rows of the sources, (..., width).
+            destination: Rows of the destinations, (..., width); leading dimensions are broadcast.
+        Returns:
+            A score per pair, (...).
+        """
         return (source * destination).sum(-1)
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """Return (sources, destinations), computed by one matrix product."""
+        """Score each source with each destination by one matrix product.
+
+        Args:
+            sources: Rows, (sources, width).
+            destinations: Rows, (destinations, width).
+        Returns:
+            Scores, (sources, destinations).
+        """
         return sources @ destinations.T
 
     def search(self, sources: Tensor, destinations: Tensor) -> CandidateSearch:
-        """Return the rows, of which the inner product is the score."""
+        """Return queries and candidates for a search of the highest inner products: the rows unchanged."""
         return CandidateSearch(sources, destinations)
 
 
 class MLP(nn.Module):
-    """A layer of `hidden` ReLU units over both rows, concatenated, and a linear layer on top.
+    """Multilayer perceptron over the concatenated rows of source and destination.
 
-    Source and destination are not exchangeable, so it fits links with a direction.
+    It has one hidden layer of ReLU units. The score depends on the direction of a link.
+
+    Args:
+        width: Width of the rows of nodes.
+        hidden: Number of hidden units; default: `width`.
+    Example:
+        >>> decoder = khop.models.MLP(width=8, hidden=16)
+        >>> decoder(torch.randn(4, 8), torch.randn(4, 8)).shape
+        torch.Size([4])
     """
 
     def __init__(self, width: int, hidden: int | None = None) -> None:
@@ -328,11 +399,25 @@ class MLP(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """Return (...): a score per pair."""
+        """Score pairs of rows.
+
+        Args:
+            source: Rows of the sources, (..., width).
+            destination: Rows of the destinations, (..., width); leading dimensions are broadcast.
+        Returns:
+            A score per pair, (...).
+        """
         return self._scores(source @ self.source.T + self.bias, destination @ self.destination.T)
 
     def grid(self, sources: Tensor, destinations: Tensor) -> Tensor:
-        """Return (sources, destinations), computed in chunks of sources to bound the memory."""
+        """Score each source with each destination, in chunks of sources to bound the memory.
+
+        Args:
+            sources: Rows, (sources, width).
+            destinations: Rows, (destinations, width).
+        Returns:
+            Scores, (sources, destinations).
+        """
         begun, ended = sources @ self.source.T + self.bias, destinations @ self.destination.T
         row_bytes = max(1, ended.nbytes)
         chunks = torch.split(begun.unsqueeze(1), max(1, _GRID_BYTES // row_bytes))

@@ -1,10 +1,7 @@
-"""Encoder: maps a batch's columns to the input of a model's first layer, per node type.
+"""Encoder of input columns and embeddings, and the sizes that determine the shapes of a model's parameters.
 
-Sizes of a model, derived from its graph and its purpose.
-
-The row `unknown`: an embedding of nodes that have none, trained in place of other nodes' embeddings.
-
-Embeddings of a model while it computes a part of its graph with new numbers of nodes.
+Nodes that are unseen in training get the shared embedding `unknown`. `renumbered` maps embeddings to the
+nodes of a part of the graph.
 """
 
 from __future__ import annotations
@@ -52,7 +49,28 @@ class HasTypes(Protocol):
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Types, widths and counts that determine the shapes of a model's parameters."""
+    """Types, widths and counts that determine the shapes of a model's parameters.
+
+    Args:
+        inputs: Width of the input column by node type. Types without the column are left out.
+        edge_types: Edge types that the model uses.
+        targets: Node type of the output's rows. For a tuple of types the output is a mapping by type.
+        outputs: Width of an output row: the number of classes, or the input width of a decoder.
+        column: Name of the input column (default "x").
+        embedding: Width of the embeddings of node types without the column; 0 for none, None (default) if
+            such types are an error.
+        embedded: Number of nodes by node type with embeddings (default: no types).
+        embedding_update: Training of the embeddings: "dense" (default), "sparse" or "sharded".
+        sparse: Node types whose input column is sparse (default: none).
+        unknown: Probability that training replaces a node's embedding by the shared embedding `unknown`,
+            which unseen nodes get at inference (default 0: no such embedding).
+        numbers: Positions of the nodes in the order of their original ids, int64 (nodes), by renumbered node
+            type. Initial embeddings then do not depend on the renumbering.
+    Example:
+        >>> sizes = khop.models.ModelSizes.of(khop.open_graph("debian"))
+        >>> sizes.inputs, sizes.outputs
+        ({'package': 512}, 58)
+    """
 
     inputs: Mapping[NodeType, int]  # width of the input column; types without the column are left out
     edge_types: tuple[EdgeType, ...]
@@ -86,14 +104,27 @@ class ModelSizes:
         embedded_types: EmbeddedTypes = "missing",
         unknown: float = 0.0,
     ) -> ModelSizes:
-        """Return sizes of a model of one type or, for a list of targets, an encoder of several types.
+        """Return the sizes of a classifier or, for a list of targets, of an encoder.
 
-        Without `outputs` the model is a classifier with an output per class; target and label default to the
-        graph's only node type and its only column with classes. `outputs` are numbers per node: of a target
-        that is named, for regression or multi-label classification, or of an encoder. Embeddings are for node
-        types without the column; with `embedded_types="others"` for those of them that are no target, with
-        "all" for all node types. `unknown` is the probability that a training step reads the row of new nodes
-        in place of a node's embedding; 0 for no such row.
+        Args:
+            graph: Graph whose types, columns and counts are used.
+            target: Node type of the output's rows; default: the only type with a label. A list of types makes
+                an encoder.
+            column: Input column of nodes (default "x").
+            label: Label column of a classifier; default: the only one of the target.
+            outputs: Numbers per output row: of an encoder, or of a named target for regression or multi-label
+                classification. Default: one per class of the label.
+            embedding: Width of the embeddings; 0 for none, None (default) if node types without `column` are
+                an error.
+            embedding_update: Training of the embeddings: "dense" (default), "sparse" or "sharded".
+            embedded_types: Node types with embeddings: "missing" (default), those without `column`; "others",
+                those of them that are no targets; "all".
+            unknown: Probability that training replaces a node's embedding by the shared embedding of unseen
+                nodes (default 0: no such embedding).
+        Returns:
+            The sizes.
+        Raises:
+            ValueError: The graph does not have the types or columns, or arguments exclude each other.
         """
         schema = graph.schema
         targets: Targets

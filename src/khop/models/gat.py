@@ -51,14 +51,32 @@ class GatOptions(StackOptions):
 
 
 class GAT(Stack):
-    """Graph attention network with a linear head on top.
+    """Graph attention network, from "Graph Attention Networks" (2018); GATv2 with `attention="gatv2"`.
 
-    A layer computes norm(W h + b + sum over edge types of attention over the in-neighbors) for each
-    destination, then ReLU and dropout, plus h itself with `residual="add"` and equal widths. `hidden` is the
-    width of all heads together. Attention is that of GATConv or, with `attention="gatv2"`, of GATv2Conv in
-    torch_geometric, without self loops; W stands for them. It is a softmax over the drawn neighbors, so
-    layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used. With `edges`, scores
-    also depend on a column of numbers of each edge, as with `edge_dim` in torch_geometric; batches need it.
+    A layer computes `norm(W h + b + sum over edge types of attention over the in-neighbors)` for each
+    destination, then ReLU and dropout. Attention is that of GATConv or GATv2Conv ("How Attentive are Graph
+    Attention Networks?", 2022) in torch_geometric, with W instead of self loops. The softmax is over the
+    drawn neighbors: its expectation depends on the fanout, and `adjacency.weight` is not used.
+
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of a layer's output, which the heads share (default 256).
+        layers: Number of layers, which is the number of blocks of a batch (default 2).
+        dropout: Dropout probability of hidden values in training (default 0).
+        norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
+        residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
+        encoder: "linear" applies a linear layer per node type before the first layer (default "none").
+        heads: Number of attention heads, a divisor of `hidden` (default 4).
+        attention: Scores of edges: "gat" (default) or "gatv2".
+        edges: Edge column that the scores also depend on, as `edge_dim` in torch_geometric; default None.
+    Raises:
+        ValueError: `heads` does not divide `hidden`.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> model = khop.models.GAT.for_graph(graph, hidden=64, heads=4, attention="gatv2")
+        >>> loader = khop.Loader(khop.NeighborSampler(graph, [5, 5]), graph.split("train"), 16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0)).shape
+        torch.Size([16, 58])
     """
 
     Options = GatOptions
@@ -115,9 +133,17 @@ class GAT(Stack):
         embedded_types: EmbeddedTypes = "missing",
         edge_column: str | None = None,
     ) -> GAT:
-        """Make a GAT that fits the graph; the other arguments are as in `SAGE.for_graph`.
+        """Make a model with the types and widths of a graph.
 
-        `edge_column` names a column of numbers, of all edge types that have it.
+        The arguments that are not listed are those of `SAGE.for_graph`.
+
+        Args:
+            heads: Number of attention heads, a divisor of `hidden` (default 4).
+            attention: Scores of edges: "gat" (default) or "gatv2".
+            edge_column: Edge column that the scores also depend on, of all edge types that have it. The
+                loader must gather it.
+        Returns:
+            The model, with new weights from torch's generator.
         """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)

@@ -26,17 +26,29 @@ from khop.schema import EdgeType, NodeType
 
 
 class GCN(Stack):
-    """Graph convolutional network with a linear head on top.
+    """Graph convolutional network, from "Semi-Supervised Classification with Graph Convolutional Networks".
 
-    A layer computes norm(W h + b + sum over edge types of W_e sum(h_u / sqrt(d_u * d_v))) for each
-    destination v and its in-neighbors u, then ReLU and dropout, plus h itself with `residual="add"` and equal
-    widths. This is GCNConv of torch_geometric without self loops; W stands for them. The sampler must draw by
-    `khop.SymmetricSum()`, which counts the degrees d in the training graph and weighs drawn neighbors so that
-    they estimate the sum over all. Every node type has its own W, b and norm, every edge type its own W_e.
+    A layer computes `norm(W h + b + sum over edge types of W_e sum(h_u / sqrt(d_u d_v)))` for each
+    destination v and its in-neighbors u, then ReLU and dropout. This is GCNConv of torch_geometric with W
+    instead of self loops. The sampler must draw by `rule`, `khop.SymmetricSum()`: it weights the drawn
+    neighbors so that they estimate the sum over all neighbors. W, b and norm are separate for each node type,
+    W_e for each edge type. The paper is by Kipf and Welling (2017).
 
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of a layer's output (default 256).
+        layers: Number of layers, which is the number of blocks of a batch (default 2).
+        dropout: Dropout probability of hidden values in training (default 0).
+        norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
+        residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
+        encoder: "linear" applies a linear layer per node type before the first layer (default "none").
     Example:
+        >>> graph = khop.open_graph("debian")
         >>> model = khop.models.GCN.for_graph(graph, hidden=64)
-        >>> sampler = khop.NeighborSampler(graph, fanouts=[10, 5], rule=model.rule)
+        >>> sampler = khop.NeighborSampler(graph, fanouts=[5, 5], rule=model.rule)
+        >>> loader = khop.Loader(sampler, graph.split("train"), batch_size=16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0)).shape
+        torch.Size([16, 58])
     """
 
     rule: Rule = NORMALIZED
@@ -74,7 +86,7 @@ class GCN(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> GCN:
-        """Make a GCN that fits the graph; the arguments are as in `SAGE.for_graph`."""
+        """Make a model with the types and widths of a graph. The arguments are those of `SAGE.for_graph`."""
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder)

@@ -30,12 +30,27 @@ from khop.schema import EdgeType, NodeType
 
 
 class GIN(Stack):
-    """Graph isomorphism network with a linear encoder per node type below and a linear head on top.
+    """Graph isomorphism network, from "How Powerful are Graph Neural Networks?" (2019).
 
-    A layer computes norm(MLP((1 + eps) h + sum of the in-neighbors' h over all edge types)) for each
-    destination, then ReLU and dropout, plus h itself with `residual="add"`. Each node type has its own MLP of
-    two linear layers and its own learned eps. The sampler must draw by `khop.Sum()`, so that sampled
-    neighbors estimate the sum over all.
+    A layer computes `norm(MLP((1 + eps) h + sum of the in-neighbors' h over all edge types))` for each
+    destination, then ReLU and dropout. The MLP of two linear layers and the learned eps are separate for each
+    node type. A linear layer per node type encodes the input. The sampler must draw by `rule`, `khop.Sum()`:
+    it weights the drawn neighbors so that they estimate the sum over all neighbors.
+
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of a layer's output (default 256).
+        layers: Number of layers, which is the number of blocks of a batch (default 2).
+        dropout: Dropout probability of hidden values in training (default 0).
+        norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
+        residual: "add" adds the input of a layer to its output (default "none").
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> model = khop.models.GIN.for_graph(graph, hidden=64)
+        >>> sampler = khop.NeighborSampler(graph, fanouts=[5, 5], rule=model.rule)
+        >>> loader = khop.Loader(sampler, graph.split("train"), batch_size=16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0)).shape
+        torch.Size([16, 58])
     """
 
     rule: Rule = Sum()
@@ -71,7 +86,7 @@ class GIN(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> GIN:
-        """Make a GIN that fits the graph; the arguments are as in `SAGE.for_graph`."""
+        """Make a model with the types and widths of a graph. The arguments are those of `SAGE.for_graph`."""
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual)

@@ -32,12 +32,29 @@ class HgtOptions(NormOptions):
 
 
 class HGT(Stack):
-    """Heterogeneous graph transformer with a linear encoder per node type below and a linear head on top.
+    """Heterogeneous graph transformer, from "Heterogeneous Graph Transformer" (2020).
 
-    A layer is HGTConv of torch_geometric: keys, queries and values by node type, a matrix of scores and one
-    of messages by edge type and head, one softmax over the drawn neighbors of all edge types, GELU, a linear
-    layer by node type, and a learned share of the row itself. Then norm and dropout. As for `GAT`,
-    layers over few neighbors estimate no fixed sum, and `adjacency.weight` is not used.
+    A layer is HGTConv of torch_geometric, followed by norm and dropout: keys, queries and values by node
+    type, matrices of scores and messages by edge type and head, one softmax over the drawn neighbors of all
+    edge types, GELU, a linear layer by node type, and a learned skip connection. A linear layer per node type
+    encodes the input. The softmax is over the drawn neighbors: its expectation depends on the fanout, and
+    `adjacency.weight` is not used.
+
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of a layer's output, which the heads share (default 256).
+        layers: Number of layers, which is the number of blocks of a batch (default 2).
+        dropout: Dropout probability of hidden values in training (default 0).
+        norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
+        heads: Number of attention heads, a divisor of `hidden` (default 4).
+    Raises:
+        ValueError: `heads` does not divide `hidden`.
+    Example:
+        >>> graph = khop.open_graph("debian-typed")
+        >>> model = khop.models.HGT.for_graph(graph, hidden=32, embedding=16)
+        >>> loader = khop.Loader(khop.NeighborSampler(graph, [2, 2]), graph.split("train"), 16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0)).shape
+        torch.Size([16, 58])
     """
 
     Options = HgtOptions
@@ -83,7 +100,15 @@ class HGT(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> HGT:
-        """Make an HGT that fits the graph; the other arguments are as in `SAGE.for_graph`."""
+        """Make a model with the types and widths of a graph.
+
+        The arguments that are not listed are those of `SAGE.for_graph`.
+
+        Args:
+            heads: Number of attention heads, a divisor of `hidden` (default 4).
+        Returns:
+            The model, with new weights from torch's generator.
+        """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         return cls(ModelSizes.of(graph, target, *inputs), hidden, layers, dropout, norm, heads)
 

@@ -1,8 +1,6 @@
-"""Layers of all models in khop: norm, ReLU, dropout and residual over a sum, and the sum of most models.
+"""Layers of khop's models: a sum over own rows and aggregated in-neighbors, then norm, ReLU and dropout.
 
-Sum of a layer's terms for the destinations of one type: own rows and aggregates of in-neighbors.
-
-Names of node types and edge types in parameters and in state dicts.
+`parameter_name` names node types and edge types in parameters and state dicts.
 """
 
 from __future__ import annotations

@@ -18,13 +18,27 @@ from khop.schema import EdgeType, NodeType
 
 
 class LightGCN(Stack):
-    """LightGCN: the mean of a node's rows before and after each layer.
+    """LightGCN, from "LightGCN: Simplifying and Powering Graph Convolution Network for Recommendation".
 
-    A layer computes sum(h_u / sqrt(d_u * d_v)) over the in-neighbors u of a destination v, of all edge types;
-    it has no parameters. Rows before the first layer are learned embeddings of the nodes, `hidden` numbers
-    each. If a node type has the input column, every type has a linear layer below, of the column or, with
-    `embedded_types="all"`, of both. The sampler must draw by `khop.SymmetricSum()`. An encoder of several
-    targets returns the means themselves, `hidden` numbers; a classifier has a linear head on top.
+    A layer has no parameters. It computes `sum(h_u / sqrt(d_u d_v))` over the in-neighbors u of a destination
+    v, of all edge types. The output is the mean of a node's rows before and after each layer; a classifier
+    has a linear head on top. The input is a trained embedding per node. If a node type has the input column,
+    every type has a linear layer over the column or, with `embedded_types="all"`, over column and embedding.
+    The sampler must draw by `rule`, `khop.SymmetricSum()`. The paper is by He et al. (2020).
+
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of all rows, embeddings included (default 64).
+        layers: Number of layers, which is the number of blocks of a batch (default 3).
+    Raises:
+        ValueError: The embeddings or the outputs of an encoder have another width than `hidden`.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> model = khop.models.LightGCN.for_graph(graph, hidden=32, layers=2, target=["package"])
+        >>> sampler = khop.NeighborSampler(graph, fanouts=[5, 5], rule=model.rule)
+        >>> loader = khop.Loader(sampler, graph.split("train"), batch_size=16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0))["package"].shape
+        torch.Size([16, 32])
     """
 
     rule: Rule = NORMALIZED
@@ -65,9 +79,15 @@ class LightGCN(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> LightGCN:
-        """Make a LightGCN that fits the graph; the arguments are as in `SAGE.for_graph`.
+        """Make a model with the types and widths of a graph.
 
-        By default, `outputs` of several targets and `embedding` of types without the column are `hidden`.
+        The arguments that are not listed are those of `SAGE.for_graph`.
+
+        Args:
+            outputs: Numbers per output row of a named target; of an encoder, `hidden` (default).
+            embedding: Width of trained embeddings of node types without `column`; default: `hidden`.
+        Returns:
+            The model, with new weights from torch's generator.
         """
         if outputs is None and target is not None and not isinstance(target, str):
             outputs = hidden
@@ -92,7 +112,7 @@ class LightGCN(Stack):
 
 
 class LightLayer(nn.Module):
-    """Sums of normalized in-neighbors, beside the sum of the rows of all layers so far."""
+    """Sums of normalized in-neighbors, concatenated with the sum of the rows of all layers so far."""
 
     def __init__(
         self, destinations: tuple[NodeType, ...], edge_types: tuple[EdgeType, ...], hidden: int

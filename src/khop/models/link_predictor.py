@@ -1,10 +1,6 @@
-"""Link-prediction model: an encoder computes node rows, decoders score pairs by edge type or relation.
+"""Models of links and edges: an encoder computes rows of nodes, decoders or heads compute outputs of pairs.
 
-Model of edges: an encoder computes node rows, a head per edge type computes outputs of pairs.
-
-Scores of the links of a batch, by edge type, or joined for all edge types.
-
-Scores of links of many edge types or relations by one decoder: all ends are gathered once.
+A shared decoder scores the links of all edge types at once, from one gather of their ends.
 """
 
 from __future__ import annotations
@@ -38,9 +34,18 @@ HeadsByType = Mapping[EdgeType, nn.Module] | Mapping[str, nn.Module]
 
 
 class EdgeHead(nn.Module):
-    """A layer of `hidden` ReLU units over the rows of both ends, concatenated, and a linear layer on top.
+    """Multilayer perceptron over the concatenated rows of an edge's source and destination.
 
-    Source and destination are not exchangeable: an edge and its reverse have different outputs.
+    It has one hidden layer of ReLU units. The outputs depend on the direction of an edge.
+
+    Args:
+        width: Width of the rows of nodes.
+        outputs: Numbers per edge: the number of classes, or of labels.
+        hidden: Number of hidden units; default: `width`.
+    Example:
+        >>> head = khop.models.EdgeHead(width=8, outputs=3)
+        >>> head(torch.randn(4, 8), torch.randn(4, 8)).shape
+        torch.Size([4, 3])
     """
 
     def __init__(self, width: int, outputs: int, hidden: int | None = None) -> None:
@@ -52,21 +57,43 @@ class EdgeHead(nn.Module):
         self.unit: nn.Module | None = None
 
     def rescale(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        """Give outputs in the unit of labels: numbers times `deviation`, plus `mean`, one per output each."""
+        """Scale the outputs to the unit of the labels: times `deviation`, plus `mean`.
+
+        Args:
+            mean: Mean of the labels, a number per output. Stored with the model's weights.
+            deviation: Standard deviation of the labels, a number per output.
+        """
         self.unit = OutputUnit(mean, deviation)
 
     def forward(self, source: Tensor, destination: Tensor) -> Tensor:
-        """Return (edges, outputs) from (edges, width) of the sources and of the destinations."""
+        """Compute the outputs of edges.
+
+        Args:
+            source: Rows of the sources, (edges, width).
+            destination: Rows of the destinations, (edges, width).
+        Returns:
+            Outputs, (edges, outputs).
+        """
         out: Tensor = self.out(self.hidden(torch.cat([source, destination], -1)).relu())
         return out if self.unit is None else self.unit(out)
 
 
 class EdgePredictor(nn.Module):
-    """Logits or numbers for the links of a LinkSampler's batch, as `khop.EdgeClassification` needs them.
+    """Model of edges: an encoder computes rows of nodes, and a head per edge type computes outputs of edges.
 
-    The encoder is any module that returns a batch's rows by node type, one per seed, such as
-    `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`. Each edge type has a separate
-    head: a module of the rows of both ends, such as `khop.models.EdgeHead`.
+    It is for batches of a `khop.LinkSampler`, and for `khop.EdgeClassification` and `khop.EdgeRegression`.
+
+    Args:
+        encoder: Module that returns a batch's rows by node type, one per seed, such as
+            `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`.
+        heads: Module of the rows of both ends by edge type, such as a `khop.models.EdgeHead`.
+    Raises:
+        ValueError: `heads` is empty.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> encoder = khop.models.SAGE.for_graph(graph, hidden=32, target=["package"], outputs=16)
+        >>> heads = {"package linked package": khop.models.EdgeHead(width=16, outputs=3)}
+        >>> model = khop.models.EdgePredictor(encoder, heads)
     """
 
     def __init__(self, encoder: nn.Module, heads: HeadsByType) -> None:
@@ -87,11 +114,20 @@ class EdgePredictor(nn.Module):
     def of(
         cls, encoder: nn.Module, edge_types: Iterable[EdgeTypeName], width: int, outputs: int
     ) -> EdgePredictor:
-        """Make a predictor with one new `EdgeHead` per edge type, for rows of `width` numbers."""
+        """Make a model with a new `khop.models.EdgeHead` for each edge type.
+
+        Args:
+            encoder: Module that returns a batch's rows by node type, one per seed.
+            edge_types: Edge types whose edges are predicted.
+            width: Width of the encoder's rows.
+            outputs: Numbers per edge.
+        Returns:
+            The model.
+        """
         return cls(encoder, {edge_type_of(t): EdgeHead(width, outputs) for t in edge_types})
 
     def head(self, edge_type: EdgeTypeName) -> nn.Module:
-        """Return the head of an edge type."""
+        """Return the head of an edge type; ValueError if there is none."""
         edge_type = edge_type_of(edge_type)
         name = parameter_name(*edge_type)
         if name not in self.heads:
@@ -99,7 +135,13 @@ class EdgePredictor(nn.Module):
         return self.heads[name]
 
     def forward(self, batch: Batch) -> dict[EdgeType, Tensor]:
-        """Return (links, outputs) of the batch's links, by edge type."""
+        """Compute the outputs of a batch's links.
+
+        Args:
+            batch: Batch of a `khop.LinkSampler`.
+        Returns:
+            Outputs (links, outputs) by edge type.
+        """
         if not batch.links:
             raise ValueError("the batch has no links: give the loader a khop.LinkSampler and links as seeds")
         rows: Mapping[str, Tensor] = self.encoder(batch)
@@ -294,9 +336,17 @@ NO_RELATIONS: Mapping[EdgeTypeName, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SharedDecoder:
-    """One decoder with a table of relations for the links of several edge types, or of several relations.
+    """Decoder of relations that several edge types share.
 
-    `relations` maps each edge type to its number of relations: 1, or that of the links' relation column.
+    Args:
+        decoder: Decoder with a table of relations, such as `khop.models.DistMult`. Its rows are the relations
+            of the first edge type, then those of the second, and so on.
+        relations: Number of relations by edge type: 1, or that of the links' relation column.
+    Raises:
+        ValueError: The decoder has another number of relations than the edge types together.
+    Example:
+        >>> relations = {("user", "buys", "item"): 1, ("user", "rates", "item"): 5}
+        >>> shared = khop.models.SharedDecoder(khop.models.DistMult(width=8, relations=6), relations)
     """
 
     decoder: RelationDecoder
@@ -312,12 +362,22 @@ class SharedDecoder:
 
 
 class LinkPredictor(nn.Module):
-    """Scores the links of a LinkSampler's batch; higher is more likely an edge.
+    """Link-prediction model: an encoder computes rows of nodes, and decoders score pairs of them.
 
-    The encoder is any module that returns a batch's rows by node type, one per seed, such as
-    `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`. Each edge type has a separate
-    decoder; or all share one `SharedDecoder`, whose table has a row for each edge type, or for each value of
-    the links' relations. A shared decoder scores the links of all types at once.
+    It is for batches of a `khop.LinkSampler`, and for `khop.LinkPrediction`. A higher score means that a link
+    is more likely.
+
+    Args:
+        encoder: Module that returns a batch's rows by node type, one per seed, such as
+            `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`.
+        decoders: Decoder by edge type, or a `khop.models.SharedDecoder`, which scores the links of all edge
+            types at once.
+    Raises:
+        ValueError: `decoders` is empty.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> encoder = khop.models.SAGE.for_graph(graph, hidden=32, target=["package"], outputs=16)
+        >>> model = khop.models.LinkPredictor(encoder, {"package linked package": khop.models.Dot()})
     """
 
     def __init__(self, encoder: nn.Module, decoders: DecodersByType | SharedDecoder) -> None:
@@ -350,10 +410,18 @@ class LinkPredictor(nn.Module):
         width: int,
         relations: Mapping[EdgeTypeName, int] = NO_RELATIONS,
     ) -> LinkPredictor:
-        """Make a predictor with new decoders for rows of `width` numbers.
+        """Make a model with new decoders.
 
-        `relations` is the number of relations of the edge types with a relation column. Decoders with a table
-        of relations share one table, with a row for each relation and each edge type without relations.
+        Args:
+            encoder: Module that returns a batch's rows by node type, one per seed.
+            edge_types: Edge types whose links are scored.
+            decoder: Kind of the decoders: "dot", "mlp", "distmult", "transe", "complex" or "rotate". The last
+                four have a table of relations, which the edge types share.
+            width: Width of the encoder's rows.
+            relations: Number of relations of the edge types whose links have a relation column (default: no
+                edge types).
+        Returns:
+            The model.
         """
         types = [edge_type_of(t) for t in edge_types]
         counts = {edge_type_of(t): n for t, n in relations.items()}
@@ -368,7 +436,7 @@ class LinkPredictor(nn.Module):
         return cls(encoder, {t: decoder_of(decoder, width, n) for t, n in rows.items()})
 
     def decoder(self, edge_type: EdgeTypeName) -> Decoder:
-        """Return the decoder of an edge type; of a shared one, the rows of the type."""
+        """Return the decoder of an edge type: of a shared decoder, its relations of this type."""
         edge_type = edge_type_of(edge_type)
         name = parameter_name(*edge_type)
         if edge_type not in self.edge_types:
@@ -381,7 +449,13 @@ class LinkPredictor(nn.Module):
         return found
 
     def forward(self, batch: Batch) -> Mapping[EdgeType, LinkScores]:
-        """Return the scores of the batch's links, by edge type."""
+        """Score the links of a batch.
+
+        Args:
+            batch: Batch of a `khop.LinkSampler`.
+        Returns:
+            Scores by edge type, in the layout of `batch.links`.
+        """
         if not batch.links:
             raise ValueError("the batch has no links: give the loader a khop.LinkSampler and links as seeds")
         for edge_type in batch.links:

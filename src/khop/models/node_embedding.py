@@ -1,10 +1,8 @@
-"""Embedding tables with one row per node, where only the rows that a batch reads have gradients.
+"""Embedding tables with a row per node, where only the rows that a batch reads have gradients.
 
-Exchange of a table's rows between ranks: broadcast to all ranks, or requested from their owners.
-
-All functions are collective. `bounds` hold the first row of each rank, and the end of the last. The bytes
-sent grow with the rows that are requested or broadcast, never with the table. The exceptions have "whole" in
-their name.
+Rows of sharded tables are exchanged between ranks. The functions for it are collective: `bounds` are the
+first row of each rank, and the end of the last. They send the rows that are requested or broadcast, never the
+whole table, except the functions with "whole" in their names.
 """
 
 from __future__ import annotations
@@ -93,20 +91,28 @@ _DRAWN_ROWS = 1 << 14  # initial rows drawn at a time
 
 
 class NodeEmbedding(nn.Module):
-    """Embeddings of `count` nodes, `width` numbers each; `khop.RowAdam` trains the rows that batches read.
+    """Embedding table of nodes with gradients of only the rows that a batch reads, for `khop.RowAdam`.
 
-    "sparse": every rank holds all rows, and the ranks exchange the gradients of the rows that they read.
-    "sharded": each rank holds a range of the rows and requests the others when it reads them, so calling the
-    module is collective, even with no ids. Training gives the same result for both and any number of
-    ranks.
+    `weight` has the rows of this rank. Autograd does not write to it, so DistributedDataParallel and other
+    optimizers leave it unchanged. The state dict has the whole table on any number of ranks; get that of a
+    sharded table inside `with khop.models.gathered(model)`. Training gives the same result for both updates
+    and any number of ranks.
 
-    `weight` holds this rank's rows. Autograd does not write to it, so DistributedDataParallel and optimizers
-    of other parameters leave it unchanged. The state dict has the whole table, on one process or many. If
-    rows are sharded, get it inside `with khop.models.gathered(model)`; loading takes each rank's rows from
-    it.
-
-    `numbers`, int64 (count), are the numbers of nodes before a renumbering, from 0 on: a node begins with
-    the row that it would have had then.
+    Args:
+        count: Number of nodes.
+        width: Width of an embedding.
+        update: "sparse" (default): each rank stores all rows, and ranks exchange the gradients of the rows
+            that they read. "sharded": each rank stores a range of the rows and requests the others from
+            their owners. Calling a sharded table is collective, even without ids.
+        numbers: Numbers of the nodes before a renumbering, int64 (count), from 0 on, for initial rows that do
+            not depend on it; default None: not renumbered.
+    Raises:
+        ValueError: `count` is negative, `width` is below 1, or `update` is another word.
+    Example:
+        >>> table = khop.models.NodeEmbedding(count=100, width=8)
+        >>> optimizer = khop.RowAdam(torch.nn.ModuleDict({"user": table}), lr=0.01)
+        >>> table(torch.tensor([3, 7, 3])).sum().backward()
+        >>> optimizer.step()
     """
 
     weight: Tensor  # (held rows, width)
@@ -137,7 +143,13 @@ class NodeEmbedding(nn.Module):
         self._read: list[tuple[Tensor, Tensor]] = []  # ids, gradients of backward passes since the last step
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return (ids, width): the rows of the nodes `ids`."""
+        """Read rows of the table.
+
+        Args:
+            ids: Nodes, int64 (n); may repeat.
+        Returns:
+            Rows in the order of the ids, (n, width).
+        """
         if self._shown is not None:
             rows = self._shown.index_select(0, ids.to(self._shown.device)).to(self.weight.device)
         elif self.is_sharded:
@@ -157,15 +169,15 @@ class NodeEmbedding(nn.Module):
         return summed(torch.cat(ids), torch.cat(gradients))
 
     def held(self, table: Tensor) -> Tensor:
-        """Return this rank's part of a whole table, such as a checkpoint's."""
+        """Return this rank's rows of a whole table (count, ...), such as a checkpoint's."""
         return table[self.first : self.first + self.weight.shape[0]]
 
     def on_rank_0(self, held: Tensor) -> Tensor:
-        """Join `held` (shaped as `weight`) of all ranks into one table on rank 0. Collective."""
+        """Join the rows of all ranks, shaped as `weight`, into one table on rank 0. Collective."""
         return whole_table_on_rank_0(self.group(), self.bounds, held)
 
     def group(self) -> Group:
-        """Group of ranks of this process; ValueError if the rows are on other ranks."""
+        """Return the ranks that share the table; ValueError if it was made for another number of ranks."""
         group = this_group()
         if self.is_sharded and group.world_size != len(self.bounds) - 1:
             raise ValueError(
@@ -240,10 +252,18 @@ def shown(model: nn.Module, what: Callable[[NodeEmbedding], Tensor]) -> Iterator
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Give every rank all embeddings inside the block: the model is not collective, its state dict complete.
+    """Copy sharded embeddings to every rank inside a `with` block.
 
-    Entering the block is collective if rows are sharded: every rank then holds the whole tables in main
-    memory. Without sharded rows it does nothing.
+    Inside the block calling the model is not collective, and its state dict is complete. Entering the block
+    is collective: every rank gets the whole tables in main memory. Models without sharded embeddings are
+    unchanged.
+
+    Args:
+        model: Model with `khop.models.NodeEmbedding` tables.
+    Example:
+        >>> model = torch.nn.ModuleDict({"user": khop.models.NodeEmbedding(100, 8, update="sharded")})
+        >>> with khop.models.gathered(model):
+        ...     state = model.state_dict()
     """
     with shown(model, lambda table: whole_table(table.group(), table.bounds, table.weight)):
         yield

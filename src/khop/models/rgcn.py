@@ -1,6 +1,6 @@
 """Relational graph convolutions (Schlichtkrull et al. 2018), over the blocks of any schema.
 
-The edges into one node type with the relation of each edge: its edge type, or the value of a column.
+The relation of an edge is its edge type, or the value of an edge column.
 """
 
 from __future__ import annotations
@@ -42,7 +42,18 @@ from khop.schema import EdgeType, NodeType, Type
 
 @dataclass(frozen=True)
 class RelationColumn:
-    """The edge column of relations, and the number of relations of each edge type that has it."""
+    """Edge column of relations, and the number of relations of each edge type that has it.
+
+    Args:
+        column: Name of an integer edge column. Its values are relations, from 0 on.
+        counts: Number of relations by edge type. Edge types that are left out are one relation each.
+    Raises:
+        ValueError: A count is below 1.
+    Example:
+        >>> relations = khop.models.RelationColumn("stars", {("user", "rates", "item"): 5})
+        >>> relations.counts["user", "rates", "item"]
+        5
+    """
 
     column: str
     counts: Mapping[EdgeType, int]
@@ -253,19 +264,38 @@ def _relations(name: str | None, context: ModelInputs) -> RelationColumn | None:
 
 
 class RGCN(Stack):
-    """R-GCN with a linear head on top, and by default a linear encoder per node type below.
+    """R-GCN, from "Modeling Relational Data with Graph Convolutional Networks" (2018).
 
-    A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
-    destination, then ReLU and dropout, plus h itself with `residual="add"`. All node types share W, b and
-    norm, so with `encoder="none"` the input rows of all types have one width. Each edge type has its own W_e.
-    With `bases` above 0, W_e is a learned mixture of `bases` matrices that all edge types share: fewer
-    parameters if many edge types have few edges.
+    A layer computes `norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors))` for each
+    destination, then ReLU and dropout. All node types share W, b and norm; W_e is separate for each edge
+    type.
 
-    With `relations`, each value of an integer edge column is a relation as if it were an edge type; batches
-    need this column. Where few neighbors are drawn, draw them by `khop.RelationMean(column)`: a layer then
-    estimates the means over all neighbors of each relation, which exact inference computes. Without weights
-    of a rule it averages the drawn edges of each relation, and a relation without drawn edges adds 0, so rare
-    relations count less than in exact inference.
+    With `relations`, each value of an integer edge column is a relation, as if it were an edge type; the
+    loader must gather the column. Draw neighbors by `khop.RelationMean(column)`: a layer then estimates the
+    mean over all neighbors of each relation, which exact inference computes. By other rules without weights
+    it averages the drawn edges of each relation. A relation without drawn edges adds 0, so rare relations
+    count less than in exact inference.
+
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of a layer's output (default 256).
+        layers: Number of layers, which is the number of blocks of a batch (default 2).
+        dropout: Dropout probability of hidden values in training (default 0).
+        norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
+        residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
+        bases: Number of basis matrices: each W_e is a learned mixture of them. Use it for many edge types
+            with few edges. Default 0: a separate matrix for each edge type.
+        relations: Edge column of relations; default None: each edge type is one relation.
+        encoder: "linear" (default) applies a linear layer per node type before the first layer. With "none"
+            the input rows of all node types must have one width.
+    Raises:
+        ValueError: `bases` is negative, or input rows have different widths without an encoder.
+    Example:
+        >>> graph = khop.open_graph("debian-typed")
+        >>> model = khop.models.RGCN.for_graph(graph, hidden=32, embedding=16, bases=4)
+        >>> loader = khop.Loader(khop.NeighborSampler(graph, [2, 2]), graph.split("train"), 16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0)).shape
+        torch.Size([16, 58])
     """
 
     Options = RgcnOptions
@@ -321,7 +351,17 @@ class RGCN(Stack):
         relations: RelationColumn | None = None,
         encoder: Encoding = "linear",
     ) -> RGCN:
-        """Make an R-GCN that fits the graph; the other arguments are as in `SAGE.for_graph`."""
+        """Make a model with the types and widths of a graph.
+
+        The arguments that are not listed are those of `SAGE.for_graph`.
+
+        Args:
+            bases: Number of basis matrices that the edge types share; default 0: a matrix per edge type.
+            relations: Edge column of relations; default None: each edge type is one relation.
+            encoder: "linear" (default) or "none", for which input rows of all types must have one width.
+        Returns:
+            The model, with new weights from torch's generator.
+        """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
         return cls(sizes, hidden, layers, dropout, norm, residual, bases, relations, encoder)

@@ -25,12 +25,27 @@ from khop.schema import EdgeType, NodeType
 
 
 class SAGE(Stack):
-    """GraphSAGE with a linear head on top.
+    """GraphSAGE with mean aggregation, from "Inductive Representation Learning on Large Graphs" (2017).
 
-    A layer computes norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors)) for each
-    destination, then ReLU and dropout, plus h itself with `residual="add"` and equal widths. Every node
-    type has its own W, b and norm, every edge type its own W_e; only types that can reach the target have
-    parameters. Integer and half-precision columns are cast to the parameters' dtype.
+    A layer computes `norm(W h + b + sum over edge types of W_e mean(h of the in-neighbors))` for each
+    destination, then ReLU and dropout. W, b and norm are separate for each node type, W_e for each edge type.
+    The output is a linear head over the last layer. Only types that can reach a target have parameters.
+    Integer and half-precision columns are cast to the parameters' dtype.
+
+    Args:
+        sizes: Types, widths and counts of the graph. `for_graph` derives them.
+        hidden: Width of a layer's output (default 256).
+        layers: Number of layers, which is the number of blocks of a batch (default 2).
+        dropout: Dropout probability of hidden values in training (default 0).
+        norm: "layer" for layer normalization in each layer, "none" (default) for no normalization.
+        residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
+        encoder: "linear" applies a linear layer per node type before the first layer (default "none").
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> model = khop.models.SAGE.for_graph(graph, hidden=64, layers=2)
+        >>> loader = khop.Loader(khop.NeighborSampler(graph, [5, 5]), graph.split("train"), 16, columns=["x"])
+        >>> model(loader.batch(epoch=0, step=0)).shape
+        torch.Size([16, 58])
     """
 
     Options = StackOptions
@@ -68,12 +83,29 @@ class SAGE(Stack):
         embedding_update: EmbeddingUpdate = "dense",
         embedded_types: EmbeddedTypes = "missing",
     ) -> SAGE:
-        """Make a SAGE that fits the graph and classifies `target` by `label`, by default the only ones.
+        """Make a model with the types and widths of a graph.
 
-        With a list of targets it is an encoder: it returns a row of `outputs` numbers per seed, in a mapping
-        by type. Types without `column` have an embedding of `embedding` numbers per node. If that is 0 they
-        have none, and send no messages before the first layer computes rows for them. Embeddings that are not
-        dense are trained by `khop.RowAdam`: see `khop.models.NodeEmbedding`.
+        Args:
+            graph: Graph whose types, columns and counts determine the shapes of the parameters.
+            hidden: Width of a layer's output (default 256).
+            layers: Number of layers (default 2).
+            target: Node type of the seeds; default: the only type with a label. A list of types makes an
+                encoder, which returns a mapping from type to rows.
+            column: Input column of nodes (default "x").
+            dropout: Dropout probability of hidden values in training (default 0).
+            norm: "layer" for layer normalization in each layer, or "none" (default).
+            residual: "add" adds the input of a layer to its output if the widths are equal (default "none").
+            label: Label column of a classifier; default: the only one of the target.
+            outputs: Numbers per output row, of an encoder or of a named target; default: one per class.
+            embedding: Width of trained embeddings of node types without `column`. With 0 these types have no
+                input, and send no messages in the first layer. Default: such types are an error.
+            encoder: "linear" applies a linear layer per node type before the first layer (default "none").
+            embedding_update: "dense" (default) for `torch.nn.Embedding`; "sparse" or "sharded" for
+                `khop.models.NodeEmbedding`, trained by `khop.RowAdam`.
+            embedded_types: Node types with embeddings: "missing" (default), those without `column`; "others",
+                those of them that are no targets; "all".
+        Returns:
+            The model, with new weights from torch's generator.
         """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)

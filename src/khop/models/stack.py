@@ -1,8 +1,6 @@
-"""Common structure of models over blocks: an encoder, layers, and a linear head per target type.
+"""Structure of models over blocks: an encoder, layers, and a linear head per target type.
 
-Interface between a model and exact inference: a model that exposes its layers.
-
-Sequence of layers with `forward(x, adjacency)` each; exact inference runs them one at a time.
+`Layered` is the protocol between a model and exact inference, which runs the layers one at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +24,16 @@ from khop.schema import EdgeType, NodeType, Schema, Type
 
 @runtime_checkable
 class Layered(Protocol):
-    """A model with layers that can run one at a time, each over all nodes before the next begins.
+    """Protocol of models whose layers can run one at a time, as exact layer-wise inference needs.
 
     `forward(batch)` must be `encode`, then every layer over its block, then `head`. `h` maps each node type
     to a tensor with a row per node; it may lack a type without input. A model that does not use all edge
     types may name the ones it uses in `edge_types`: exact inference then reads no others.
+
+    Example:
+        >>> model = khop.models.SAGE.for_graph(khop.open_graph("debian"), hidden=64)
+        >>> isinstance(model, khop.models.Layered), model.num_layers
+        (True, 2)
     """
 
     @property
@@ -47,18 +50,36 @@ class Layered(Protocol):
         ...
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """Compute the first layer's input, row by row, from the batch's input columns and node ids."""
+        """Compute the first layer's input, row by row.
+
+        Args:
+            batch: Batch with the input columns and node ids.
+        Returns:
+            Rows (nodes, width) by node type.
+        """
         ...
 
     def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """Compute the values of the block's destinations from its sources' values; layer 0 is the first.
+        """Compute the rows of a block's destinations from the rows of its sources.
 
-        Only types in `block.dst_counts` are computed: `h` may lack the inputs of other types.
+        Args:
+            index: Number of the layer, from 0.
+            h: Rows of the sources by node type. It may lack types that no type in `block.dst_counts` reads.
+            block: Edges of this layer.
+        Returns:
+            Rows of the destinations by node type, for the types in `block.dst_counts`.
         """
         ...
 
     def head(self, node_type: NodeType, h: Tensor) -> Tensor:
-        """Compute the model's output for nodes of one type, row by row, from the last layer's values."""
+        """Compute the model's output, row by row, from the rows of the last layer.
+
+        Args:
+            node_type: Type of the nodes.
+            h: Rows of the last layer, (nodes, width).
+        Returns:
+            Outputs, a row per node.
+        """
         ...
 
 
@@ -95,9 +116,9 @@ MakeLayer = Callable[
 
 
 class Stack(nn.Module):
-    """Encoder, layers and heads over the blocks of any schema; see `khop.models.Layered`.
+    """Encoder, layers and heads over the blocks of any schema (a `khop.models.Layered`).
 
-    Only types that can reach a target have parameters, and all parameters take part in every batch.
+    Only types that can reach a target have parameters, and every batch gives all parameters a gradient.
     """
 
     rule: Rule = UNIFORM
@@ -167,14 +188,22 @@ class Stack(nn.Module):
         return out if self.unit is None else self.unit(out)
 
     def rescale(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        """Give outputs in the unit of labels: the head's numbers times `deviation`, plus `mean`.
+        """Scale the outputs to the unit of the labels: times `deviation`, plus `mean`.
 
-        Both have one number per output, or one for all. They are stored with the model's weights.
+        Args:
+            mean: Mean of the labels: a number per output, or one for all. Stored with the model's weights.
+            deviation: Standard deviation of the labels, as many numbers.
         """
         self.unit = OutputUnit(mean, deviation)
 
     def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
-        """Return (seeds, outputs), duplicates included; for several targets, a mapping by type."""
+        """Compute the outputs of a batch's seeds.
+
+        Args:
+            batch: Batch with one block per layer.
+        Returns:
+            A row per seed, (seeds, outputs), duplicates included; for several targets a mapping by type.
+        """
         check_num_blocks(self, batch)
         h = self.encode(batch)
         for index, block in enumerate(batch.blocks):
@@ -232,16 +261,27 @@ def _check_inputs(sizes: ModelSizes, types: Sequence[NodeType], widths: Mapping[
 
 
 class Sequential(nn.Module):
-    """Layers that run one after another over the blocks of a batch; see `khop.models.Layered`.
+    """Sequence of layers, one per block of a batch, that exact inference can run one at a time.
 
-    A layer is any module with `forward(x, adjacency)`: a convolution of torch_geometric with its activation,
-    norm, dropout and residual. `x` has a row per source; its first `adjacency.num_dst` rows are the
+    A layer is a module with `forward(x, adjacency)`, such as a convolution of torch_geometric with its
+    activation, norm and dropout. `x` has a row per source; its first `adjacency.num_dst` rows are the
     destinations, and the layer returns a row for each of them. For a graph with several node or edge types,
     `x` maps node types to rows, `adjacency` maps edge types to adjacencies, and the result maps node types to
     rows.
 
-    The first layer's input is the node column `column`, in the dtype of the parameters. For a sparse column
-    give its width: `x` is then `khop.SparseRows`, of which linear layers multiply the entries alone.
+    Args:
+        layers: Modules, the input layer first.
+        column: Node column that is the first layer's input, cast to the dtype of the parameters (default
+            "x").
+        sparse_width: Width of a sparse column: `x` is then a `khop.SparseRows`. Default None: a dense column.
+    Raises:
+        ValueError: `layers` is empty, or an item is not a module.
+    Example:
+        >>> from torch_geometric.nn import SAGEConv
+        >>> class Convolution(SAGEConv):
+        ...     def forward(self, x, adjacency):
+        ...         return super().forward((x, x[: adjacency.num_dst]), adjacency.edge_index)
+        >>> model = khop.models.Sequential([Convolution(512, 64), Convolution(64, 58)])
     """
 
     def __init__(
@@ -271,7 +311,7 @@ class Sequential(nn.Module):
         return (self.column,)
 
     def encode(self, batch: Batch) -> dict[NodeType, Tensor]:
-        """Return the rows of the column for each node type that has it."""
+        """Return the rows of the input column for each node type of a batch that has it."""
         dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
         found = {
             t: self._rows(of[self.column]).to(dtype) for t, of in batch.columns.items() if self.column in of
@@ -285,7 +325,15 @@ class Sequential(nn.Module):
         return found
 
     def layer(self, index: int, h: Mapping[NodeType, Tensor], block: Block) -> dict[NodeType, Tensor]:
-        """Apply one layer; return the rows of the block's destinations."""
+        """Apply one layer.
+
+        Args:
+            index: Number of the layer, from 0.
+            h: Rows of the sources by node type.
+            block: Edges of this layer.
+        Returns:
+            Rows of the destinations by node type.
+        """
         adjacencies = block.adjacencies
         if len(block.src_counts) == len(adjacencies) == 1:
             ((node_type, x),) = h.items()
@@ -302,7 +350,13 @@ class Sequential(nn.Module):
         return h
 
     def forward(self, batch: Batch) -> Tensor | dict[NodeType, Tensor]:
-        """Return one row per seed, duplicates included; for several seed types, a mapping by type."""
+        """Compute the outputs of a batch's seeds.
+
+        Args:
+            batch: Batch with one block per layer.
+        Returns:
+            A row per seed, duplicates included; for several seed types a mapping by type.
+        """
         check_num_blocks(self, batch)
         h = self.encode(batch)
         for index, block in enumerate(batch.blocks):

@@ -1,6 +1,6 @@
-"""Conversion between torch_geometric's data and khop's graphs and batches. No copies if layouts agree.
+"""Conversion between torch_geometric's data and khop's graphs, batches and links.
 
-Links in torch_geometric's data: `edge_label_index` and its labels.
+Arrays are shared if the layouts agree.
 """
 
 from __future__ import annotations
@@ -44,11 +44,24 @@ _FACTS = ("", "_index", "_time")
 
 
 def links_from_pyg(data: Data | HeteroData, key: str = LABEL) -> Links:
-    """Make `khop.Links` from the links that `RandomLinkSplit` added to `data`: ends, labels and times.
+    """Make `khop.Links` from the links that torch_geometric's `RandomLinkSplit` adds to data.
 
     Ends are `<key>_index`, labels `<key>` and times `<key>_time`, for each edge type that has them. Links
     and negatives that `split_labels=True` stores separately (`pos_<key>`, `neg_<key>`) are concatenated in
-    this order. Negatives are links with the label 0. ValueError if `data` has no such links.
+    this order. Negatives are links with the label 0.
+
+    Args:
+        data: Data with links.
+        key: Name of the links' attributes, as in `RandomLinkSplit(key=...)` (default "edge_label").
+    Returns:
+        The links with their labels and times, as seeds of a `khop.Loader`.
+    Raises:
+        ValueError: `data` has no such links.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> ends = torch.tensor([[0, 1], [1, 2]])
+        >>> data = Data(num_nodes=3, edge_index=ends, edge_label_index=ends, edge_label=torch.tensor([1, 0]))
+        >>> links = khop.links_from_pyg(data)
     """
     instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     found = {}
@@ -111,16 +124,29 @@ Splits = dict[str, dict[NodeType, Tensor]]
 
 
 def graph_from_pyg(data: Data | HeteroData) -> Graph:
-    """Make a graph in memory from a `Data` (types "node" and ("node", "to", "node")) or a `HeteroData`.
+    """Make a graph in memory from torch_geometric's data.
 
-    Attributes with a row per node or edge become columns. Boolean ones named `<split>_mask` become splits;
-    masks with several columns become the splits "train.0", "train.1", ... A mask that marks no node is left
-    out, with a warning, and so are names and other values that are not numbers. Node columns share memory
-    with `data`; those of layout torch.sparse_csr become sparse columns. If its edges are sorted by
-    destination, edge columns and sources share memory too. Attributes that belong to neither nodes nor edges
-    are not converted. Links (`edge_label_index` and the like) are not either: `khop.links_from_pyg` makes
-    seeds of them. An edge type from `ToUndirected`, "rev_to" of "to", is recorded as the reverse.
+    * Attributes with a row per node or edge become columns. Node columns share memory with `data`, and so do
+      edge columns and sources if edges are sorted by destination. Node columns of layout torch.sparse_csr
+      become sparse columns.
+    * Boolean node attributes named `<split>_mask` become splits; masks with several columns become "train.0",
+      "train.1", and so on.
+    * An edge type of `ToUndirected`, such as "rev_to" of "to", is recorded as the reverse.
+    * Links (`edge_label_index`) are not converted: use `khop.links_from_pyg`.
+
     `graph.save(folder)` writes a graph folder.
+
+    Args:
+        data: A `Data`, whose types become "node" and ("node", "to", "node"), or a `HeteroData`.
+    Returns:
+        The graph. A warning names each mask that marks no node and each attribute that is not numeric; they
+        are left out.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
+        >>> graph = khop.graph_from_pyg(data)
+        >>> graph.num_edges("node to node")
+        500
     """
     instance_of("data", data, DATA_KINDS, "must be a torch_geometric Data or HeteroData")
     data = with_tensors(data)
@@ -164,10 +190,19 @@ def _ends(csc: Csc) -> tuple[Given, Given]:
 
 
 def graph_to_pyg(graph: Graph) -> Data | HeteroData:
-    """Make a torch_geometric `Data` of a graph with one node and one edge type, else a `HeteroData`.
+    """Make torch_geometric's data from a graph.
 
-    Columns are shared; sparse ones become torch.sparse_csr. Edges are sorted by destination. A split becomes
-    a mask, `<split>_mask`.
+    Columns share memory with the graph; sparse columns become torch.sparse_csr. Edges are sorted by
+    destination. A split becomes a mask, `<split>_mask`.
+
+    Args:
+        graph: Graph in memory or in a folder.
+    Returns:
+        A `Data` for a graph with one node type and one edge type, else a `HeteroData`.
+    Example:
+        >>> data = khop.graph_to_pyg(khop.open_graph("debian"))
+        >>> data.x.shape, data.train_mask.dtype
+        (torch.Size([63436, 512]), torch.bool)
     """
     graph_of("graph", graph)
     schema = graph.schema
@@ -193,11 +228,25 @@ def graph_to_pyg(graph: Graph) -> Data | HeteroData:
 
 
 def batch_to_pyg(batch: Batch) -> Data | HeteroData:
-    """Make a torch_geometric `Data` or `HeteroData` of a batch of the subgraph expansion.
+    """Make torch_geometric's data from a batch of a sampler with the subgraph expansion.
 
-    Columns are shared; sparse ones are rows for `khop.SparseRows.of`. Seeds come first; `batch_size` is their
-    number. A duplicate seed has one row, given by `seed_index`. Weights of edges are `edge_weight`, or
-    `sampled_edge_weight` beside a column of that name; loss weights of seeds are `loss_weight`.
+    Columns share memory with the batch; sparse columns are rows for `khop.SparseRows.of`. Seeds come first;
+    `batch_size` is their number. Duplicate seeds share a row, given by `seed_index`. Weights of drawn edges
+    are `edge_weight`, or `sampled_edge_weight` if a column has that name. Loss weights of seeds are
+    `loss_weight`.
+
+    Args:
+        batch: Batch of a `khop.Loader` whose sampler has `expansion=khop.Expansion.SUBGRAPH`.
+    Returns:
+        A `Data` for one node type and one edge type, else a `HeteroData`.
+    Raises:
+        ValueError: The batch has a block per layer instead of one subgraph.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, [5, 5], expansion=khop.Expansion.SUBGRAPH)
+        >>> loader = khop.Loader(sampler, graph.split("train"), batch_size=16, columns=["x"])
+        >>> khop.batch_to_pyg(loader.batch(epoch=0, step=0)).batch_size
+        16
     """
     instance_of("batch", batch, Batch, "must be a batch of a khop.Loader")
     sample = batch.sample

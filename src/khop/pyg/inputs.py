@@ -1,7 +1,4 @@
-"""Checks of a loader's arguments when it is made: one sentence about each problem.
-
-Only for cases in which torch_geometric has a bare assertion, or reads out of bounds, instead of a message.
-"""
+"""Checks of a loader's arguments for which torch_geometric has a bare assertion or no check at all."""
 
 from __future__ import annotations
 

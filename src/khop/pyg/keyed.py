@@ -1,10 +1,6 @@
-"""Samples of torch_geometric's inputs, as pure functions of the inputs and of keyed draws.
+"""Samples for torch_geometric's loaders, as pure functions of the inputs and of keyed draws.
 
-Links of a batch that are also messages: counted, or excluded.
-
-A batch of links: its seeds for the sampler, and the rows of its ends in torch_geometric's layout.
-
-The ends of torch_geometric's negatives, drawn by the graph store's own draws.
+Batches of links count or exclude the links that are also messages, and have negatives drawn by khop.
 """
 
 from __future__ import annotations

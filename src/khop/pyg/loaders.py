@@ -1,9 +1,4 @@
-"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader`, with khop's sampling and threads.
-
-An epoch of a torch_geometric loader on threads.
-
-Seeds of several node types in one loader.
-"""
+"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader` with khop's sampling and threads."""
 
 from __future__ import annotations
 
@@ -206,10 +201,41 @@ class _OnThreads:
 
 
 class NeighborLoader(_OnThreads, theirs.NeighborLoader):
-    """torch_geometric's `NeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
+    """Drop-in replacement for `torch_geometric.loader.NeighborLoader`, with threads as workers.
 
-    Workers are threads. A batch depends only on the order of the seeds and one draw from torch's generator
-    at `iter()`: the number of workers never changes it.
+    Arguments, batches and errors are those of torch_geometric; docs/pyg-arguments.md lists the differences.
+    A batch depends only on the order of the seeds and on one draw from torch's generator at `iter()`: the
+    number of workers never changes it.
+
+    Args:
+        data: A `Data`, a `HeteroData`, or a tuple `(FeatureStore, GraphStore)`.
+        num_neighbors: Fanout per hop, -1 for all neighbors; also a mapping by edge type.
+        input_nodes: Seeds: ids, a boolean mask, or `(node type, ids)`; default: all nodes. A mapping from
+            node type to ids, a mask or None gives seeds of several types.
+        input_time: Time per seed, int64; default: the times of the seeds in `time_attr`.
+        replace: True to draw with replacement (default False).
+        subgraph_type: "directional" (default), "bidirectional" or "induced".
+        disjoint: True for a separate subgraph per seed (default False; always with times).
+        temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
+        time_attr: Attribute of node or edge times. Neighbors later than the seed are not drawn. Default: no
+            times.
+        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        transform: Function of each batch; its result is what the loader yields.
+        transform_sampler_output: Function of each sampler output, before features are gathered.
+        is_sorted: True if edges are sorted by destination, which saves a sort (default False).
+        filter_per_worker: True to gather features on the worker's thread; default: chosen by the data.
+        neighbor_sampler: Sampler of the batches, which replaces the sampling arguments; default: a
+            `khop.pyg.NeighborSampler`.
+        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
+            seed to `after` later, with `after` 0 or less. Default: all that are not later.
+        **kwargs: Arguments of `torch.utils.data.DataLoader`, such as `batch_size`, `shuffle`, `num_workers`.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
+        >>> loader = khop.pyg.NeighborLoader(data, num_neighbors=[10, 5], batch_size=20, num_workers=2)
+        >>> next(iter(loader)).batch_size
+        20
     """
 
     def __init__(
@@ -279,9 +305,45 @@ class NeighborLoader(_OnThreads, theirs.NeighborLoader):
 
 
 class LinkNeighborLoader(_OnThreads, theirs.LinkNeighborLoader):
-    """torch_geometric's `LinkNeighborLoader`: the same arguments, batches and errors (docs/pyg.md).
+    """Drop-in replacement for `torch_geometric.loader.LinkNeighborLoader`, with threads as workers.
 
-    Workers and draws are as for `NeighborLoader`; negatives are keyed by a link's position in the epoch.
+    Arguments, batches and errors are those of torch_geometric; docs/pyg-arguments.md lists the differences.
+    A batch depends only on the order of the links and on one draw from torch's generator at `iter()`. The
+    negatives of a link depend on its position in the epoch.
+
+    Args:
+        data: A `Data`, a `HeteroData`, or a tuple `(FeatureStore, GraphStore)`.
+        num_neighbors: Fanout per hop, -1 for all neighbors; also a mapping by edge type.
+        edge_label_index: Seed links: ends (2, n), or `(edge type, ends)`; default: all edges.
+        edge_label: Label per link; default: 1 for links if negatives are sampled, else none.
+        edge_label_time: Time per link, int64; needed with `time_attr`.
+        replace: True to draw with replacement (default False).
+        subgraph_type: "directional" (default), "bidirectional" or "induced".
+        disjoint: True for a separate subgraph per link (default False; always with times).
+        temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
+        neg_sampling: "binary", "triplet" or a `NegativeSampling`; default: no negatives.
+        neg_sampling_ratio: Negatives per link, a short form of binary `neg_sampling`.
+        time_attr: Attribute of node or edge times. Neighbors later than the link are not drawn. Default: no
+            times.
+        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        transform: Function of each batch; its result is what the loader yields.
+        transform_sampler_output: Function of each sampler output, before features are gathered.
+        is_sorted: True if edges are sorted by destination, which saves a sort (default False).
+        filter_per_worker: True to gather features on the worker's thread; default: chosen by the data.
+        neighbor_sampler: Sampler of the batches, which replaces the sampling arguments; default: a
+            `khop.pyg.NeighborSampler`.
+        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        exclude: "edge" removes the links of a batch from its message graph, "edge+reverse" also their
+            reverses. Default None: they stay, as in torch_geometric, and a warning counts them.
+        time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
+            link to `after` later, with `after` 0 or less. Default: all that are not later.
+        **kwargs: Arguments of `torch.utils.data.DataLoader`, such as `batch_size`, `shuffle`, `num_workers`.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
+        >>> settings = {"neg_sampling": "binary", "exclude": "edge", "batch_size": 50}
+        >>> next(iter(khop.pyg.LinkNeighborLoader(data, [5, 5], **settings))).edge_label.shape
+        torch.Size([100])
     """
 
     def __init__(

@@ -1,8 +1,6 @@
-"""Conversion of khop's samples to torch_geometric's sampler outputs: one row per seed, plain tensors.
+"""Conversion of khop's samples to torch_geometric's sampler outputs, and of their columns to batches.
 
-A `Data` or `HeteroData` as storages by type: the only place that tells the two classes apart.
-
-The columns of a `Data` or `HeteroData`, restricted to the sampled nodes and edges.
+Only this module distinguishes `Data` from `HeteroData`: others see storages by type.
 """
 
 from __future__ import annotations

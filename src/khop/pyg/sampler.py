@@ -21,10 +21,37 @@ from khop.schema import EdgeType
 
 
 class NeighborSampler(BaseSampler):
-    """A replacement of torch_geometric's `NeighborSampler`, for its loaders and with the same arguments.
+    """Drop-in replacement for `torch_geometric.sampler.NeighborSampler`.
 
-    `sample_from_nodes` and `sample_from_edges` draw from torch's generator; khop's loaders pass their own
-    draws. Settings may be assigned later, as torch_geometric's data modules do.
+    `sample_from_nodes` and `sample_from_edges` draw from torch's generator. The attributes `num_neighbors`,
+    `subgraph_type`, `replace`, `disjoint` and `temporal_strategy` may be assigned later, as torch_geometric's
+    data modules do.
+
+    Args:
+        data: A `Data`, a `HeteroData`, or a tuple `(FeatureStore, GraphStore)`.
+        num_neighbors: Fanout per hop, -1 for all neighbors; also a mapping by edge type.
+        subgraph_type: "directional" (default), "bidirectional" or "induced".
+        replace: True to draw with replacement (default False).
+        disjoint: True for a separate subgraph per seed (default False; always with times).
+        temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
+        time_attr: Attribute of node or edge times. Neighbors later than the seed are not drawn. Default: no
+            times.
+        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        is_sorted: True if edges are sorted by destination, which saves a sort (default False).
+        share_memory: No effect: threads share memory.
+        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        sample_direction: "forward" (default) draws in-neighbors, "backward" out-neighbors.
+        time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
+            seed to `after` later, with `after` 0 or less. Default: all that are not later.
+        exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their
+            reverses. Default None: they stay.
+    Raises:
+        ValueError: `time_window` without `time_attr`, or an unknown direction.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
+        >>> sampler = khop.pyg.NeighborSampler(data, [10, 5], sample_direction="backward")
+        >>> loader = khop.pyg.NeighborLoader(data, [10, 5], neighbor_sampler=sampler, batch_size=20)
     """
 
     is_bidirectional: ClassVar[bool] = False  # hops go along edges and against them
@@ -107,12 +134,12 @@ class NeighborSampler(BaseSampler):
 
     @property
     def edge_permutation(self) -> Tensor | Mapping[EdgeType, Tensor | None] | None:
-        """Map from sampled edges to the data's own edges; None if the numbers are equal."""
+        """Positions in the data of the sampler's edges, by edge type; None where they are equal."""
         permutations = self._edges.permutations
         return permutations if self._edges.source.is_typed else permutations[EDGE]
 
     def keyed(self) -> KeyedSampler:
-        """Return the sampler of khop's loaders, by the current settings: its draws are an argument."""
+        """Return a sampler with the current settings that takes its random draws as an argument."""
         settings = SamplerSettings(
             self._num_neighbors,
             self.replace,
@@ -130,13 +157,26 @@ class NeighborSampler(BaseSampler):
         return self._keyed
 
     def sample_from_nodes(self, index: NodeSamplerInput) -> Output:
-        """Sample the neighborhood of `index.node`."""
+        """Sample the neighborhood of nodes.
+
+        Args:
+            index: Seeds and their times.
+        Returns:
+            A `SamplerOutput`, or a `HeteroSamplerOutput` for typed data.
+        """
         return self.keyed().sample_nodes(index, Draws.from_torch())
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> Output:
-        """Sample the neighborhood of the ends of `index`'s edges, and of negatives."""
+        """Sample the neighborhood of the ends of links and of their negatives.
+
+        Args:
+            index: Seed links, their labels and times.
+            neg_sampling: Negatives; default: none.
+        Returns:
+            A `SamplerOutput`, or a `HeteroSamplerOutput` for typed data.
+        """
         return self.keyed().sample_edges(index, neg_sampling, Draws.from_torch())
 
 
@@ -149,9 +189,35 @@ def _listed(given: Any) -> Any:
 
 
 class BidirectionalNeighborSampler(NeighborSampler):
-    """torch_geometric's sampler of the same name: a hop draws neighbors along edges and against them.
+    """Drop-in replacement for `torch_geometric.sampler.BidirectionalNeighborSampler`.
 
-    `num_neighbors` counts for each direction. An edge drawn in both directions is returned once.
+    A hop draws in-neighbors and out-neighbors. An edge that is drawn in both directions is returned once.
+
+    Args:
+        data: A `Data`, a `HeteroData`, or a tuple `(FeatureStore, GraphStore)`.
+        num_neighbors: Fanout per hop and direction, -1 for all neighbors; also a mapping by edge type.
+        subgraph_type: "directional" (default), "bidirectional" or "induced".
+        replace: True to draw with replacement (default False).
+        disjoint: True for a separate subgraph per seed (default False; always with times).
+        temporal_strategy: "uniform" (default) or "last", the most recent neighbors.
+        time_attr: Attribute of node or edge times. Neighbors later than the seed are not drawn. Default: no
+            times.
+        weight_attr: Attribute of edge weights, to which draws are proportional. Default: no weights.
+        is_sorted: True if edges are sorted by destination, which saves a sort (default False).
+        share_memory: No effect: threads share memory.
+        directed: Deprecated in favor of `subgraph_type`; False means "induced".
+        sample_direction: Leave it out: hops go in both directions.
+        time_window: `(before, after)`, in units of the times: only neighbors from `before` earlier than the
+            seed to `after` later, with `after` 0 or less. Default: all that are not later.
+        exclude: "edge" removes the seed links of a batch from its message graph, "edge+reverse" also their
+            reverses. Default None: they stay.
+    Raises:
+        ValueError: `sample_direction` is given.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
+        >>> sampler = khop.pyg.BidirectionalNeighborSampler(data, [5, 5])
+        >>> loader = khop.pyg.NeighborLoader(data, [5, 5], neighbor_sampler=sampler, batch_size=20)
     """
 
     is_bidirectional = True

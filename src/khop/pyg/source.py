@@ -1,8 +1,6 @@
-"""The input of a sampler, from `Data`, `HeteroData` or `(FeatureStore, GraphStore)`: edges by destination.
+"""Edges of a `Data`, a `HeteroData` or a `(FeatureStore, GraphStore)`, by destination, in any direction.
 
-The edges of a `(FeatureStore, GraphStore)`: fetched once, by destination.
-
-Edges followed forward, backward or in both directions, as torch_geometric's sampling directions.
+Edges of stores are fetched once.
 """
 
 from __future__ import annotations

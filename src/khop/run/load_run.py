@@ -240,16 +240,17 @@ class LoadedRun:
     run: Run
 
     def predict(self, later: Later | None = None, *, pairs: Any = None) -> Predicted:  # noqa: ANN401
-        """Predict new nodes: of a folder that `khop import --encoders` has written, or of tables.
+        """Compute predictions for new nodes, or scores of pairs of nodes.
 
-        Tables are a mapping from node types and edge types, such as "user buys item", to tables of pandas,
-        polars or Arrow, or to paths of files, with the columns that the tables of the graph had, and
-        are encoded alike. Tables of nodes hold new nodes; edges may name nodes of the graph. Edges with
-        an id that nothing has are left out and counted in `notes`.
-
-        A run of links scores `pairs`: a table, or the path of a file, with the columns of ids that the table
-        of its edge type had. `later` has their new nodes, if there are some. The score of a pair with an id
-        that nothing has is null.
+        Args:
+            later: Folder that `khop import --encoders` has written, or a mapping from node types and edge
+                types, such as "user buys item", to tables: pandas, polars, Arrow or paths of files, with the
+                columns of the graph's tables. Tables of nodes have new nodes; edges may also name nodes of
+                the graph. Edges with unknown ids are left out and counted in `notes`.
+            pairs: Pairs to score by a link-prediction run: a table, or the path of a file, with the id
+                columns of its edge type's table. The score of a pair with an unknown id is null.
+        Returns:
+            A table with original ids, predictions and units, and notes.
         """
         if later is None or not isinstance(later, Mapping):
             return self._predicted(None if later is None else path_of("later", later), pairs, ())
@@ -281,10 +282,23 @@ def load_run(
     checkpoint: str = "best",
     device: str | None = None,
 ) -> LoadedRun:
-    """Load a run folder that `khop train` has made: graph, task, and model with trained weights.
+    """Load the graph, task and trained model of a run folder that `khop train` has written.
 
-    Classes of your own that the run names are imported only from the packages in `allow_code`. `checkpoint`
-    is "best" or "last"; `device` replaces that of the run.
+    Args:
+        run: Run folder.
+        allow_code: Packages from which custom classes of the run may be imported (default: none).
+        checkpoint: "best" (default) or "last".
+        device: Device of the model; default: that of the run.
+    Returns:
+        The run, whose `predict` computes predictions for new nodes or pairs.
+    Raises:
+        ValueError: The folder is not a run, or it needs code from a package that is not allowed.
+    Example:
+        >>> import subprocess, sys
+        >>> options = ["--epochs=1", "--fanouts=2", "--hidden=16", "--out=runs/debian"]
+        >>> command = [sys.executable, "-m", "khop", "train", "debian", *options]
+        >>> done = subprocess.run(command, check=True, capture_output=True)
+        >>> run = khop.load_run("runs/debian")
     """
     folder = path_of("run", run)
     if isinstance(allow_code, str):

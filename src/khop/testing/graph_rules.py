@@ -1,4 +1,12 @@
-"""Contract suite of graph stores with columns: draws by weight and by time."""
+"""Contract suite of graph stores that draw by weights and times.
+
+A promise takes a function from a small graph, given as lists of edges and columns, to the store under test.
+
+Example:
+    >>> from khop.testing import graph_rules
+    >>> for promise in graph_rules.PROMISES:
+    ...     promise(lambda graph: graph.in_memory())
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Contract suite of `khop.Rule`: a function of the rule itself.
+"""Contract suite of rules: draws of one hop over small graphs, and the mean of many draws.
 
-A rule that names columns names "weight" or "time": the graphs of the suite have these.
+A promise takes the rule. The edges of the suite's graphs have the columns "weight" and "time": a rule that
+reads a column must be made with one of these names.
 
-One hop of draws over small graphs, for the contract suite of `khop.Rule`.
-
-Promises of `khop.Rule` about the mean of many draws, for its contract suite.
-
-Arrays of a graph store and frontiers that note what a rule reads of them.
+Example:
+    >>> from khop.testing import rule
+    >>> for promise in rule.PROMISES[:3]:
+    ...     promise(khop.Weighted("weight"))
 """
 
 from __future__ import annotations

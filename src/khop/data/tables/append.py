@@ -63,22 +63,37 @@ def append(
     environment: Mapping[str, str] | None = None,
     notice: ProgressCallback | None = None,
 ) -> Appended:
-    """Append the rows of tables to an imported graph, or delete nodes, as a new snapshot of its folder.
+    """Append rows of tables to an imported graph, or delete nodes, as a new snapshot of its folder.
 
-    `spec` is that of `import_tables` with `encoders=graph`: tables of new nodes, and edges that also name
-    nodes of the graph. The new snapshot has the bits of a graph imported from all rows at once, the new ones
-    last, with the encoders and splits of the graph. It is complete or not at all, and an append that was
-    killed goes on where it stopped. Processes that have opened the graph before keep their snapshot.
+    The new snapshot equals, bit for bit, a graph imported from all rows at once with the encoders and splits
+    of the graph. It is written completely or not at all, and an interrupted append continues where it
+    stopped. Processes that have opened the graph keep their snapshot.
 
-    The same spec and files are appended once, also after `khop.compact`. If all their nodes were deleted
-    since, appending them again brings the nodes back, with their edges.
+    The same spec and files are appended only once, also after `khop.compact`. If all their nodes have been
+    deleted since, appending them again restores the nodes and their edges.
 
-    New nodes are in no split, unless `split` names one and their labels are known. `delete` has
-    the users' ids of nodes to delete, by node type: their edges are left out too, and other nodes are
-    numbered anew. Ids that earlier snapshots alone have are deleted already. Earlier snapshots keep nodes
-    until `khop.compact`.
-
-    ValueError names file, row and column of the first problem.
+    Args:
+        graph: Folder of a graph that `khop.import_tables` has written.
+        spec: Tables of new nodes and edges, as of `khop.import_tables` with `encoders=graph`. Edges may also
+            name nodes of the graph.
+        delete: Original ids of nodes to delete, by node type, instead of `spec`. Their edges are deleted too,
+            and other nodes are renumbered. Earlier snapshots keep the nodes until `khop.compact`.
+        split: Split of new nodes with known labels (default: none).
+        memory: Memory budget in bytes, at least 64 MB; default: half of the free memory.
+        threads: Threads that read files (default 1).
+        folder: Folder of relative paths in a mapping (default: the working directory).
+        environment: Variables of `database = "env:NAME"` in the spec (default: none).
+        notice: Function that is called with the progress (default: none).
+    Returns:
+        The snapshot, and the number of added or deleted nodes and edges by type.
+    Raises:
+        ValueError: A table does not fit. The text names file, row and column of the first problem.
+    Example:
+        >>> import pyarrow as pa
+        >>> follows = {"rows": pa.table({"a": [1, 2], "b": [2, 3]}), "source": "a", "destination": "b"}
+        >>> graph = khop.import_tables({"edges": {"user follows user": follows}}, tmp / "users").path
+        >>> khop.append(graph, delete={"user": [3]}).nodes
+        {'user': -1}
     """
     threads = whole_number("threads", threads, 1)
     least, free = LEAST_MEMORY, free_memory_bytes()

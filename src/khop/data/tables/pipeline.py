@@ -572,21 +572,34 @@ def import_tables(
     notice: ProgressCallback | None = None,
     encoders: str | os.PathLike[str] | None = None,
 ) -> Imported:
-    """Write a graph folder from tables, complete or not at all, and return its counts.
+    """Import tables as a graph folder.
 
-    `spec` is a TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a
-    pandas, polars or Arrow table. Paths in a file are relative to the file, others to `folder`. `memory` is
-    the budget in bytes, at least 64 MB, by default half of what is free: half of it for the dictionaries of
-    ids, which are in files beyond it, the rest for edges under way. `environment` has the variables of
-    `database = "env:NAME"`: paths, or addresses of Postgres servers. The result depends on the rows and their
-    order alone.
+    The folder is written completely or not at all. It depends only on the rows and their order.
 
-    `encoders` is a graph folder that an import has written, or the folder of a run on one: the tables are
-    later data. Statistics, vocabularies, categories and classes of that graph are used; none are computed.
-    Columns, times and reverses that the spec does not name are the recorded ones. Tables hold new nodes;
-    edges may also name nodes of the graph by their ids.
-
-    ValueError names file, row and column of the first problem.
+    Args:
+        spec: TOML file, or the same values as a mapping. In a mapping, `rows` may replace `files`: a pandas,
+            polars or Arrow table. Paths in a file are relative to the file.
+        out: Graph folder to write.
+        memory: Memory budget in bytes, at least 64 MB; default: half of the free memory. Dictionaries of ids
+            that are larger than half of it are kept in files.
+        threads: Threads that read files (default 1).
+        folder: Folder of relative paths in a mapping (default: the working directory).
+        environment: Variables of `database = "env:NAME"` in the spec: paths, or addresses of Postgres servers
+            (default: none).
+        notice: Function that is called with the progress (default: none).
+        encoders: Folder of an imported graph, or of a run on one, whose statistics, vocabularies, categories
+            and classes encode the tables. Columns, times and reverses that the spec leaves out are those of
+            the graph. The tables have new nodes; edges may also name nodes of the graph. Default: encoders
+            are computed from the tables.
+    Returns:
+        The folder, the number of nodes and edges by type, and notes about rows that were left out.
+    Raises:
+        ValueError: The spec or a table is wrong. The text names file, row and column of the first problem.
+    Example:
+        >>> import pyarrow as pa
+        >>> follows = {"rows": pa.table({"a": [1, 2], "b": [2, 3]}), "source": "a", "destination": "b"}
+        >>> khop.import_tables({"edges": {"user follows user": follows}}, tmp / "users").nodes
+        {'user': 3}
     """
     threads = whole_number("threads", threads, 1)
     least, free = LEAST_MEMORY, free_memory_bytes()
