@@ -58,6 +58,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 _CODE = re.compile(r"(`[^`]+`)")
+_BULLET = re.compile(r" *\* ")
 
 
 def as_markup(_app, _kind, _name, _object, _options, lines: list[str]) -> None:  # noqa: ANN001
@@ -68,8 +69,10 @@ def as_markup(_app, _kind, _name, _object, _options, lines: list[str]) -> None: 
             in_example = line in ("Example:", "Examples:")
         if in_example:
             continue
-        parts = _CODE.split(line)
-        lines[number] = "".join(
+        bullet = _BULLET.match(line)
+        start = bullet.end() if bullet else 0
+        parts = _CODE.split(line[start:])
+        lines[number] = line[:start] + "".join(
             part if part.startswith("`") else re.sub(r"([*|\\]|\w_\b)", _escaped, part) for part in parts
         )
 
