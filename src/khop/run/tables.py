@@ -232,8 +232,8 @@ class ModelTable(Section):
     """Node types with embeddings: those without the input column (missing), those of them that are not the
     target (others), or all, beside the column"""
     unknown: Annotated[float, Field(ge=0, lt=1), Default("no such row")] = 0.0
-    """Probability that a training step reads the row `unknown` in place of a node's embedding; new nodes then
-    have this row, e.g. 0.05"""
+    """Probability of replacing a node's embedding by the shared embedding `unknown` in training, which unseen
+    nodes get at inference, e.g. 0.05"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
     """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
     stored on one process (sharded)"""

@@ -44,29 +44,29 @@ class LinksTable(Section):
     """Loss of link prediction: cross-entropy of each pair (bce), ranking of links above negatives (bpr), the
     same by a margin (margin), or cross-entropy of a link among its negatives (infonce)"""
     margin: Annotated[float, Field(gt=0, le=1e30)] = 1.0
-    """Difference of scores from which margin has no loss"""
+    """Margin of the margin loss: it is 0 if a link scores higher than a negative by at least this number"""
     temperature: Annotated[float, Field(gt=0, le=1e30)] = 1.0
-    """Divisor of the scores of infonce"""
+    """Temperature of the infonce loss, by which scores are divided"""
     negatives: Literal["uniform", "degree"] = "uniform"
     """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
     """Negatives per training link"""
     negatives_group: Count = 1
-    """Links, next to each other in an epoch, that share their training negatives, or with shared_negatives
-    those alone"""
+    """Consecutive training links that share one set of negatives, or only the shared_negatives if these are
+    set"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
-    """Further negatives per training link, shared by negatives_group links"""
+    """Additional negatives per training link, shared by negatives_group links"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
-    """Further negatives per training link: the destinations of the highest scores that are no training link
-    of its source"""
+    """Additional negatives per training link: the destinations with the highest scores that are not linked to
+    its source"""
     hard_every: Count = 1
     """Epochs between two computations of the hard negatives"""
     corrupt: Literal["destination", "source", "both"] = "destination"
     """Ends that training negatives replace; both: negatives_per_positive for each end"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
-    spot_target: Annotated[CountOrNone, Default("all links of a step carry no message")] = 0
-    """Degree from which on a training link may carry messages in its own batch, if both its ends have it
+    spot_target: Annotated[CountOrNone, Default("all target links are removed")] = 0
+    """Minimum degree of both endpoints for a target link to stay in the message graph of its batch
     (SpotTarget)"""
     split: Literal["auto", "random", "time", "column"] = "auto"
     """Split of the links: at random by val and test (random), by the graph's cut-offs (time), by the edge
@@ -131,7 +131,7 @@ class Parts(Section):
     """Placement and caching of a partitioned graph on several processes."""
 
     placement: Literal["features", "all", "whole"] = "features"
-    """Data partitioned across processes: features; features and edges (all); nothing (whole)"""
+    """Partitioning across processes: features, all (features and edges), or whole (replicated)"""
     lanes: Count = 4
     """Batches for which processes exchange rows at the same time"""
     wire: Literal["stored", "float16", "int8"] = "stored"

@@ -1,10 +1,6 @@
-"""Cluster-GCN: subgraphs induced by clusters of nodes (Chiang et al. 2019).
+"""Samplers of subgraphs: Cluster-GCN (Chiang et al. 2019), ShaDow (Zeng et al. 2021) and GraphSAINT (2020).
 
-ShaDow: subgraphs induced by the neighborhoods of seeds (Zeng et al. 2021).
-
-GraphSAINT: subgraphs induced by drawn nodes, with normalized edges and losses (Zeng et al. 2020).
-
-Draws of GraphSAINT's node sets: of nodes, of edges, or by random walks (Zeng et al. 2020).
+GraphSAINT draws nodes, edges or random walks, and normalizes edges and losses by their probabilities.
 """
 
 from __future__ import annotations
@@ -56,7 +52,7 @@ class GroupOptions:
     """Options of a sampler of groups of nodes, as a run sets them."""
 
     groups_per_step: Count = 1
-    """Groups per optimizer step, over all processes, in place of training.batch_size"""
+    """Groups per optimizer step, over all processes, instead of training.batch_size"""
 
 
 @dataclass(frozen=True)
@@ -64,9 +60,9 @@ class ClusterOptions(GroupOptions):
     """Options of Cluster-GCN's sampler, as a run sets them."""
 
     cluster_column: Text = "cluster"
-    """Node column of clusters, as `khop graph cluster` writes it"""
+    """Node column of cluster ids, written by `khop graph cluster`"""
     clusters_per_group: Count = 1
-    """Clusters whose nodes form a subgraph"""
+    """Clusters per subgraph"""
 
 
 def _layers(context: SamplerInputs) -> int:
@@ -194,7 +190,7 @@ class ShadowOptions(GroupOptions):
     """Options of ShaDow's sampler, as a run sets them."""
 
     seeds_per_group: Count = 1
-    """Seeds that share a subgraph; 1: each seed has its own"""
+    """Seeds per subgraph; 1: a separate subgraph for each seed"""
 
 
 class ShadowSampler(SamplerBase):
@@ -303,7 +299,7 @@ class SaintOptions(GroupOptions):
     groups_per_epoch: Annotated[CountOrNone, Default("nodes of the graph over nodes of a subgraph")] = 0
     """Subgraphs per epoch"""
     coverage: Count = 50
-    """Presampled nodes that normalize edges and losses, over the nodes of the graph"""
+    """Size of the presample that normalizes edges and losses, as a multiple of the number of nodes"""
 
     def sampler(self, draw: SaintNodes | SaintEdges | SaintWalks, context: SamplerInputs) -> SaintSampler:
         """Make the sampler of a run by a draw of nodes."""
@@ -323,7 +319,7 @@ class SaintSizeOptions(SaintOptions):
     """Options of subgraphs by nodes or by edges."""
 
     subgraph_draws: Count = 2000
-    """Nodes (saint-node) or edges (saint-edge) drawn for a subgraph"""
+    """Nodes (saint-node) or edges (saint-edge) drawn per subgraph"""
 
 
 @dataclass(frozen=True)
@@ -331,9 +327,9 @@ class SaintWalkOptions(SaintOptions):
     """Options of subgraphs by random walks."""
 
     walk_roots: Count = 1000
-    """Random walks of a subgraph"""
+    """Random walks per subgraph"""
     walk_length: Count = 2
-    """Steps of a walk"""
+    """Steps per walk"""
 
 
 class SaintDraw(Protocol):
@@ -466,8 +462,8 @@ def drawn_nodes(
 ) -> Tensor:
     """Return the nodes drawn for each subgraph, with repeats: int64 (subgraphs, nodes), global ids.
 
-    The draws of a subgraph depend on the key and on its position. A walk is a frontier of one node, in a
-    tree of its own, with fanout 1. Collective where the graph is.
+    The draws of a subgraph depend on the key and on its position. A walk is a frontier of one node in a
+    separate tree, with fanout 1. Collective if the graph is.
     """
     nodes = graph.sample_negatives(edge_type, draw.first, Positives(positions * 0, positions), key)
     visited = [nodes]

@@ -1,4 +1,4 @@
-"""Draws of neighbors by random numbers that all rows of a batch share."""
+"""LABOR: draws of neighbors by random numbers that all rows of a batch share."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Labor(RuleBase):
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST
     layer_dependent: bool = False
-    """Use the same numbers in all hops: fewer nodes, but biased over several layers"""
+    """Share random numbers among all hops: fewer nodes per batch, but biased for several layers"""
     kappa: Annotated[int, Ge(1), Le(_MOST_KAPPA)] = 1
-    """Steps for which a node keeps its number; above 1, successive batches share nodes"""
+    """Steps for which a node keeps its random number; above 1, successive batches share nodes"""
 
     def __post_init__(self) -> None:
         checked_field(self, "layer_dependent", truth)

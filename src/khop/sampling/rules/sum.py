@@ -1,4 +1,4 @@
-"""Draws that estimate sums over all neighbors: plain, normalized by degrees, or the mean of each relation."""
+"""Rules that estimate sums over all neighbors: plain, normalized by degrees, or the mean of each relation."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class SumOptions:
     column: str = ""
     """Edge column to draw by: weights, or values for top-k (default: uniform draws)"""
     replacement: bool = False
-    """Draw neighbors with replacement; draws by weight without it are biased"""
+    """Draw neighbors with replacement; weighted draws without replacement are biased"""
     inner: Annotated[
         Literal["uniform", "weighted", "labor", "top-k"] | None,
         Default("uniform, or weighted if column is set"),
     ] = None
     """Rule that draws the neighbors of a sum: uniform, weighted, labor or top-k"""
     layer_dependent: bool = False
-    """Use the same numbers of labor in all hops: fewer nodes, but biased over several layers"""
+    """Share LABOR's random numbers among all hops: fewer nodes per batch, but biased for several layers"""
     kappa: Annotated[int, Ge(1), Le((1 << 31) - 1)] = 1
-    """Steps for which a node keeps its number of labor"""
+    """Steps for which LABOR keeps the random number of a node"""
 
     def __post_init__(self) -> None:
         by_column = self.inner in ("weighted", "top-k")
