@@ -1,8 +1,6 @@
-"""Chunks of nodes: their batches are made ahead of the model, their rows go into a layer store.
+"""Chunks of nodes in layer-wise inference: their distribution over ranks and threads, and their batches.
 
-Assignment of a stage's chunks to ranks and threads, which make them ahead of the model.
-
-Chunks for ranks that exchange rows: the ranks run in lockstep, because batches need remote rows.
+If ranks exchange rows, all of them run in lockstep, because a batch may need remote rows.
 """
 
 from __future__ import annotations

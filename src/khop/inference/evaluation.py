@@ -1,4 +1,4 @@
-"""Scores of splits, independent of the way the model's outputs are computed."""
+"""Scores of splits from the model's outputs, exact or sampled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LABELS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class SplitOutputs:
-    """Outputs of a model for the nodes of a split, beside their labels."""
+    """Outputs of a model for the nodes of a split, with their labels."""
 
     nodes: Tensor  # int64 (nodes)
     labels: Tensor  # (nodes, ...), as stored
@@ -26,7 +26,7 @@ class SplitOutputs:
 
 @dataclass(frozen=True, eq=False)
 class EdgeOutputs:
-    """Outputs of a model for links of one type, beside their labels."""
+    """Outputs of a model for links of one type, with their labels."""
 
     edges: Tensor  # int64 (2, links), global ids
     labels: Tensor  # (links, ...), as stored

@@ -1,8 +1,6 @@
-"""Full ranking: all candidates of each query are scored, and ranked by exact metrics.
+"""Full ranking: exact metrics over all candidates of each query, and filtered ranking of triples.
 
-Filtered ranking of triples: both ends of each triple are ranked among all nodes.
-
-The best candidates of each query by their scores, without the scores of all pairs in memory.
+Candidates are scored in chunks: the scores of all pairs are never in memory at once.
 """
 
 from __future__ import annotations
@@ -171,7 +169,7 @@ def _places_alone(
 
 
 def _pair_sums(places: Places, at: Sequence[int]) -> Tensor:
-    """Hits at each k, and the reciprocal rank beside each k, summed over the pairs."""
+    """Return hits at each k, and the reciprocal rank repeated for each k, summed over the pairs."""
     count = places.above.numel()
     hits = torch.tensor([places.hits(k) * count for k in at], dtype=torch.float64)
     return torch.stack([hits, torch.full_like(hits, places.mean_reciprocal_rank() * count)])

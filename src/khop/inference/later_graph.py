@@ -1,4 +1,4 @@
-"""Later nodes and edges joined to a graph: the neighborhood of some nodes, as a graph in memory."""
+"""Graph in memory of the neighborhood of nodes and edges that were imported after training."""
 
 from __future__ import annotations
 

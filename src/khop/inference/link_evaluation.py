@@ -1,12 +1,8 @@
-"""Evaluation on held-out links: rows of all nodes are computed first, then pairs are scored in chunks.
+"""Evaluation of held-out links, and outputs for labeled links and given pairs.
 
-Scores of held-out links over sampled neighborhoods: for any encoder, and for links with times.
-
-Scores of given pairs of nodes, over all neighbors.
-
-Popularity of link destinations, a baseline: the score of a pair is its destination's number of edges.
-
-Outputs of a model for labeled links: over all neighbors, or over sampled neighborhoods.
+Exact evaluation computes the rows of all nodes first, then scores pairs in chunks. Sampled evaluation works
+for any encoder and for links with times. The popularity of a destination, its number of edges, is the
+baseline.
 """
 
 from __future__ import annotations
@@ -272,7 +268,7 @@ def comparable(links: LinkList) -> LinkList:
 
 
 def _filled(negatives: Tensor, destinations: Tensor) -> Tensor:
-    """Return the negatives with the destination of the link itself in place of padding."""
+    """Return the negatives with padding replaced by the destination of the link itself."""
     return torch.where(negatives == PADDING, destinations.unsqueeze(1), negatives)
 
 

@@ -1,10 +1,6 @@
-"""Outputs of a trained model: exact, layer by layer over all neighbors, or sampled for any model.
+"""Outputs of a trained model for nodes: exact, layer by layer over all neighbors, or sampled.
 
-Rows of a layer by node type, beside the columns of edges.
-
-Draws of exact inference: edges per layer, by the rule and the fanouts of training.
-
-Inputs of an evaluation with `model(batch)`: a sampler, and the columns that the model reads.
+Exact inference takes the edges of each layer by the sampler's rule and fanouts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Predictions for the splits of a run, as columns with the users' ids, class names and units.
+"""Predictions of a run as tables with original ids, class names and units, and their files.
 
-Output files for other programs: .npy with ids in a second file, or Parquet with ids and names.
-
-Parquet files for other programs: written atomically, with the users' own ids.
+Files are .npy with ids in a second file, or Parquet with ids and names. They are written atomically.
 """
 
 from __future__ import annotations

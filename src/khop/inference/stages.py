@@ -1,10 +1,7 @@
-"""Work of a layer-wise pass over all nodes: stages, which are split into chunks.
+"""Stages of layer-wise inference, and the chunks of nodes that a stage is divided into.
 
-Order of nodes grouped by partition, so that the rank with a partition can compute its chunks.
-
-Bounds of chunks of nodes: at most so many nodes, and at most so many edges to them.
-
-Rows of a stage in memory: one copy per process, or one copy for all ranks of a machine.
+A chunk has a limited number of nodes and of edges. The rows of a stage are in memory, one copy per process
+or one shared copy per machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows of stages in files of a folder, with journals: rows already on disk are not computed again.
+"""Rows of inference stages in files, with journals that let an interrupted pass continue.
 
-Rows of stages in one folder per rank, for ranks without a shared file system.
+Ranks without a shared file system have a folder each.
 """
 
 from __future__ import annotations

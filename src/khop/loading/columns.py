@@ -1,7 +1,4 @@
-"""Choice of the columns of a loader.
-
-Columns of nodes that a batch has by id: the model gathers rows where it needs them.
-"""
+"""Columns of a loader: names by type, and columns that the model gathers itself."""
 
 from __future__ import annotations
 

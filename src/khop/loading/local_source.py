@@ -1,4 +1,4 @@
-"""Batches made by threads of this process: sampled, then all their columns gathered at once."""
+"""Batch source of threads in this process: sampling, then one gather of all columns."""
 
 from __future__ import annotations
 

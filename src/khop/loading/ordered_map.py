@@ -1,4 +1,4 @@
-"""Parallel map on a few threads, with results in order and a limit on the work in flight."""
+"""Parallel map over threads, with results in order and a limit on the work in flight."""
 
 from __future__ import annotations
 

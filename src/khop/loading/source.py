@@ -1,4 +1,4 @@
-"""Protocol between a loader and the making of batches: requests for the steps of a run, and their answers."""
+"""Protocol of batch sources: requests for the steps of an epoch, and the drawn batches."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class BatchSource(Protocol):
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
         """Make batches ahead of the consumer and yield them in the order of the requests.
 
-        An error is raised in place of its batch and ends the stream. `close()` ends it early, on all ranks if
+        An error is raised instead of its batch and ends the stream. `close()` ends it early, on all ranks if
         it is collective.
         """
         ...

@@ -1,4 +1,4 @@
-"""Custom samplers: a function returns the edges that carry messages into the nodes sampled so far."""
+"""Custom samplers from a function that returns the edges into the nodes sampled so far."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Groups of seeds: each is one subgraph, dealt to one rank. A step's loss is the mean over its groups.
+"""Groups of seeds that share a subgraph: their distribution over ranks, and the edges within each group.
 
-Edges among the nodes of each group of a batch: one subgraph per group, in one sample.
+The loss of a step is the mean over its groups.
 """
 
 from __future__ import annotations

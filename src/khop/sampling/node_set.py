@@ -1,7 +1,4 @@
-"""The nodes of a batch while it is sampled: global id to local id, per node type.
-
-The nodes of a batch of disjoint trees while it is sampled: unique within a tree, not among trees.
-"""
+"""Nodes of a batch during sampling: local ids by node type, within the batch or within each disjoint tree."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Edges of a sampled subgraph: the drawn edges, both directions of them, or all edges among its nodes.
-
-Weights of a sample's edges, normalized by the degrees of both ends.
-"""
+"""Edges of a sampled subgraph: drawn, in both directions, or induced; and their normalized weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Random walks: paths of nodes along in-edges, uniform or biased as in node2vec.
+"""Random walks along in-edges, uniform or node2vec (Grover and Leskovec 2016), and neighbors by visits.
 
-Steps of node2vec's walks, whose probabilities depend on the node before (Grover and Leskovec 2016).
-
-Neighbors by random walks: the nodes that walks from a node visit most often (PinSAGE, PPR).
+The nodes that walks visit most often are the neighbors of PinSAGE and of personalized PageRank.
 """
 
 from __future__ import annotations
@@ -213,8 +211,8 @@ def next_step(
 ) -> Tensor:
     """Return the next node of each walk, int64 (walks): one in-neighbor, or -1 if it has ended or ends.
 
-    `last` has the last two nodes of each walk; the first step has one, and is uniform. In a uniform step a
-    walk is a frontier of one node with a tree of its own, `numbers`, drawn from with fanout 1.
+    `last` has the last two nodes of each walk; the first step has one, and is uniform. In a uniform step each
+    walk is a frontier of one node in a separate tree, `numbers`, with fanout 1.
     """
     before, at = last
     if bias is not None and before is not None:

@@ -1,9 +1,4 @@
-"""Protocol between a loader and samplers: seeds in, samples out.
-
-Neighbor sampling over several hops: the only hop loop, for any graph store and any schema.
-
-Fanouts of a hop: the number of neighbors to draw, one for all edge types or one per edge type.
-"""
+"""Protocol of samplers, and the neighbor sampler: one loop over hops for any graph store and schema."""
 
 from __future__ import annotations
 
@@ -643,6 +638,6 @@ def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) 
 
 
 def _mean_weights(rows: Adjacency) -> Tensor:
-    """Return the weights of a mean over the drawn edges of each row, beside hops with weights."""
+    """Return weights that average the drawn edges of each row, if other hops have weights."""
     counts = rows.indptr.diff()
     return torch.repeat_interleave(counts.double().reciprocal().float(), counts)

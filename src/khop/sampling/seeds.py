@@ -1,7 +1,7 @@
-"""Seeds: the list of an epoch, the order in which the epoch uses it, and the seeds of a batch.
+"""Seeds: the list of an epoch, its order, and the seeds of a batch.
 
-`SeedList.of` takes every kind of seeds. Each kind is one class: `NodeSeeds`, `NodeTuples`, `GroupSeeds` and
-`ListedNodes` here, lists of links in `links.link_seeds` and `distributed.link_split`.
+`SeedList.of` takes every kind of seeds. Each kind is a class: `NodeSeeds`, `NodeTuples`, `GroupSeeds` and
+`ListedNodes` in this module, lists of links in `links.link_seeds` and `distributed.link_split`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A batch with static shapes and its columns, made on the device by recorded launches.
-
-The links of a batch with static shapes: their rows on the device, and a weight for each loss.
-"""
+"""Batch with static shapes, its columns and links, made on the GPU by recorded launches."""
 
 from __future__ import annotations
 
@@ -224,7 +221,7 @@ class BatchSlot:
         return self._counts.counts()
 
     def exact(self, given: StepInput) -> Batch:
-        """Return the batch of any seeds with its own shapes and counts, sampled on the CPU."""
+        """Return the batch of any seeds with exact shapes and counts, sampled on the CPU."""
         device, choice = self._plan.device, self._choice
         sampler = self._plan.sampler
         view = WithoutEdges(sampler.graph, given.excluded) if given.excluded else sampler.graph

@@ -1,13 +1,4 @@
-"""Caches on a GPU for rows of columns that stay in host memory.
-
-Rows cached on the device, which are neither gathered nor copied.
-
-Columns of nodes that kernels of a device gather, once the sample is there.
-
-Counts of the rows that batches need of cached columns, and of those that a device's cache has.
-
-Counts of how often a rank's batches need each node, from batches drawn without columns.
-"""
+"""GPU caches for rows of columns in host memory: visit counts, cached rows, hit counts, and gathers."""
 
 from __future__ import annotations
 
@@ -223,10 +214,10 @@ def pinned_copies(
 def rows_of_host(
     stores: PlacedStores, graph: CscGraph, choice: ColumnChoice, features: FeatureStore, visits: Visits
 ) -> RowCache | None:
-    """Copy the rows that are needed most of the columns that the CPU gathers, within their caches' sizes.
+    """Cache the most needed rows of the columns that the CPU gathers, within the sizes of their caches.
 
-    There is one cache for all of them: a row of it has every column of its type, also columns without a cache
-    of their own. None if no rows are cached.
+    The columns share one cache. Its rows have every column of their type, also those without a requested
+    cache. None if no rows are cached.
     """
     names = {name for of_type in choice.of_nodes.values() for name in of_type}
     budget = sum(size for name, size in stores.plan.caches.items() if name in names)

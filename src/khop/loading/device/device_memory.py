@@ -1,7 +1,4 @@
-"""Memory of a GPU, and host memory that it reads: where placed stores are kept.
-
-Pinned stores in one block of memory that all ranks of a machine share.
-"""
+"""Memory for placed stores: GPU memory, and pinned host memory that the ranks of a machine share."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class DeviceMemory(Protocol):
         ...
 
     def pinned(self, host: Tensor) -> Tensor:
-        """Pin a tensor's storage, which has pages of its own; return the tensor as the device reads it.
+        """Pin a tensor's storage, which shares no page with others, and return the tensor for the device.
 
         Raises PinningRefused.
         """
@@ -172,8 +169,8 @@ class Machine(Protocol):
 class SharedPins:
     """Memory of a device with pinned copies in a block of all ranks of the machine; see DeviceMemory.
 
-    The first rank fills the block, and every rank pins its own mapping of it. All ranks must store the same
-    tensors in the same order. Copies after `close` are each rank's own, as all others are.
+    The first rank fills the block, and every rank pins its mapping of it. All ranks must store the same
+    tensors in the same order. Copies after `close` are private to each rank.
     """
 
     def __init__(self, inner: DeviceMemory, block: Tensor, machine: Machine) -> None:

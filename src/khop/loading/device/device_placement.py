@@ -1,7 +1,4 @@
-"""Placement of a graph's stores: the memory that holds edges and columns while a GPU trains on them.
-
-Byte sizes as users write them: 500000000, "500MB" or "2GiB".
-"""
+"""Placement of edges and columns in device, pinned or host memory, and byte sizes such as "2GiB"."""
 
 from __future__ import annotations
 

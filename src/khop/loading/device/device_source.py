@@ -1,7 +1,4 @@
-"""Batches with neighbors drawn on a device: one issuing thread, one stream.
-
-A loader's batches with static shapes, as the input of recorded training steps.
-"""
+"""Batches sampled on a GPU, issued by one thread on one stream, also as inputs of recorded steps."""
 
 from __future__ import annotations
 
@@ -141,8 +138,8 @@ class DeviceSource:
     """A batch source over edges that kernels of a device read; see BatchSource.
 
     Its batches are those of `host`, bit for bit. The kernels of the next batch are started before the host
-    waits for the counts of the current one: one wait per batch. A finished batch has memory of its own, so
-    its slot is used again in the order of the stream. A batch that exceeds the slots is made by `host`.
+    waits for the counts of the current one: one wait per batch. A finished batch is a copy, so its slot is
+    reused in the order of the stream. A batch that exceeds the slots is made by `host`.
     """
 
     def __init__(self, host: LocalSource, stores: PlacedStores, streams: Streams, warm_up: WarmUp) -> None:

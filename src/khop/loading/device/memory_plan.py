@@ -1,4 +1,4 @@
-"""Plan of a graph's stores within the free memory of a GPU and of its host: arithmetic alone."""
+"""Arithmetic of a placement: the stores of a graph within the free memory of a GPU and its host."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StoreSizes:
 
 @dataclass(frozen=True)
 class WorkSizes:
-    """Bytes on the card beside the stores."""
+    """Bytes of GPU memory for everything but the stores."""
 
     batch_bytes: int = 0  # of one finished batch
     ring_slots: int = 0  # batches in flight

@@ -1,7 +1,4 @@
-"""The stores of a graph that kernels of a device read, beside the graph on the host.
-
-Columns of a graph folder as a feature store: mapped, in memory, or read from disk row by row.
-"""
+"""Stores of a graph that GPU kernels read, and columns of a graph folder mapped, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ _ARRAY_BYTES = 8  # per edge: a running sum, or a time
 
 @dataclass(frozen=True)
 class Conditions:
-    """Facts that placing depends on, beside request and graph."""
+    """Conditions of a placement other than the request and the graph."""
 
     work: WorkSizes = WorkSizes()
     arrays_of_rule: int = 0  # per edge: sums, and times

@@ -1,4 +1,4 @@
-"""Batches with static shapes of a loader, if kernels of a GPU make its batches."""
+"""Choice of batches with static shapes, if the batches of a loader are sampled on a GPU."""
 
 from __future__ import annotations
 

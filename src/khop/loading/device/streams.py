@@ -1,10 +1,8 @@
-"""Streams, events and pinned memory for batches on their way to a GPU.
+"""CUDA streams, events, pinned memory and CUDA graphs for batches on their way to a GPU.
 
-`Streams` has the calls that they need. tests/support/delaying_streams.py implements it without a GPU, and
-delays all work as long as it may. Other modules call torch.cuda for memory, recordings, the current GPU and
-facts about it, and for no stream of batches.
-
-Launches that are recorded once and repeated with one call: CUDA graphs of batches with static shapes.
+`Streams` is the only interface for streams of batches. tests/support/delaying_streams.py implements it
+without a GPU, and delays all work as long as the interface allows. Other modules call torch.cuda only for
+memory, CUDA graphs, and properties of the current GPU.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ class Streams(Protocol):
         ...
 
     def side(self) -> Stream:
-        """Return another stream, whose work runs beside that of all others."""
+        """Return another stream, whose work runs concurrently with that of all others."""
         ...
 
     def current(self) -> Stream:
@@ -167,11 +165,11 @@ class CudaStreams:
         return tensor.to(self.device, non_blocking=True)
 
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
-        """Keep the tensor's memory until the work that a stream has when it dies is done."""
+        """Keep the tensor's memory until the work is done that a stream has when the tensor is freed."""
         tensor.record_stream(_cuda(stream))
 
     def recorder(self, stream: Stream) -> CudaRecorder:
-        """Return a recorder of CUDA graphs, on a stream of its own with the priority of this one."""
+        """Return a recorder of CUDA graphs on a separate stream with the priority of this one."""
         own = torch.cuda.Stream(self.device, priority=_cuda(stream).priority)
         return CudaRecorder(own)
 

@@ -1,4 +1,4 @@
-"""Transfer of a batch from host memory to the model's device, on a stream beside the consumer's."""
+"""Transfer of a batch from host memory to the model's device on a separate stream."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Arrival:
 
 
 class Transfer:
-    """Copies to a device on one stream of its own. Several threads may send values.
+    """Copies to a device on a separate stream. Several threads may send values.
 
     The host never waits. The consumer's stream waits for the event after the copies. Memory on the device is
     reused only after its last use there. Host memory stays until it is copied.

@@ -1,7 +1,4 @@
-"""Exclusion of a batch's links from its message passing: a view of the graph without these edges.
-
-Exclusion of target links at nodes of low degree (Zhu et al. 2023).
-"""
+"""Exclusion of target links from the message graph, for all links or at low degrees (SpotTarget, 2023)."""
 
 from __future__ import annotations
 
@@ -116,7 +113,7 @@ def _shared_anew(drawn: Neighbors, kept: Neighbors) -> Neighbors:
 
 
 def reverse_types(schema: Schema, exclude: Exclude | None) -> dict[EdgeType, EdgeType]:
-    """Return the reverse types to exclude, by edge type. A type between nodes of one type may be its own."""
+    """Return the reverse type to exclude for each edge type. A symmetric type is its own reverse."""
     if exclude is not Exclude.EDGE_AND_REVERSE:
         return {}
     found = {t: schema.reverse(t) or (t if t[0] == t[2] else None) for t in schema.edge_types}
@@ -141,9 +138,8 @@ def excluded_edges(
 ) -> dict[EdgeType, Tensor]:
     """Return the ends of the edges to leave out, by type, for the links of all ranks in the step.
 
-    Links of a type that is not in `reverses` leave out edges of their own type only.
-
-    Links with relations give int64 (3, pairs), the relations below the ends.
+    Links of a type that is not in `reverses` exclude only edges of the same type. Links with relations give
+    int64 (3, pairs): sources, destinations, relations.
     """
     pairs: dict[EdgeType, list[Tensor]] = {}
     for edge_type, of_type in links.by_type.items():

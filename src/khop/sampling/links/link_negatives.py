@@ -1,8 +1,6 @@
-"""Negatives of the links of a batch: drawn by the graph, given with the links, or both.
+"""Negatives of links: drawn, given, or hard negatives with the highest scores.
 
-The ends of links and of their negatives as seed nodes, and the row of each end.
-
-Hard negatives: for each source, the destinations with the highest scores that are no links.
+The ends of links and of negatives are the seeds of the node sampler.
 """
 
 from __future__ import annotations

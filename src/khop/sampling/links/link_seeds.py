@@ -1,7 +1,4 @@
-"""Links as seeds: the list of an epoch's links, and a rank's share of a step.
-
-Digests of link lists, also for lists that are partitioned across processes.
-"""
+"""Links as seeds of a loader, and digests of lists of links, whole or partitioned across ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Links split into training, validation and test, such that no link is seen before it is to be predicted.
+"""Splits of links into training, validation and test: at random, by time, or by an edge column.
 
-Splits of links by time or by a column, and the edges and nodes before a time.
-
-All functions work on the edges of one process. Where several processes hold edges, each gets its own share.
+Message graphs never contain links that are still to be predicted. The functions work on the edges of this
+process; ranks that store different edges split their edges separately.
 """
 
 from __future__ import annotations
@@ -247,10 +246,9 @@ def split_edges(
     """Split the edges of some types, and of their reverse types, into the three parts.
 
     All edges between two nodes go to the same part, in both directions, so that no edge reveals another.
-    Training passes messages over its own edges, validation over training edges, test over training and
-    validation edges. For an edge type that is its own reverse, a link appears in one direction only. The
-    part of an edge depends only on the key, the original ids of its ends and all edges' random numbers.
-    Partitioning does not change it.
+    Training and validation pass messages over training edges, test over training and validation edges. For a
+    symmetric edge type a link appears in one direction only. The part of an edge depends only on the key, the
+    original ids of its ends, and the random numbers of all edges. Partitioning does not change it.
     """
     dealt = [_dealt(edges, edge_type, shares, key) for edge_type in edge_types]
 
@@ -309,7 +307,7 @@ def _of_links(numbers: Sequence[Tensor], is_link: Sequence[Tensor]) -> Tensor:
 
 
 def _are_links(edges: EdgesToSplit, edge_type: EdgeType) -> list[Tensor]:
-    """Return masks of the edges that are links: of a type that is its own reverse, only one direction."""
+    """Return masks of the edges that are links: only one direction of a symmetric edge type."""
     found = []
     for edge_range in edges.edge_ranges(edge_type):
         is_link = torch.ones(edge_range.csc.num_edges, dtype=torch.bool)
@@ -462,7 +460,7 @@ def check_parts(edge_type: EdgeType, counts: Mapping[str, int]) -> None:
 def positions_before(edges: EdgesToSplit, limit: int) -> Chosen:
     """Return the positions of the edges before a time, for each edge type with times.
 
-    The time of an edge is its own, its source's, or the later of both.
+    The time of an edge is that of its time column, that of its source, or the later of both.
     """
     return {t: _positions(times, below=limit) for t, times in _timed(edges)}
 
@@ -483,10 +481,10 @@ def nodes_with_edges_before(edges: EdgesToSplit, limit: int) -> dict[NodeType, T
 def nodes_before(
     edges: EdgesToSplit, limit: int, touched: Mapping[NodeType, Tensor]
 ) -> dict[NodeType, Tensor]:
-    """Mark the nodes that exist before a time, bool (nodes), for the types where times say so.
+    """Mark the nodes that exist before a time, bool (nodes), for types with times or edges with times.
 
-    A node with an own time exists from then on, other nodes from their first edge on: `touched` marks the
-    ends of the edges of all processes, see `nodes_with_edges_before`.
+    A node exists from its time on, a node without a time from its first edge on. `touched` marks the ends of
+    the edges of all processes; see `nodes_with_edges_before`.
     """
     own = {t: edges.node_column(t, TIME) for t in edges.schema.node_types}
     return {**touched, **{t: times < limit for t, times in own.items() if times is not None}}

@@ -1,4 +1,4 @@
-"""Settings, arrays and tables that all batches with static shapes of one sampler share."""
+"""Settings, arrays and tables shared by all batches with static shapes of a sampler."""
 
 from __future__ import annotations
 

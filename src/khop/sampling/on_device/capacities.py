@@ -1,4 +1,4 @@
-"""Room for nodes, rows and edges of batches with static shapes, measured on a few ordinary batches."""
+"""Capacities of batches with static shapes for nodes, rows and edges, measured on a few ordinary batches."""
 
 from __future__ import annotations
 

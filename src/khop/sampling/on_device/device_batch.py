@@ -1,12 +1,10 @@
-"""A batch with static shapes on the device: buffers that are allocated once, and the launches that fill them.
+"""Batch with static shapes on a GPU: buffers allocated once, the launches that fill them, and its sample.
 
-No launch depends on a value that the host would have to read, so a CUDA graph may capture all of them.
-Counts stay on the device. A batch that exceeds a capacity is reported there, and nothing is written out of
-bounds.
+Launches do not depend on values that the host would have to read, so CUDA graphs can capture them. Counts
+stay on the device. A batch that exceeds a capacity is reported there, and nothing is written out of bounds.
 
-Samples over the buffers of a batch with static shapes: cut to their counts, or padded to the capacities.
-
-All tensors are views of the buffers. The next batch in the same buffers overwrites them.
+The sample consists of views of the buffers, cut to the counts or padded to the capacities. The next batch
+in the same buffers overwrites it.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ class DeviceBatch:
             self._launches += [] if fill is None else [fill]
 
     def _blocks_output(self, planned: HopPlan) -> Outputs:
-        """Return the outputs of a hop of the layered expansion: arrays of its own for each edge type."""
+        """Return the outputs of a hop of the layered expansion: separate arrays for each edge type."""
         outputs = {}
         for edge_type in planned.hop.fanouts:
             rows = planned.frontier[edge_type[2]].nodes.numel()

@@ -1,7 +1,4 @@
-"""The draw of one hop and edge type on the device with static shapes, and its edges as CSR arrays.
-
-One hop of a batch with static shapes: where its draws write, and what it expands.
-"""
+"""Draws of one hop and edge type on a GPU with static shapes, and their edges as CSR arrays."""
 
 from __future__ import annotations
 

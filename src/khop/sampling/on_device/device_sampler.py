@@ -1,4 +1,4 @@
-"""Sampling on the device with static shapes; batches that do not fit are sampled as usual."""
+"""Sampler on a GPU with static shapes. Batches that exceed a capacity are sampled on the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operands of draws on the device: the edges of a type, and the arrays of the rule.
-
-Weights of drawn edges on the device, for layers that sum neighbors: the bits of the CPU.
-"""
+"""Operands of draws on a GPU: edges, arrays of the rule, and weights that equal the CPU's bit for bit."""
 
 from __future__ import annotations
 

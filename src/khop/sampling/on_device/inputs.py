@@ -1,4 +1,4 @@
-"""Input of a batch on the device: key, stamp, seeds and excluded edges, in one copy per batch."""
+"""Input of a batch on a GPU: key, stamp, seeds and excluded edges, copied at once."""
 
 from __future__ import annotations
 

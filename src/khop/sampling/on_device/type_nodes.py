@@ -1,7 +1,4 @@
-"""The nodes of one type in a batch with static shapes: numbered on the device, level by level.
-
-Counts of a batch, which kernels write and the host reads at once.
-"""
+"""Numbering of the nodes of one type in a batch on a GPU, hop by hop, and the counts that the host reads."""
 
 from __future__ import annotations
 

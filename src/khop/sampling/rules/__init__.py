@@ -1,4 +1,4 @@
-"""Rules: how neighbors are drawn, one value per file.
+"""Rules of drawing neighbors, one per file.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

@@ -1,4 +1,4 @@
-"""Draws of neighbors within time limits."""
+"""Rule for neighbors within time limits."""
 
 from __future__ import annotations
 

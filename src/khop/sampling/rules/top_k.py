@@ -1,4 +1,4 @@
-"""The neighbors with the largest weights."""
+"""Rule for the neighbors with the largest weights."""
 
 from __future__ import annotations
 

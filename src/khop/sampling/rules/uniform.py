@@ -1,4 +1,4 @@
-"""Uniform draws of neighbors."""
+"""Rule that draws neighbors uniformly."""
 
 from __future__ import annotations
 

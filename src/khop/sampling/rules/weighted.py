@@ -1,4 +1,4 @@
-"""Draws of neighbors by weight."""
+"""Rule that draws neighbors in proportion to weights."""
 
 from __future__ import annotations
 
