@@ -13,6 +13,7 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -220,19 +221,16 @@ class TableNegatives:
     the model it is part of each checkpoint. Links of several edge types need a table each, by edge type.
     """
 
-    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]  # int64 (sources, k), global ids
+    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]  # int64 (sources, k), global ids; or arrays
     mode: NegativeMode = NegativeMode.BINARY
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", _mode(self.mode))
-        several: Mapping[EdgeType, object] = {}
         if isinstance(self.table, Mapping) and self.table:
-            several = by_edge_type(self.table)
-            object.__setattr__(self, "table", several)
-        for table in several.values() or (self.table,):
-            if not isinstance(table, Tensor) or table.dtype != torch.int64 or table.dim() != 2:
-                given = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
-                raise ValueError(f"table {given}: must be int64 (sources, k), as khop.hard_negatives gives")
+            tables = {edge_type: _table(given) for edge_type, given in by_edge_type(self.table).items()}
+            object.__setattr__(self, "table", tables)
+        else:
+            object.__setattr__(self, "table", _table(self.table))
 
     def table_of(self, edge_type: EdgeType) -> Tensor:
         """Return the table of an edge type: its own, or the only one; ValueError if it has none."""
@@ -245,6 +243,15 @@ class TableNegatives:
                 "give it"
             )
         return found
+
+
+def _table(given: object) -> Tensor:
+    """Return a table of negatives; a writable array keeps its memory."""
+    table = torch.from_numpy(given) if isinstance(given, np.ndarray) and given.dtype == np.int64 else given
+    if isinstance(table, Tensor) and table.dtype == torch.int64 and table.dim() == 2:
+        return table
+    what = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor | np.ndarray) else repr(table)
+    raise ValueError(f"table {what}: must be int64 (sources, k), as khop.hard_negatives gives")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -96,6 +97,15 @@ def test_the_table_is_in_the_checkpoint_of_a_model() -> None:
     table.zero_()
     model.load_state_dict(saved)  # in place: a sampler with this table has it again
     assert table.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_table_as_an_array_is_shared() -> None:
+    array = np.array([[0, 1], [2, 3]])
+    for given in (array, {BUYS: array}):
+        table = khop.TableNegatives(given).table_of(BUYS)
+        array[0, 0] = 5  # the next epoch sees it
+        assert table.tolist() == [[5, 1], [2, 3]]
+        array[0, 0] = 0
 
 
 def test_bad_input_is_named() -> None:
