@@ -58,12 +58,8 @@ $(stamps)/venv: scripts/make-venv
 	scripts/make-venv .venv
 	@mkdir -p $(stamps) && touch $@
 
-# Built without isolation, so that build/ is reused and a change in csrc costs the changed files only.
-# Python files are read where they lie (an editable install) and need nothing.
 $(stamps)/khop: $(stamps)/venv pyproject.toml constraints.txt $(native)
-	@echo "Installing khop and what it needs into .venv ..."
-	@$(pip) install --group build
-	@$(pip) install --constraint constraints.txt --no-build-isolation --editable .
+	@scripts/install
 	@touch $@
 
 $(stamps)/dev: $(stamps)/khop

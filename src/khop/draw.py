@@ -221,7 +221,7 @@ class TableNegatives:
     the model it is part of each checkpoint. Links of several edge types need a table each, by edge type.
     """
 
-    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]  # int64 (sources, k), global ids; or arrays
+    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]  # int64 (sources, k), global ids
     mode: NegativeMode = NegativeMode.BINARY
 
     def __post_init__(self) -> None:

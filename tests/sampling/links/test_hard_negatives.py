@@ -101,8 +101,8 @@ def test_the_table_is_in_the_checkpoint_of_a_model() -> None:
 
 def test_a_table_as_an_array_is_shared() -> None:
     array = np.array([[0, 1], [2, 3]])
-    for given in (array, {BUYS: array}):
-        table = khop.TableNegatives(given).table_of(BUYS)
+    for one in (array, {BUYS: array}):
+        table = khop.TableNegatives(one).table_of(BUYS)
         array[0, 0] = 5  # the next epoch sees it
         assert table.tolist() == [[5, 1], [2, 3]]
         array[0, 0] = 0
