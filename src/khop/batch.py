@@ -45,16 +45,33 @@ class Span:
 
 @dataclass(frozen=True)
 class Adjacency:
-    """The edges of one type in a block, in CSC order: row i holds the in-edges of destination i."""
+    """The edges of one type in a block, in CSC order: row i has the in-edges of destination i.
 
-    indptr: Tensor  # int64 (num_dst + 1)
-    indices: Tensor  # int32 (edges), local source ids
+    Args:
+        indptr: Begin of each row, then the end of the last one, int64 (num_dst + 1).
+        indices: Local ids of the sources, int32 (edges).
+        num_src: Number of source rows.
+        edge_ids: Positions in the graph's CSC order, int64 (edges). None (default): the sampler gives no
+            edge ids.
+        columns: Edge columns (edges, ...) by name; default none.
+        reverse: For bidirectional output, True where the edge was reversed, bool (edges); default None.
+        weight: Final coefficients of a sum, float32 (edges). None (default): neighbors are averaged.
+        is_padded: True for a static shape, in which entries of edges after `indptr[-1]` are unused.
+    Example:
+        >>> edges = khop.Adjacency(torch.tensor([0, 2, 3]), torch.tensor([1, 2, 0]), num_src=3)
+        >>> edges.edge_index
+        tensor([[1, 2, 0],
+                [0, 0, 1]])
+    """
+
+    indptr: Tensor
+    indices: Tensor
     num_src: int
-    edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
-    columns: Mapping[str, Tensor] = field(default_factory=dict)  # edge column name -> (edges, ...)
-    reverse: Tensor | None = None  # bool (edges), of bidirectional output: True if the edge was reversed
-    weight: Tensor | None = None  # float32 (edges), final coefficients of a sum; None: a mean
-    is_padded: bool = False  # of a static shape: entries of edges behind `indptr[-1]` are unused
+    edge_ids: Tensor | None = None
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    reverse: Tensor | None = None
+    weight: Tensor | None = None
+    is_padded: bool = False
 
     @property
     def num_dst(self) -> int:
@@ -65,7 +82,8 @@ class Adjacency:
     def edge_index(self) -> Tensor:
         """int64 (2, edges): sources over destinations, as in torch_geometric. Computed on each access.
 
-        RuntimeError for edges with unused entries, as in recorded steps: these have no destination.
+        Raises:
+            RuntimeError: Some edges are unused, as in recorded steps, and have no destination.
         """
         if self.is_padded:
             raise RuntimeError('edge_index: a static shape has unused edges; set launches="single"')
@@ -74,12 +92,22 @@ class Adjacency:
         return torch.stack([self.indices.long(), destinations])
 
     def prefix(self, num_dst: int, num_edges: int, num_src: int) -> Adjacency:
-        """Return the first `num_dst` rows, with `num_edges` edges. The tensors are views, not copies."""
+        """Return the first rows as views.
+
+        Args:
+            num_dst: Number of rows to keep.
+            num_edges: Number of edges in these rows.
+            num_src: Number of source rows of the result.
+        """
         edges = self.map(lambda of_edges: of_edges[:num_edges])
         return replace(edges, indptr=self.indptr[: num_dst + 1], num_src=num_src)
 
     def map(self, change: Change) -> Adjacency:
-        """Return the same edges with `change` applied to every tensor."""
+        """Return the same edges with a function applied to every tensor.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         given = _if_given(change)
         edge_ids, columns = given(self.edge_ids), map_all(self.columns, change)
         reverse, weight = given(self.reverse), given(self.weight)
@@ -89,7 +117,19 @@ class Adjacency:
 
 @dataclass(frozen=True)
 class Block:
-    """One layer's bipartite graph. Destinations are a prefix of the sources of the same node type."""
+    """One layer's bipartite graph. Destinations are a prefix of the sources of the same node type.
+
+    Args:
+        adjacencies: Edges by edge type.
+        src_counts: Number of source rows by node type.
+        dst_counts: Number of destination rows by node type.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> loader = khop.Loader(khop.NeighborSampler(graph, [5, 5]), seeds=range(64), batch_size=64)
+        >>> outer, inner = loader.batch(epoch=0, step=0).blocks
+        >>> outer.num_dst == inner.num_src, inner.num_dst
+        (True, 64)
+    """
 
     adjacencies: Mapping[EdgeType, Adjacency]
     src_counts: Mapping[NodeType, int]
@@ -116,11 +156,19 @@ class Block:
         return only(self.dst_counts, "block.num_dst")
 
     def map(self, change: Change) -> Block:
-        """Return the same block with `change` applied to every tensor."""
+        """Return the same block with a function applied to every tensor.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
 
     def to(self, device: Place) -> Block:
-        """Return the same block on another device."""
+        """Return the same block on another device.
+
+        Args:
+            device: The device.
+        """
         return self.map(_mover(device))
 
 
@@ -128,19 +176,32 @@ class Block:
 class Subgraph:
     """One graph of all sampled nodes (the subgraph expansion): seeds first, then first-seen order.
 
-    Rows are in local id order. A node is expanded once, at the hop after the hop that found it. The rows that
-    a layer needs are therefore a prefix, and a block is a view. Nodes of the last hop have empty rows. If the
-    edges differ from the drawn edges (khop.Output), there is no such prefix, and every block is the whole
-    graph.
+    A node is expanded once, at the hop after the hop that found it. The rows that a layer needs are
+    therefore a prefix, and a block is a view. Nodes of the last hop have empty rows. If the edges differ
+    from the drawn edges (`khop.Output`), there is no such prefix, and every block is the whole graph.
+
+    Args:
+        adjacencies: Edges by type, with a row for each node of the destination type, in local id order.
+        nodes_per_hop: Number of new nodes at hop 0 (the seeds), 1, 2, ... by node type.
+        edges_per_hop: Number of edges drawn at hop 1, 2, ... by edge type. None: the edges are not the
+            drawn ones.
+        turned: Original edge type by reversed edge type; default none.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, [3, 3], expansion="subgraph")
+        >>> batch = khop.Loader(sampler, seeds=range(64), batch_size=64).batch(epoch=0, step=0)
+        >>> subgraph = batch.sample.subgraph
+        >>> subgraph.nodes_per_hop["package"][0], len(subgraph.blocks())
+        (64, 2)
     """
 
-    adjacencies: Mapping[EdgeType, Adjacency]  # rows: all nodes of the destination type
-    nodes_per_hop: Mapping[NodeType, tuple[int, ...]]  # new nodes at hop 0 (the seeds), 1, 2, ...
-    edges_per_hop: Mapping[EdgeType, tuple[int, ...]] | None  # drawn at hop 1, 2, ...; None: others
-    turned: Mapping[EdgeType, EdgeType] = field(default_factory=dict)  # reversed type -> original type
+    adjacencies: Mapping[EdgeType, Adjacency]
+    nodes_per_hop: Mapping[NodeType, tuple[int, ...]]
+    edges_per_hop: Mapping[EdgeType, tuple[int, ...]] | None
+    turned: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
 
     def blocks(self) -> tuple[Block, ...]:
-        """One block per layer, input layer first: views, equal to the subgraph trimmed for each layer."""
+        """Return one block per layer, input layer first, as views of the subgraph trimmed for the layer."""
         num_hops = len(next(iter(self.nodes_per_hop.values()))) - 1
         if self.edges_per_hop is None:
             counts = {t: sum(of_type) for t, of_type in self.nodes_per_hop.items()}
@@ -148,7 +209,11 @@ class Subgraph:
         return tuple(self._block(depth, self.edges_per_hop) for depth in range(num_hops, 0, -1))
 
     def map(self, change: Change) -> Subgraph:
-        """Return the same subgraph with `change` applied to every tensor."""
+        """Return the same subgraph with a function applied to every tensor.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         return replace(self, adjacencies={t: a.map(change) for t, a in self.adjacencies.items()})
 
     def _block(self, depth: int, edges_per_hop: Mapping[EdgeType, tuple[int, ...]]) -> Block:
@@ -165,20 +230,38 @@ class Subgraph:
 class LinkRows:
     """The links of one edge type in a batch, as rows of the model's output (one row per seed).
 
-    A pair gets one score. With binary negatives the links come first, then the negatives of the first link,
-    of the second, and so on; among the negatives of a link, destinations come before sources. Otherwise the
-    pairs are the links.
+    A pair gets one score. With binary negatives the links come first, then the negatives of the first
+    link, of the second, and so on; among the negatives of a link, destinations come before sources.
+    Otherwise the pairs are the links.
+
+    Args:
+        source: Rows of the source type, int64 (pairs).
+        destination: Rows of the destination type, int64 (pairs).
+        positions: Positions of the links in the epoch's global order, int64 (links).
+        labels: Labels (pairs, ...): those of the links, else 1; 0 for binary negatives. None: there are
+            none.
+        negatives: For triplets, rows of the destination type, int64 (links, k); default None.
+        pairs_per_link: Number of pairs per link, 1 without binary negatives.
+        source_negatives: For triplets, rows of the source type, int64 (links, k); default None.
+        relations: Relations, int64 (pairs), of links with a relation column; default None.
+        times: Time limits of the links, int64 (links); default None.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.LinkSampler(graph, [5], negatives=khop.UniformNegatives())
+        >>> batch = khop.Loader(sampler, khop.Links([[0, 1], [2, 3]]), batch_size=2).batch(epoch=0, step=0)
+        >>> batch.links["package", "linked", "package"].labels
+        tensor([1., 1., 0., 0.])
     """
 
-    source: Tensor  # int64 (pairs), rows of the source type
-    destination: Tensor  # int64 (pairs), rows of the destination type
-    positions: Tensor  # int64 (links), in the epoch's global order
-    labels: Tensor | None = None  # (pairs, ...): the labels of the links, else 1; 0 for binary negatives
-    negatives: Tensor | None = None  # int64 (links, k), rows of the destination type, for triplets
+    source: Tensor
+    destination: Tensor
+    positions: Tensor
+    labels: Tensor | None = None
+    negatives: Tensor | None = None
     pairs_per_link: int = 1
-    source_negatives: Tensor | None = None  # int64 (links, k), rows of the source type, for triplets
-    relations: Tensor | None = None  # int64 (pairs), of links with a relation column
-    times: Tensor | None = None  # int64 (links), the time limits of the links
+    source_negatives: Tensor | None = None
+    relations: Tensor | None = None
+    times: Tensor | None = None
 
     @property
     def num_links(self) -> int:
@@ -186,7 +269,11 @@ class LinkRows:
         return self.positions.numel()
 
     def map(self, change: Change) -> LinkRows:
-        """Return the same links with `change` applied to every tensor."""
+        """Return the same links with a function applied to every tensor.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         given = _if_given(change)
         ends = change(self.source), change(self.destination), change(self.positions)
         labels, negatives = given(self.labels), given(self.negatives)
@@ -198,12 +285,21 @@ class LinkRows:
 class LossWeights:
     """Weights of the losses of a rank's seeds, and their total over all ranks, known before the step.
 
-    The loss of a step is the sum of weight times loss over the seeds of all ranks, divided by the total: on
-    every rank the same number, of the seeds of all ranks (`Seeds.batch_nodes`, `SeedLinks.batch_edges`), or a
-    constant of the sampler.
+    The loss of a step is the sum of weight times loss over the seeds of all ranks, divided by the total.
+
+    Args:
+        by_type: Weights, float (seeds) of a node type, (links) of an edge type.
+        total: Sum of the weights over the seeds of all ranks (`Seeds.batch_nodes`,
+            `SeedLinks.batch_edges`), or a constant of the sampler; above 0, and equal on all ranks.
+    Raises:
+        ValueError: The total is not a positive, finite number.
+    Example:
+        >>> weights = khop.LossWeights({"item": torch.tensor([0.5, 2.0])}, total=2.5)
+        >>> weights.per_loss({}, num_losses=2)
+        tensor([0.5000, 2.0000])
     """
 
-    by_type: Mapping[NodeType | EdgeType, Tensor]  # float (seeds) of a node type, (links) of an edge type
+    by_type: Mapping[NodeType | EdgeType, Tensor]
     total: float
 
     def __post_init__(self) -> None:
@@ -211,11 +307,20 @@ class LossWeights:
             raise ValueError(f"total of loss weights {self.total}: must be above 0, and equal on all ranks")
 
     def map(self, change: Change) -> LossWeights:
-        """Return the same weights with `change` applied to every tensor."""
+        """Return the same weights with a function applied to every tensor.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         return LossWeights({t: change(weights) for t, weights in self.by_type.items()}, self.total)
 
     def per_loss(self, links: Mapping[EdgeType, LinkRows], num_losses: int) -> Tensor:
-        """Return the weight of each loss: of each seed, or of each pair in the order of `LinkRows`."""
+        """Return the weight of each loss: of each seed, or of each pair in the order of `LinkRows`.
+
+        Args:
+            links: Links of the batch by edge type.
+            num_losses: Number of losses, for the check.
+        """
         found = []
         for type_, weights in self.by_type.items():
             pairs = links[type_].pairs_per_link if isinstance(type_, tuple) else 1
@@ -231,23 +336,47 @@ class LossWeights:
 
 @dataclass(frozen=True)
 class Sample:
-    """Output of a sampler: the nodes of a batch and the blocks over them, input layer first."""
+    """Output of a sampler: the nodes of a batch and the blocks over them, input layer first.
 
-    nodes: Mapping[NodeType, Tensor]  # int64 (rows), global ids; the position is the local id
+    Args:
+        nodes: Global ids by node type, int64 (rows); the position is the local id.
+        blocks: One block per layer, input layer first.
+        seed_index: Local id of each seed by node type, int64 (seeds), duplicates included.
+        subgraph: Subgraph of the subgraph expansion, of which the blocks are views; default None.
+        trees: Seed or group of each node's tree by node type, int64 (rows). None (default): trees are
+            merged.
+        links: Rows of the links by edge type, if seeds are links; default none.
+        loss_weights: Weights of the seeds in the loss. None (default): all seeds count the same.
+        tuple_labels: Labels (tuples, ...) by node type, if seeds are `khop.NodeTuples`; default none.
+        num_groups: Number of groups in this rank's step, if seeds are groups, which have one loss each;
+            default None.
+    Example:
+        >>> sampler = khop.NeighborSampler(khop.open_graph("debian"), [2])
+        >>> seeds = khop.Seeds({"package": torch.tensor([7, 9])}, {"package": torch.tensor([0, 1])})
+        >>> sample = sampler.sample(seeds, khop.DrawKey(1))
+        >>> sample.seed_index, sample.nodes["package"][:2]
+        ({'package': tensor([0, 1])}, tensor([7, 9]))
+    """
+
+    nodes: Mapping[NodeType, Tensor]
     blocks: tuple[Block, ...]
-    seed_index: Mapping[NodeType, Tensor]  # int64 (seeds), the local id of each seed, duplicates included
-    subgraph: Subgraph | None = None  # of the subgraph expansion; the blocks are then views of it
-    trees: Mapping[NodeType, Tensor] | None = None  # int64 (rows), the seed or the group of each node's tree
-    links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)  # if seeds are links
-    loss_weights: LossWeights | None = None  # None: all seeds count the same
-    tuple_labels: Mapping[NodeType, Tensor] = field(default_factory=dict)  # (tuples, ...), see NodeTuples
-    num_groups: int | None = None  # of this rank's step, if seeds are groups: losses are then per group
+    seed_index: Mapping[NodeType, Tensor]
+    subgraph: Subgraph | None = None
+    trees: Mapping[NodeType, Tensor] | None = None
+    links: Mapping[EdgeType, LinkRows] = field(default_factory=dict)
+    loss_weights: LossWeights | None = None
+    tuple_labels: Mapping[NodeType, Tensor] = field(default_factory=dict)
+    num_groups: int | None = None
 
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
         """Return losses times their weights, in units in which the total weight is the number of losses.
 
-        `num_global_seeds` counts the seeds of the step over all ranks. The sum over ranks, divided by the
-        number of losses, is the weighted mean. Losses without weights are unchanged.
+        The sum over ranks, divided by the number of losses, is the weighted mean. Losses without weights
+        are unchanged.
+
+        Args:
+            losses: One loss per seed, or per pair of links.
+            num_global_seeds: Number of seeds of the step over all ranks.
         """
         weights = self.loss_weights
         if weights is None:
@@ -257,7 +386,11 @@ class Sample:
         return losses * (weights.per_loss(self.links, losses.numel()).to(losses) * scale)
 
     def map(self, change: Change) -> Sample:
-        """Return the same sample with `change` applied once to every tensor; views remain views."""
+        """Return the same sample with a function applied once to every tensor; views remain views.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         subgraph = None if self.subgraph is None else self.subgraph.map(change)
         blocks = tuple(b.map(change) for b in self.blocks) if subgraph is None else subgraph.blocks()
         trees = None if self.trees is None else map_all(self.trees, change)
@@ -272,28 +405,54 @@ class Sample:
 class Batch:
     """A sample with its columns. Model output and seed columns have one row per seed, with duplicates.
 
-    Edge columns are stored with the edges: `block.adjacencies[edge_type].columns`.
+    `batch["x"]` is a column of the only node type that has it, and `batch["item", "x"]` a column of a
+    named type. Edge columns are stored with the edges: `block.adjacencies[edge_type].columns`.
+
+    Args:
+        sample: Nodes and blocks.
+        seed_nodes: Global ids by node type, int64 (seeds), in the epoch's global order.
+        columns: Columns (rows, ...) by node type and name, rows in the order of `sample.nodes`.
+        seed_columns: Columns (seeds, ...) by node type and name.
+        epoch: Epoch, from 0.
+        step: Step within the epoch, from 0.
+        num_global_seeds: Number of seeds (nodes, links or groups) of this step over all ranks.
+        world_size: Number of ranks that divide the step; default 1.
+        micro_batch: Number of this micro-batch within the step of this rank, from 0.
+        micro_batches: Number of micro-batches of each step, whose gradients are added; default 1.
+        spans: Time spent to make the batch; default none.
+        traffic: Data exchanged by this rank to make the batch, by name; default none.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> loader = khop.Loader(khop.NeighborSampler(graph, [5]), range(64), 64, columns=["x"])
+        >>> batch = loader.batch(epoch=0, step=0)
+        >>> batch["x"].shape == (batch.input_nodes.numel(), 512), batch.seeds[:3]
+        (True, tensor([0, 1, 2]))
     """
 
     sample: Sample
-    seed_nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids, in the epoch's global order
-    columns: Columns  # per node type: column name -> (rows, ...), rows as sample.nodes
-    seed_columns: Columns  # per seed node type: column name -> (seeds, ...)
+    seed_nodes: Mapping[NodeType, Tensor]
+    columns: Columns
+    seed_columns: Columns
     epoch: int
     step: int
-    num_global_seeds: int  # seeds (nodes, links or groups) of this step over all ranks
+    num_global_seeds: int
     world_size: int = 1
-    micro_batch: int = 0  # of the step on this rank
-    micro_batches: int = 1  # of each step on each rank: their gradients are added
-    spans: tuple[Span, ...] = ()  # the time spent making it
-    traffic: Mapping[str, float] = field(default_factory=dict)  # data exchanged by this rank for it
+    micro_batch: int = 0
+    micro_batches: int = 1
+    spans: tuple[Span, ...] = ()
+    traffic: Mapping[str, float] = field(default_factory=dict)
 
     def __getitem__(self, key: str | tuple[NodeType, str]) -> Tensor:
         """Return a column: `batch["x"]` if one node type has it, `batch["item", "x"]` always."""
         return _column(self.columns, key) if isinstance(key, str) else _column(self.columns, key[1], key[0])
 
     def seed_column(self, name: str, node_type: NodeType | None = None) -> Tensor:
-        """Return a column with one row per seed, of the only seed type that has it unless one is named."""
+        """Return a column with one row per seed.
+
+        Args:
+            name: Name of the column.
+            node_type: Node type of the seeds; by default the only one that has the column.
+        """
         return _column(self.seed_columns, name, node_type)
 
     @property
@@ -334,15 +493,22 @@ class Batch:
     def global_mean(self, losses: Tensor) -> Tensor:
         """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.
 
-        `losses` has one entry per seed or, for links, per pair (see `LinkRows`). Loss weights of the sampler
-        count. The sum over the micro-batches of a step is the mean over the step.
+        Loss weights of the sampler count. The sum over the micro-batches of a step is the mean over the
+        step.
+
+        Args:
+            losses: One loss per seed or, for links, per pair (see `LinkRows`).
         """
         per_seed = max((rows.pairs_per_link for rows in self.links.values()), default=1)
         weighted = self.sample.weighted(losses, self.num_global_seeds)
         return weighted.sum() * (self.world_size / (self.num_global_seeds * per_seed))
 
     def map(self, change: Change) -> Batch:
-        """Return the same batch with `change` applied once to every tensor."""
+        """Return the same batch with a function applied once to every tensor.
+
+        Args:
+            change: Function from a tensor to a tensor.
+        """
         return replace(
             self,
             sample=self.sample.map(change),
@@ -352,7 +518,11 @@ class Batch:
         )
 
     def to(self, device: Place) -> Batch:
-        """Return the same batch on another device."""
+        """Return the same batch on another device.
+
+        Args:
+            device: The device.
+        """
         return self.map(_mover(device))
 
 

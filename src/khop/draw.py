@@ -54,18 +54,34 @@ class DrawKey:
     """The 64-bit Philox key of one batch (or epoch, or split): a pure function of its purpose.
 
     A key of a step also has the key of its epoch, from which the keys of other steps follow.
+
+    Args:
+        value: The key, 0 to 2^64 - 1.
+        of_epoch: Key of the epoch. None (default): the key belongs to no known epoch.
+        step: Step within the epoch, 0 without an epoch.
+    Example:
+        >>> key = khop.DrawKey(1)
+        >>> key.plus(2)
+        DrawKey(value=3)
     """
 
     value: int
-    of_epoch: int | None = field(default=None, compare=False, repr=False)  # None: of no known epoch
-    step: int = field(default=0, compare=False, repr=False)  # 0 without an epoch
+    of_epoch: int | None = field(default=None, compare=False, repr=False)
+    step: int = field(default=0, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", whole_number("key", self.value, 0, MASK64))
 
     @classmethod
     def of(cls, run_seed: int, purpose: Purpose, epoch: int = 0, step: int = 0) -> DrawKey:
-        """Return the key of `purpose` in one step of one epoch of the run."""
+        """Return the key of one step of one epoch of the run.
+
+        Args:
+            run_seed: Seed of the run.
+            purpose: Purpose of the random numbers.
+            epoch: Epoch, default 0.
+            step: Step within the epoch, default 0.
+        """
         value = 0
         named = {"seed": run_seed, "purpose": purpose, "epoch": epoch, "step": step}
         *words, last = (whole_number(name, word, most=MASK64) & MASK64 for name, word in named.items())
@@ -74,11 +90,19 @@ class DrawKey:
         return cls(mix64(value ^ last), value, last)
 
     def plus(self, draws: int) -> DrawKey:
-        """Return the key of the n-th further draw of the same hop."""
+        """Return the key of a further draw of the same hop.
+
+        Args:
+            draws: Number of draws before it.
+        """
         return replace(self, value=(self.value + draws) & MASK64)
 
     def at_step(self, step: int) -> DrawKey:
-        """Return the key of the same draw at another step of the epoch; without an epoch, this key."""
+        """Return the key of the same draw at another step of the epoch; without an epoch, this key.
+
+        Args:
+            step: The other step.
+        """
         if self.of_epoch is None:
             return self
         added = self.value - mix64(self.of_epoch ^ self.step)
@@ -133,25 +157,40 @@ FrontierByType = Mapping[NodeType, Frontier]
 
 
 class NegativeMode(StrEnum):
-    """Arrangement of negatives in a batch."""
+    """Arrangement of negatives in a batch.
 
-    BINARY = "binary"  # as separate pairs, labeled 0
-    TRIPLET = "triplet"  # as further destinations of the link's source
+    Example:
+        >>> khop.UniformNegatives(mode="triplet").mode
+        <NegativeMode.TRIPLET: 'triplet'>
+    """
+
+    BINARY = "binary"
+    """Separate pairs, labeled 0."""
+    TRIPLET = "triplet"
+    """Further destinations of the link's source."""
 
 
 @dataclass(frozen=True)
 class UniformNegatives:
-    """Destinations drawn for every link, uniformly among all nodes of the type.
+    """Negatives drawn for every link, uniformly among all nodes of the type.
 
-    Some may be partners of the source. With `exact` none is: the candidates are the nodes without an edge of
-    the type from the source, and without the source itself. Draws occasionally repeat a node.
+    Draws occasionally repeat a node.
 
-    With `group` above 1, that many links next to each other in the epoch's global order share their
-    negatives, on any number of ranks: fewer nodes to compute. Time limits still apply to each link. `exact`
-    needs negatives of each source, so it excludes groups.
-
-    `corrupt` names the ends to replace: the destination, the source, or "both", with `per_positive` negatives
-    for each end. Sources are drawn as destinations of the reverse edge type.
+    Args:
+        per_positive: Negatives per link and replaced end, default 1.
+        mode: Arrangement in a batch: "binary" (default) as pairs labeled 0, or "triplet".
+        exact: Draw only nodes without an edge of the type from the source, and not the source itself. By
+            default some negatives may be partners of the source.
+        group: Number of consecutive links, in the epoch's global order, that share their negatives on any
+            number of ranks, so that fewer nodes are computed. Time limits still apply to each link.
+            Default 1: not shared. Cannot be combined with `exact`.
+        corrupt: Ends to replace: "destination" (default), "source" or "both". Sources are drawn as
+            destinations of the reverse edge type.
+    Example:
+        >>> sampler = khop.LinkSampler(khop.open_graph("debian"), [5], negatives=khop.UniformNegatives(4))
+        >>> batch = khop.Loader(sampler, khop.Links([[0, 1], [2, 3]]), batch_size=2).batch(epoch=0, step=0)
+        >>> batch.links["package", "linked", "package"].pairs_per_link
+        5
     """
 
     per_positive: int = 1
@@ -166,16 +205,29 @@ class UniformNegatives:
 
 @dataclass(frozen=True)
 class DegreeNegatives:
-    """Like UniformNegatives, but the probability of a node is proportional to a power of its in-degree.
+    """Negatives with probability proportional to a power of the node's in-degree.
 
-    The in-degree counts edges of the link's type. A node without in-edges is never drawn. word2vec uses a
-    power of 0.75.
+    The in-degree counts edges of the link's type. A node without in-edges is never drawn.
+
+    Args:
+        per_positive: Negatives per link and replaced end, default 1.
+        mode: Arrangement in a batch, as in `UniformNegatives`.
+        exact: Draw only nodes without an edge from the source, as in `UniformNegatives`; default False.
+        power: Exponent of the in-degree: 0.25, 0.5, 0.75 (default, as in word2vec) or 1.0. The weights
+            are then exact integers.
+        group: Number of consecutive links that share their negatives, default 1.
+        corrupt: Ends to replace: "destination" (default), "source" or "both".
+    Example:
+        >>> graph, links = khop.open_graph("debian"), khop.Links([[0, 1], [2, 3]])
+        >>> links = khop.with_negatives(graph, links, khop.DegreeNegatives(5, power=0.5))
+        >>> links.negatives["package", "linked", "package"].shape
+        torch.Size([2, 5])
     """
 
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
-    power: float = 0.75  # a multiple of 1/4: the weights are then exact integers
+    power: float = 0.75
     group: int = 1
     corrupt: Corrupt = "destination"
 
@@ -189,9 +241,27 @@ class DegreeNegatives:
 
 @dataclass(frozen=True)
 class WeightedNegatives:
-    """Like UniformNegatives, but drawn in proportion to weights; a node of weight zero is never drawn."""
+    """Negatives with probability proportional to a column; a node of weight zero is never drawn.
 
-    column: str  # a column of the destination type: one number each, zero or more
+    Args:
+        column: Column of the destination type with one number per node, zero or more.
+        per_positive: Negatives per link and replaced end, default 1.
+        mode: Arrangement in a batch, as in `UniformNegatives`.
+        exact: Draw only nodes without an edge from the source, as in `UniformNegatives`; default False.
+        group: Number of consecutive links that share their negatives, default 1.
+        corrupt: Ends to replace: "destination" (default), "source" or "both".
+    Example:
+        >>> popular = {"popular": torch.tensor([0.0, 3.0, 0.0])}
+        >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(columns=popular)}
+        >>> edges = {"user buys item": khop.EdgeTable(torch.tensor([0, 1]), torch.tensor([0, 2]))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> links = khop.Links([[0, 1], [0, 2]])
+        >>> khop.with_negatives(graph, links, khop.WeightedNegatives("popular")).negatives
+        {('user', 'buys', 'item'): tensor([[1],
+                [1]])}
+    """
+
+    column: str
     per_positive: int = 1
     mode: NegativeMode = NegativeMode.BINARY
     exact: bool = False
@@ -205,7 +275,18 @@ class WeightedNegatives:
 
 @dataclass(frozen=True)
 class GivenNegatives:
-    """Negatives given with the links: `Links(negatives=...)`. Nothing is drawn."""
+    """Negatives given with the links: `khop.Links(negatives=...)`. Nothing is drawn.
+
+    Args:
+        mode: Arrangement in a batch, as in `UniformNegatives`.
+    Example:
+        >>> links = khop.Links([[0, 1], [2, 3]], negatives=[[5, 6], [7, 8]])
+        >>> graph, negatives = khop.open_graph("debian"), khop.GivenNegatives(mode="triplet")
+        >>> sampler = khop.LinkSampler(graph, [5], negatives=negatives)
+        >>> batch = khop.Loader(sampler, links, batch_size=2).batch(epoch=0, step=0)
+        >>> batch.links["package", "linked", "package"].negatives.shape
+        torch.Size([2, 2])
+    """
 
     mode: NegativeMode = NegativeMode.BINARY
 
@@ -217,11 +298,20 @@ class GivenNegatives:
 class TableNegatives:
     """Negatives read from a table with a row per source, such as hard negatives. Nothing is drawn.
 
-    The table may be changed between epochs, in place: `table.copy_(khop.hard_negatives(...))`. As a buffer of
-    the model it is part of each checkpoint. Links of several edge types need a table each, by edge type.
+    The table may be changed in place between epochs: `table.copy_(khop.hard_negatives(...))`. As a buffer
+    of the model it is part of each checkpoint.
+
+    Args:
+        table: Global ids of the destination type, int64 (sources, k); for several edge types a mapping by
+            type.
+        mode: Arrangement in a batch, as in `UniformNegatives`.
+    Example:
+        >>> table = khop.hard_negatives(torch.eye(4), torch.eye(4), keep=2)
+        >>> khop.TableNegatives(table, mode="triplet").table.shape
+        torch.Size([4, 2])
     """
 
-    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]  # int64 (sources, k), global ids
+    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]
     mode: NegativeMode = NegativeMode.BINARY
 
     def __post_init__(self) -> None:
@@ -233,7 +323,11 @@ class TableNegatives:
             object.__setattr__(self, "table", _table(self.table))
 
     def table_of(self, edge_type: EdgeType) -> Tensor:
-        """Return the table of an edge type: its own, or the only one; ValueError if it has none."""
+        """Return the table of an edge type: its table, or the only one.
+
+        Args:
+            edge_type: The edge type.
+        """
         if isinstance(self.table, Tensor):
             return self.table
         found = by_edge_type(self.table).get(edge_type)
@@ -256,9 +350,17 @@ def _table(given: object) -> Tensor:
 
 @dataclass(frozen=True)
 class MixedNegatives:
-    """Negatives of several kinds for each link, one kind after another, such as shared and drawn ones.
+    """Negatives of several kinds for each link, one kind after another.
 
-    All have the same mode and replace the same end; negatives that are given replace destinations.
+    Args:
+        parts: Two or more kinds of negatives, with the same `mode` and the same `corrupt`; at most one
+            `GivenNegatives`.
+    Raises:
+        ValueError: The parts do not fit together.
+    Example:
+        >>> mixed = khop.MixedNegatives((khop.UniformNegatives(4, group=64), khop.DegreeNegatives(2)))
+        >>> mixed.mode
+        <NegativeMode.BINARY: 'binary'>
     """
 
     parts: tuple[

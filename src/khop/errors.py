@@ -19,7 +19,18 @@ _TOLD = "told"
 
 
 class PeerLost(RuntimeError):
-    """The peer of an exchange is gone: a rank, a thread or a machine did not answer in time."""
+    """Raised when the peer of an exchange is gone: a rank, a thread or a machine did not answer in time.
+
+    The message names the rank, the peer and the stage. A trainer saves its state before the exception
+    leaves `Trainer.fit`.
+
+    Example:
+        >>> def trained(trainer):
+        ...     try:
+        ...         return trainer.fit()
+        ...     except khop.PeerLost as error:
+        ...         raise SystemExit(f"start the run again with resume: {error}")
+    """
 
 
 class Unsupported(ValueError):
@@ -27,7 +38,15 @@ class Unsupported(ValueError):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received: the process has to end. Code that handles Ctrl-C handles it too."""
+    """Raised in a training run when the process receives SIGTERM; code that handles Ctrl-C handles it too.
+
+    Example:
+        >>> try:
+        ...     raise khop.Terminated
+        ... except KeyboardInterrupt as stop:
+        ...     print(type(stop).__name__)
+        Terminated
+    """
 
 
 def told(stop: KeyboardInterrupt) -> KeyboardInterrupt:

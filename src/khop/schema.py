@@ -22,13 +22,27 @@ NARROW_FLOATS = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """Dtype and shape of one column, per node or edge."""
+    """Dtype and shape of one column, per node or edge.
 
-    dtype: str  # logical dtype by torch's name: "float32", "int64", "uint8", ...
-    shape: tuple[int, ...]  # of one row; () for a scalar column
-    num_classes: int | None = None  # of a label column; a label of -1 means "unknown"
-    scales: tuple[float, ...] | None = None  # of a quantized column, one per number of a row
-    sparse_width: int | None = None  # of a sparse column: numbers of a row; its shape is (2, longest)
+    Args:
+        dtype: Logical dtype by torch's name: "float32", "int64", "uint8", ...
+        shape: Shape of one row; () for a scalar column.
+        num_classes: Number of classes of a label column, in which -1 means "unknown"; default None: no
+            labels.
+        scales: Scales of a quantized column, one per number of a row; default None.
+        sparse_width: Numbers per row of a sparse column, whose shape is (2, longest); default None:
+            dense.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> graph.schema.column("package", "section")
+        ColumnSpec(dtype='int64', shape=(), num_classes=58, scales=None, sparse_width=None)
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    num_classes: int | None = None
+    scales: tuple[float, ...] | None = None
+    sparse_width: int | None = None
 
     @property
     def width(self) -> int:
@@ -49,6 +63,18 @@ class Schema:
     """Node types, edge types `(source, relation, destination)` and their columns.
 
     A homogeneous graph is a schema with one node type and one edge type.
+
+    Args:
+        node_types: Names of the node types.
+        edge_types: Edge types as triples, or as text such as "user buys item".
+        reverse_of: Edge type with the same edges in the opposite direction, by edge type; default none.
+        columns: Column specs by type and name; default none.
+    Raises:
+        ValueError: A type is repeated, or an edge type names a missing node type.
+    Example:
+        >>> schema = khop.Schema(["user", "item"], ["user buys item"])
+        >>> schema.into("item")
+        (('user', 'buys', 'item'),)
     """
 
     node_types: tuple[NodeType, ...]
@@ -83,7 +109,12 @@ class Schema:
         return tuple(sorted({name for t in self.node_types for name in self.columns.get(t, {})}))
 
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
-        """Return the spec of one column; ValueError lists the existing columns."""
+        """Return the spec of one column; ValueError lists the existing columns.
+
+        Args:
+            type_: Node type or edge type.
+            name: Name of the column.
+        """
         type_ = type_of(self, type_)
         columns = self.columns.get(type_, {})
         if type_ not in self.node_types and type_ not in self.edge_types:
@@ -96,7 +127,12 @@ class Schema:
     def label_column(
         self, node_type: NodeType | None = None, name: str | None = None
     ) -> tuple[NodeType, str]:
-        """Return a node type and its label column; both may be omitted if there is only one."""
+        """Return a node type and its label column.
+
+        Args:
+            node_type: Node type; may be omitted if only one has labels.
+            name: Column; may be omitted if the type has only one label column.
+        """
         there = {
             t: [n for n, spec in self.columns.get(t, {}).items() if spec.num_classes] for t in self.node_types
         }
@@ -104,9 +140,10 @@ class Schema:
         return chosen, _chosen(f"label column of {chosen!r}", name, there[chosen])
 
     def reverse(self, edge_type: EdgeTypeName) -> EdgeType | None:
-        """Return the edge type with the same edges in the opposite direction.
+        """Return the edge type with the same edges in the opposite direction, or None.
 
-        Either of the two types may declare the other.
+        Args:
+            edge_type: The edge type; either of the two may declare the other.
         """
         edge_type = edge_type_of(edge_type)
         if edge_type in self.reverse_of:
@@ -114,7 +151,11 @@ class Schema:
         return next((t for t, reverse in self.reverse_of.items() if reverse == edge_type), None)
 
     def only(self, edge_types: Collection[EdgeTypeName]) -> Schema:
-        """Return the schema with only these edge types, in schema order, and the node types at their ends."""
+        """Return the schema with only some edge types, in schema order, and the node types at their ends.
+
+        Args:
+            edge_types: Edge types to keep.
+        """
         edge_types = {edge_type_of(edge_type) for edge_type in edge_types}
         kept = tuple(edge_type for edge_type in self.edge_types if edge_type in edge_types)
         ends = {end for source, _, destination in kept for end in (source, destination)}
@@ -126,7 +167,11 @@ class Schema:
         )
 
     def into(self, node_type: NodeType) -> tuple[EdgeType, ...]:
-        """Return the edge types with destination `node_type`, in schema order."""
+        """Return the edge types with a destination type, in schema order.
+
+        Args:
+            node_type: The destination type.
+        """
         return tuple(edge_type for edge_type in self.edge_types if edge_type[2] == node_type)
 
 

@@ -23,12 +23,26 @@ from khop.schema import EdgeType, NodeType, Schema, by_edge_type, only, sole_typ
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of one type, in any order, duplicates allowed: `sources[i] -> destinations[i]`."""
+    """Edges of one type, in any order, duplicates allowed: `sources[i] -> destinations[i]`.
 
-    sources: Tensor  # int32 or int64 (edges), global ids
-    destinations: Tensor  # int64 (edges), global ids
-    edge_ids: Tensor | None = None  # int64 (edges), positions in the graph's CSC order
-    weights: Tensor | None = None  # float32 (edges)
+    Args:
+        sources: Global ids, int32 or int64 (edges).
+        destinations: Global ids, int64 (edges).
+        edge_ids: Positions in the graph's CSC order, int64 (edges); default None.
+        weights: Final coefficients of a sum, float32 (edges). None (default): neighbors are averaged.
+    Example:
+        >>> def to_itself(layer, graph, nodes):
+        ...     return khop.Edges(nodes["package"], nodes["package"])
+        >>> sampler = khop.FrontierSampler(khop.open_graph("debian"), to_itself, layers=1)
+        >>> khop.Loader(sampler, [3, 7], batch_size=2).batch(epoch=0, step=0).blocks[0].edge_index
+        tensor([[0, 1],
+                [0, 1]])
+    """
+
+    sources: Tensor
+    destinations: Tensor
+    edge_ids: Tensor | None = None
+    weights: Tensor | None = None
 
 
 EdgesByType = Mapping[EdgeType, Edges] | Mapping[str, Edges]
@@ -36,7 +50,19 @@ NodesByType = Mapping[NodeType, Tensor]
 
 
 class FrontierView:
-    """The graph passed to a layer's `edges_for`. The n-th draw adds n to the key: draws are independent."""
+    """The graph passed to a layer's `edges_for`. The n-th draw adds n to the key: draws are independent.
+
+    Args:
+        graph: Graph to draw from.
+        hop: Number of the hop, 1 at the seeds.
+        key: Key of the batch's draws.
+    Example:
+        >>> def half(layer, graph: khop.FrontierView, nodes):
+        ...     return graph.sample_in_edges(nodes, fanout=2)
+        >>> sampler = khop.FrontierSampler(khop.open_graph("debian"), half, layers=2)
+        >>> len(khop.Loader(sampler, [3, 7], batch_size=2).batch(epoch=0, step=0).blocks)
+        2
+    """
 
     def __init__(self, graph: GraphStore, hop: int, key: DrawKey) -> None:
         self._graph = graph
@@ -50,7 +76,11 @@ class FrontierView:
         return self._graph.schema
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
+        """Return the number of nodes of a type.
+
+        Args:
+            node_type: The node type.
+        """
         return self._graph.num_nodes(node_type)
 
     def sample_in_edges(
@@ -59,19 +89,33 @@ class FrontierView:
         fanout: Fanout,
         rule: Rule = UNIFORM,
     ) -> dict[EdgeType, Edges]:
-        """Draw up to `fanout` in-edges of every node (-1 = all), with edge ids, in the order of the nodes."""
+        """Draw in-edges of every node, with edge ids, in the order of the nodes.
+
+        Args:
+            nodes: Global ids, int64 (n); of several node types a mapping by type.
+            fanout: Edges per node and edge type; -1: all.
+            rule: Rule of the draws, `Uniform()` by default.
+        """
         key = self._key.plus(self._draws)
         self._draws += 1
         return self._in_edges(nodes, fanout, rule, key)
 
     def in_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
-        """Return all in-edges of the nodes, with edge ids. Nothing is random."""
+        """Return all in-edges of the nodes, with edge ids. Nothing is random.
+
+        Args:
+            nodes: Global ids, int64 (n); of several node types a mapping by type.
+        """
         return self._in_edges(nodes, -1, UNIFORM, self._key)
 
     def random_words(self, node_type: NodeType, nodes: Tensor) -> Tensor:
-        """Draw a whole number from 0 to 2^32 - 1 for every node, int64 (nodes); `nodes` are global ids.
+        """Draw a whole number from 0 to 2^32 - 1 for every node, int64 (nodes).
 
         A number depends on seed, epoch, step, layer and original node id, and on nothing else.
+
+        Args:
+            node_type: Type of the nodes.
+            nodes: Global ids, int64 (n).
         """
         check_seeds(self._graph, {node_type: nodes})
         key = self._key.plus(self._draws)
@@ -84,15 +128,24 @@ class FrontierView:
     def out_edges(self, nodes: Tensor | NodesByType) -> dict[EdgeType, Edges]:
         """Return all out-edges of the nodes, by type: the in-edges of the reverse types, turned around.
 
-        Types without a recorded reverse (`reverse_of`) are left out. Edges have no ids: those of the reverse
-        type are other positions. Nothing is random.
+        Types without a recorded reverse (`reverse_of`) are left out. Edges have no ids: those of the
+        reverse type are other positions. Nothing is random.
+
+        Args:
+            nodes: Global ids, int64 (n); of several node types a mapping by type.
         """
         return self._turned(self.in_edges(nodes))
 
     def sample_out_edges(
         self, nodes: Tensor | NodesByType, fanout: Fanout, rule: Rule = UNIFORM
     ) -> dict[EdgeType, Edges]:
-        """Draw up to `fanout` out-edges of every node, by `rule` of the reverse types; see `out_edges`."""
+        """Draw out-edges of every node; see `out_edges`.
+
+        Args:
+            nodes: Global ids, int64 (n); of several node types a mapping by type.
+            fanout: Edges per node and edge type; -1: all.
+            rule: Rule of the draws in the reverse types, `Uniform()` by default.
+        """
         return self._turned(self.sample_in_edges(nodes, fanout, rule))
 
     def _turned(self, drawn: dict[EdgeType, Edges]) -> dict[EdgeType, Edges]:
@@ -134,11 +187,25 @@ EdgesFor = Callable[[int, FrontierView, NodesByType], EdgesByType | Edges]
 
 
 class FrontierSampler(SamplerBase):
-    """A sampler that calls `edges_for(layer, graph, nodes)` for layers `layers - 1` (at the seeds) down to 0.
+    """Sampler that calls a function for the edges of each layer.
 
-    `nodes` are all nodes of the batch so far, by type. `graph` is a `FrontierView`. The function returns
-    edges into these nodes, from any nodes: edges drawn by the view, or any others. With one edge type it may
-    return one `Edges`. Expansion is layered. The sample is a pure function if `edges_for` is one.
+    Expansion is layered. The sample is a pure function if `edges_for` is one.
+
+    Args:
+        graph: Graph to sample.
+        edges_for: Function `edges_for(layer, graph, nodes)`, called for the layers `layers - 1` (at the
+            seeds) down to 0. `graph` is a `FrontierView`, `nodes` are all nodes of the batch so far, by
+            type. It returns edges into these nodes, from any nodes, by edge type; with one edge type it
+            may return one `Edges`.
+        layers: Number of layers, at least 1.
+    Raises:
+        ValueError: `edges_for` is no function, or `layers` is below 1.
+    Example:
+        >>> def edges_for(layer, graph, nodes):
+        ...     return graph.sample_in_edges(nodes, fanout=4 if layer == 1 else 2)
+        >>> sampler = khop.FrontierSampler(khop.open_graph("debian"), edges_for, layers=2)
+        >>> len(khop.Loader(sampler, [3, 7], batch_size=2).batch(epoch=0, step=0).blocks)
+        2
     """
 
     def __init__(self, graph: GraphStore, edges_for: EdgesFor, layers: int) -> None:
@@ -157,7 +224,12 @@ class FrontierSampler(SamplerBase):
         return self._layers
 
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
-        """Return blocks of the edges that `edges_for` returned, with rows in its order."""
+        """Return blocks of the edges that `edges_for` returned, with rows in its order.
+
+        Args:
+            seeds: Seeds of a batch.
+            key: Key of the draws.
+        """
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
             view = FrontierView(self.graph, hop, key)

@@ -75,14 +75,28 @@ def _layers(context: SamplerInputs) -> int:
 class ClusterSampler(SamplerBase):
     """Cluster-GCN's sampler: a group is `per_group` clusters and all edges among their nodes.
 
-    `clusters` has the cluster of each node, whole numbers from 0 on: (nodes), by node type if there are
-    several. `khop.clusters_of` reads the column that `khop.cluster_graph` writes. A shuffled epoch puts
-    other clusters together each time, and uses each cluster once. A cluster without nodes, or without seeds,
-    adds nothing to the loss.
+    A shuffled epoch puts other clusters together each time, and uses each cluster once. A cluster without
+    nodes, or without seeds, adds nothing to the loss.
 
-    The seeds of a loader are the nodes with a loss; the mean over all groups of an epoch is the mean over all
-    of them. A step takes `batch_size` groups; its loss is the mean of theirs. `layers` is the number of
-    blocks: each is the whole subgraph. Chiang et al., arXiv 1905.07953.
+    The seeds of a loader are the nodes with a loss; the mean over all groups of an epoch is the mean over
+    all of them. A step takes `batch_size` groups; its loss is the mean of theirs. Chiang et al., arXiv
+    1905.07953.
+
+    Args:
+        graph: Graph to sample.
+        clusters: Cluster of each node, whole numbers from 0 (nodes), by node type if there are several.
+            `khop.clusters_of` reads the column that `khop.cluster_graph` writes.
+        layers: Number of blocks; each is the whole subgraph.
+        per_group: Clusters per group, default 1.
+        rule: Rule that weighs the neighbors, `Uniform()` by default.
+    Raises:
+        ValueError: There is not one cluster per node.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> clusters = torch.arange(graph.num_nodes("package")) // 1000
+        >>> sampler = khop.ClusterSampler(graph, clusters, layers=2, per_group=2)
+        >>> khop.Loader(sampler, "all", batch_size=1).batch(epoch=0, step=0).sample.num_groups
+        1
     """
 
     Options = ClusterOptions
@@ -196,12 +210,23 @@ class ShadowOptions(GroupOptions):
 class ShadowSampler(SamplerBase):
     """ShaDow's sampler: neighbors of a group of seeds, drawn by `fanouts`, and all edges among these nodes.
 
-    A group is `per_group` seeds. With one, each seed has a subgraph of its own, as in torch_geometric; with
-    more, these seeds share one subgraph, as in DGL. A step takes `batch_size` groups; its loss is the mean of
-    theirs. `layers` is the number of blocks, each the whole subgraph; it may differ from the number of hops.
+    A step takes `batch_size` groups; its loss is the mean of theirs. Edges have the weights of `rule` if
+    all its neighbors have weights, as with `Sum`; others are averaged. `sample.trees` has the group of
+    each node. Zeng et al., arXiv 2201.07858.
 
-    Neighbors are drawn by `rule`. Edges have its weights if all its neighbors have weights, as with `Sum`;
-    others are averaged. `sample.trees` has the group of each node. Zeng et al., arXiv 2201.07858.
+    Args:
+        graph: Graph to sample.
+        fanouts: Neighbors per hop, as in `NeighborSampler`.
+        layers: Number of blocks, each the whole subgraph; it may differ from the number of hops.
+        per_group: Seeds per group. With 1 (default), each seed has a separate subgraph, as in
+            torch_geometric; with more, these seeds share one subgraph, as in DGL.
+        rule: Rule that draws the neighbors, `Uniform()` by default.
+    Raises:
+        ValueError: The fanouts do not fit the graph, or the rule does not draw for disjoint groups.
+    Example:
+        >>> sampler = khop.ShadowSampler(khop.open_graph("debian"), fanouts=[10, 5], layers=3)
+        >>> len(khop.Loader(sampler, range(20), batch_size=10).batch(epoch=0, step=0).blocks)
+        3
     """
 
     Options = ShadowOptions
@@ -353,11 +378,18 @@ class SaintDraw(Protocol):
 
 @dataclass(frozen=True)
 class SaintNodes:
-    """Draws of nodes in proportion to their in-degree, with replacement."""
+    """GraphSAINT's draw of nodes in proportion to their in-degree, with replacement.
+
+    Args:
+        size: Draws per subgraph.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.SaintSampler(graph, khop.SaintNodes(size=2000), layers=2)
+    """
 
     Options: ClassVar[type] = SaintSizeOptions
 
-    size: int  # draws per subgraph
+    size: int
 
     @classmethod
     def build(cls, options: SaintSizeOptions, context: SamplerInputs) -> SaintSampler:
@@ -385,15 +417,21 @@ class SaintNodes:
 
 @dataclass(frozen=True)
 class SaintEdges:
-    """Draws of edges u -> v with probability in proportion to 1 / in-degree(v), with replacement.
+    """GraphSAINT's draw of edges u -> v in proportion to 1 / in-degree(v), with replacement.
 
-    In a graph with both directions of every edge, a pair of nodes is drawn in proportion to 1 / degree(u) +
-    1 / degree(v), as in the paper. A node without in-edges may be drawn alone.
+    In a graph with both directions of every edge, a pair of nodes is drawn in proportion to 1 / degree(u)
+    + 1 / degree(v), as in the paper. A node without in-edges may be drawn alone.
+
+    Args:
+        size: Draws per subgraph.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.SaintSampler(graph, khop.SaintEdges(size=2000), layers=2)
     """
 
     Options: ClassVar[type] = SaintSizeOptions
 
-    size: int  # draws per subgraph
+    size: int
 
     @classmethod
     def build(cls, options: SaintSizeOptions, context: SamplerInputs) -> SaintSampler:
@@ -421,15 +459,22 @@ class SaintEdges:
 
 @dataclass(frozen=True)
 class SaintWalks:
-    """Random walks from uniformly drawn nodes. A step goes to a uniformly drawn in-neighbor.
+    """GraphSAINT's random walks from uniformly drawn nodes. A step goes to a uniformly drawn in-neighbor.
 
     A walk that reaches a node without in-edges ends there.
+
+    Args:
+        roots: Walks per subgraph.
+        length: Steps of a walk.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.SaintSampler(graph, khop.SaintWalks(roots=1000, length=2), layers=2)
     """
 
     Options: ClassVar[type] = SaintWalkOptions
 
-    roots: int  # walks per subgraph
-    length: int  # steps of a walk
+    roots: int
+    length: int
 
     @classmethod
     def build(cls, options: SaintWalkOptions, context: SamplerInputs) -> SaintSampler:
@@ -500,17 +545,35 @@ class SaintCounts:
 class SaintSampler(SamplerBase):
     """GraphSAINT's sampler: a group is one subgraph, induced by the nodes that `draw` gives.
 
-    The seeds of a loader are the nodes with a loss. An epoch has `groups_per_epoch` subgraphs, and a step
-    takes `batch_size` of them; the loss of a step is the mean of theirs. `layers` is the number of blocks:
-    each is the whole subgraph.
+    The seeds of a loader are the nodes with a loss. A step takes `batch_size` subgraphs; its loss is the
+    mean of theirs.
 
-    Before the first epoch, subgraphs are drawn under a key of their own (`Purpose.PRESAMPLE`, `seed`), until
-    they contain `coverage` times as many nodes as the graph. With the number of them that contain a node,
-    C_v, and an edge, C_uv, edges are weighted by C_v / C_uv = 1 / alpha, times the weight of the rule (1 /
-    in-degree for `Uniform()`), and the losses of nodes by 1 / lambda = subgraphs / C_v. A count of 0 is taken
-    as 1. Every rank draws all of them; the counts take 4 bytes per edge and 8 per node.
+    Before the first epoch, subgraphs are drawn under a separate key (`Purpose.PRESAMPLE`, `seed`). With
+    the number of them that contain a node, C_v, and an edge, C_uv, edges are weighted by C_v / C_uv = 1 /
+    alpha, times the weight of the rule (1 / in-degree for `Uniform()`), and the losses of nodes by 1 /
+    lambda = subgraphs / C_v. A count of 0 is taken as 1. Every rank draws all of them; the counts take 4
+    bytes per edge and 8 per node.
 
     The nodes are of one type, with edges of one type among them. Zeng et al., arXiv 1907.04931.
+
+    Args:
+        graph: Graph with one edge type, between nodes of one type.
+        draw: Draw of the nodes: `SaintNodes`, `SaintEdges` or `SaintWalks`.
+        layers: Number of blocks; each is the whole subgraph.
+        groups_per_epoch: Subgraphs per epoch; by default the nodes of the graph over the most nodes of a
+            subgraph.
+        coverage: Presampled nodes over the nodes of the graph, default 50.
+        seed: Seed of the presampled subgraphs, default 0.
+        rule: Rule that weighs the neighbors, `Uniform()` by default.
+    Raises:
+        ValueError: The graph has several edge types, or nodes of two types.
+    Example:
+        >>> nodes, ends = {"item": khop.NodeTable(50)}, (torch.arange(300) % 50, torch.arange(300) * 7 % 50)
+        >>> edges = {"item to item": khop.EdgeTable(*ends)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> sampler = khop.SaintSampler(graph, khop.SaintWalks(roots=5, length=2), layers=2)
+        >>> khop.Loader(sampler, "all", batch_size=2).batch(epoch=0, step=0).sample.num_groups
+        2
     """
 
     def __init__(

@@ -23,11 +23,21 @@ ROWS_AT_ONCE = 1 << 14  # destinations per chunk: limits the in-edges in memory
 
 
 class Output(StrEnum):
-    """The edges of a subgraph. With any value but DIRECTIONAL, every layer uses the whole subgraph."""
+    """The edges of a subgraph. With any value but DIRECTIONAL, every layer uses the whole subgraph.
 
-    DIRECTIONAL = "directional"  # the edges drawn
-    BIDIRECTIONAL = "bidirectional"  # these and their reverses; one of several edges between two nodes
-    INDUCED = "induced"  # every edge of the graph between two of its nodes
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, [3, 3], expansion="subgraph", output="induced")
+        >>> sampler.output
+        <Output.INDUCED: 'induced'>
+    """
+
+    DIRECTIONAL = "directional"
+    """The drawn edges."""
+    BIDIRECTIONAL = "bidirectional"
+    """The drawn edges and their reverses; one of several edges between two nodes."""
+    INDUCED = "induced"
+    """Every edge of the graph between two of its nodes."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:

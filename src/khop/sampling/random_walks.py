@@ -35,9 +35,19 @@ ONE = 1 << 20  # the largest weight of an edge
 
 @dataclass(frozen=True)
 class Node2Vec:
-    """Weights of the edges of a step from v, after t: 1 / p back to t, 1 to in-neighbors of t, else 1 / q.
+    """Bias of random walks (Grover and Leskovec 2016).
 
-    Large p avoids to return, large q keeps near the start. Weights are rounded to 1 / 2^20 of the largest.
+    A step from v, after t, weighs an edge back to t by 1 / p, to in-neighbors of t by 1, and others by 1
+    / q. Weights are rounded to 1 / 2^20 of the largest.
+
+    Args:
+        p: Return parameter, 1/1024 to 1024: a large p avoids to return to t. Default 1: no effect.
+        q: In-out parameter, 1/1024 to 1024: a large q keeps near the start. Default 1: no effect.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> path, bias = ["package linked package"] * 3, khop.Node2Vec(p=4.0, q=0.5)
+        >>> khop.random_walks(graph, starts=[0], path=path, bias=bias).shape
+        torch.Size([1, 4])
     """
 
     p: float = 1.0
@@ -145,17 +155,33 @@ def random_walks(
     epoch: int = 0,
     first: int = 0,
 ) -> Tensor:
-    """Walk from each start along one edge of each type of `path`: int64 (walks, steps + 1), global ids.
+    """Walk from each start along one edge of each type of a path.
 
     A step goes against the direction of an edge, from its destination to its source, as messages are
-    sampled. Use the reverse edge types to walk the other way. The first edge type ends at the node type of
-    the starts, and each further one at the sources of the one before. A walk at a node without in-edges of
-    the type ends; -1 stands for the rest. Every in-edge is equally likely, unless `bias` is given.
+    sampled. Use the reverse edge types to walk the other way. A walk at a node without in-edges of the
+    type ends. Walk i is a function of (graph, start, path, seed, epoch, `first` + i). Collective where
+    the graph is: each rank may have other starts, also none.
 
-    `starts` are nodes: ids or a boolean mask, as a tensor, an array, a list or a Series, or "all". Walk i is
-    a function of (graph, start, path, seed, epoch, `first` + i). `first` is the number of the first walk, if
-    walks are made in several calls or on several ranks. Collective where the graph is: each rank may
-    have other starts, also none.
+    Args:
+        graph: Graph to walk in.
+        starts: Nodes, as ids or a boolean mask (a tensor, an array, a list or a Series), or "all".
+        path: Edge type of each step. The first ends at the node type of the starts, each further one at
+            the sources of the one before.
+        bias: Weights of the edges, `khop.Node2Vec(p, q)`. None (default): every in-edge is equally
+            likely.
+        seed: Seed of the draws, default 0.
+        epoch: Epoch of the draws, default 0.
+        first: Number of the first walk, default 0, if walks are made in several calls or on several
+            ranks.
+    Returns:
+        Global ids, int64 (walks, steps + 1); -1 after the end of a walk.
+    Raises:
+        ValueError: The path does not fit the graph or itself.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> walks = khop.random_walks(graph, [0, 1, 2], ["package linked package"] * 4)
+        >>> walks.shape, walks[:, 0]
+        (torch.Size([3, 5]), tensor([0, 1, 2]))
     """
     graph_of("graph", graph)
     steps = checked_path(graph, path)
@@ -234,14 +260,23 @@ _BIASED_AT_ONCE = 1 << 15  # a step of these reads all in-edges of each walk's n
 class WalkCounts:
     """Walks from a node, and the neighbors that are kept of those that they visit.
 
-    A walk follows the path up to `rounds` times, and stops before each round but the first with probability
-    `stop`. The node at the end of each round is a visit.
+    A walk follows the path up to `rounds` times. The node at the end of each round is a visit.
+
+    Args:
+        walks: Walks from each node, default 10.
+        rounds: Largest number of rounds of a walk, default 2.
+        stop: Probability that a walk stops before each round but the first, default 0.5.
+        keep: Neighbors per node, those with most visits, of equal ones the lowest original id; default
+            10.
+    Example:
+        >>> graph, counts = khop.open_graph("debian"), khop.WalkCounts(walks=100, rounds=8, stop=0.15)
+        >>> near = khop.walk_neighbors(graph, ["package linked package"], counts)
     """
 
-    walks: int = 10  # from each node
+    walks: int = 10
     rounds: int = 2
     stop: float = 0.5
-    keep: int = 10  # neighbors per node, those with most visits; of equal ones the lowest original id
+    keep: int = 10
 
     def __post_init__(self) -> None:
         for name in ("walks", "rounds", "keep"):
@@ -265,16 +300,33 @@ def walk_neighbors(
 ) -> EdgeChunks:
     """Connect every node of a type with the nodes of the type that random walks from it visit most often.
 
-    `path` leads from the node type back to it, such as ["user buys item", "item bought-by user"]: a step goes
-    from the destination of an edge to its source. With it, the result has the neighbors of DGL's
-    PinSAGESampler (Ying et al., arXiv 1806.01973); a node may be its own neighbor. With one edge type among
-    nodes of one type and many rounds, visits estimate personalized PageRank with restart probability `stop`.
-    With `bias`, walks along one edge type take the steps of node2vec; a round goes on from the one before.
+    With a path there and back, the result has the neighbors of DGL's PinSAGESampler (Ying et al., arXiv
+    1806.01973); a node may be its own neighbor. With one edge type among nodes of one type and many
+    rounds, visits estimate personalized PageRank with restart probability `counts.stop`. Collective where
+    the graph is.
 
-    The result has edges from the visited node to the start, by start and then by visits, with the column
-    "visits" (int32). Give it to `khop.write_graph` as a new edge type, and sample by `khop.TopK("visits")` or
-    `khop.Weighted("visits")`. It is computed in chunks while it is written, so only a chunk is in memory. A
-    start whose walks end at once has no edges. Collective where the graph is.
+    Args:
+        graph: Graph to walk in.
+        path: Edge types from the node type back to it, such as ["user buys item", "item bought-by user"]:
+            a step goes from the destination of an edge to its source.
+        counts: Numbers of walks, rounds and neighbors, `WalkCounts()` by default.
+        bias: `khop.Node2Vec(p, q)` for walks along one edge type; a round goes on from the one before.
+            Default None.
+        seed: Seed of the draws, default 0.
+    Returns:
+        Edges from the visited node to the start, by start and then by visits, with the column "visits"
+        (int32). Give them to `khop.write_graph` as a new edge type, and sample by `khop.TopK("visits")`
+        or `khop.Weighted("visits")`. They are computed in chunks while they are written. A start whose
+        walks end at once has no edges.
+    Raises:
+        ValueError: The path does not lead back.
+    Example:
+        >>> edges = {"item to item": khop.EdgeTable(torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", {"item": khop.NodeTable(3)}, edges))
+        >>> near = khop.walk_neighbors(graph, ["item to item"], khop.WalkCounts(keep=1))
+        >>> table = next(iter(near.chunks))
+        >>> table.sources.tolist(), table.destinations.tolist()
+        ([2, 0, 1], [0, 1, 2])
     """
     graph_of("graph", graph)
     instance_of("counts", counts, WalkCounts, "must be khop.WalkCounts(...)")

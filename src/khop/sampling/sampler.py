@@ -131,7 +131,18 @@ class KernelSampler:
 
 
 class Sampler(Protocol):
-    """A sampler of neighborhoods. A sampler of your own subclasses `SamplerBase`."""
+    """A sampler of neighborhoods: implementers draw a sample for seeds and a key.
+
+    They have the attributes `graph`, from which samples are drawn, and `rule`, by which neighbors are
+    drawn; exact evaluation weighs all neighbors by what the rule estimates. Custom samplers subclass
+    `SamplerBase`.
+
+    Example:
+        >>> def layers_of(sampler: khop.Sampler) -> int | None:
+        ...     return sampler.num_layers
+        >>> layers_of(khop.NeighborSampler(khop.open_graph("debian"), [10, 5]))
+        2
+    """
 
     graph: GraphStore  # samples are drawn from it
     rule: Rule  # neighbors are drawn by it; exact evaluation weighs all neighbors by what it estimates
@@ -150,40 +161,64 @@ class Sampler(Protocol):
     def sample(self, seeds: Seeds, key: DrawKey) -> Sample:
         """Return the blocks (and, with the subgraph expansion, the subgraph) that reach the seeds.
 
-        A pure function of (seeds, key), called from several threads at once. Edges may have weights. With
-        `Sample.loss_weights`, seeds count differently in the loss; their total is equal on all ranks.
+        A pure function of its arguments, called from several threads at once. Edges may have weights.
+        With `Sample.loss_weights`, seeds count differently in the loss; their total is equal on all
+        ranks.
+
+        Args:
+            seeds: Seeds of a batch.
+            key: Key of the draws.
         """
         ...
 
     def groups(self, nodes: Mapping[NodeType, Tensor]) -> GroupSeeds:
-        """Return the groups of an epoch over seed nodes, int64 ids by type; Unsupported without groups.
+        """Return the groups of an epoch; Unsupported without groups.
 
         The loader calls it once, outside lanes. Collective where the graph is.
+
+        Args:
+            nodes: Seed nodes of the epoch, int64 global ids by type.
         """
         ...
 
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
-        """Return the arrays that samples of seeds of these types need; `GraphStore.prepare` builds them."""
+        """Return the arrays that samples need; `GraphStore.prepare` builds them.
+
+        Args:
+            seed_types: Node types and edge types of the seeds.
+        """
         ...
 
     def visits(self, seeds: Mapping[NodeType, Tensor], share: int) -> Mapping[NodeType, Tensor] | None:
         """Return the probability that a batch contains a node: float64 (nodes) by node type.
 
-        A batch has `share` of the seeds, int64 (n) ids by type. None if the probabilities are unknown: then
-        batches are drawn and counted.
+        None if the probabilities are unknown: then batches are drawn and counted.
+
+        Args:
+            seeds: Seed nodes of the epoch, int64 (n) global ids by type.
+            share: Number of seeds in a batch.
         """
         ...
 
     def with_threads(self, threads: int) -> Sampler:
-        """Return a sampler of the same bits that uses up to `threads` threads for each sample."""
+        """Return a sampler of the same bits that uses several threads for each sample.
+
+        Args:
+            threads: Largest number of threads.
+        """
         ...
 
     def for_evaluation(
         self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
     ) -> Sampler | None:
-        """Return a sampler of nodes with these fanouts and with the other settings of this one.
+        """Return a sampler of nodes with other fanouts and with the other settings of this one.
 
         None: evaluation uses a `NeighborSampler` with its default settings.
+
+        Args:
+            graph: Graph to sample.
+            fanouts: Fanouts of the hops.
+            edge_ids: True if samples need the ids of edges.
         """
         ...
 
@@ -213,9 +248,21 @@ class Sampler(Protocol):
 
 
 class SamplerBase(Sampler):
-    """A sampler of your own: a subclass writes `sample`, a pure function of (seeds, key).
+    """Base of custom samplers: a subclass writes `sample`, a pure function of (seeds, key).
 
     `sample` is called from several threads at once. The other members have defaults.
+
+    Args:
+        graph: Graph to sample.
+    Example:
+        >>> class Halved(khop.SamplerBase):
+        ...     num_layers = 2
+        ...
+        ...     def sample(self, seeds, key):
+        ...         return khop.NeighborSampler(self.graph, [8, 4]).sample(seeds, key)
+        >>> sampler = Halved(khop.open_graph("debian"))
+        >>> len(khop.Loader(sampler, range(10), batch_size=10).batch(epoch=0, step=0).blocks)
+        2
     """
 
     def __init__(self, graph: GraphStore) -> None:
@@ -308,10 +355,19 @@ Draw = Callable[[int, FrontierByType], NeighborsByType]  # hop number, frontier 
 
 
 class Expansion(StrEnum):
-    """Nodes that a hop expands."""
+    """Nodes that a hop expands.
 
-    LAYERED = "layered"  # all nodes so far: a layer's value of a node depends on (key, layer, node) alone
-    SUBGRAPH = "subgraph"  # the nodes of the last hop: each node once; the batch is one graph
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, [3, 3], expansion=khop.Expansion.SUBGRAPH)
+        >>> sampler.expansion
+        <Expansion.SUBGRAPH: 'subgraph'>
+    """
+
+    LAYERED = "layered"
+    """All nodes so far: a layer's value of a node depends on (key, layer, node) alone."""
+    SUBGRAPH = "subgraph"
+    """The nodes found by the last hop: each node is expanded once, and the batch is one graph."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -319,14 +375,30 @@ class Expansion(StrEnum):
 
 
 class NeighborSampler(SamplerBase):
-    """Sampler of up to `fanouts[i]` in-neighbors per node and edge type at hop i + 1. Hop 1 is at the seeds.
+    """Sampler of in-neighbors over several hops.
 
-    A fanout is one number for all edge types, or a mapping from edge types or patterns to numbers, for
-    example `{("user", "buys", "item"): 5, "*": 2}`; -1 takes all neighbors, 0 none. `rule=model.rule` is the
-    rule that a model of `khop.models` needs. With `trees="disjoint"`,
-    which Temporal implies, every seed has a separate tree: nodes are unique within a tree, and duplicate
-    seeds have a row each. `output` selects the edges of a subgraph. A pure function of (graph, settings,
-    seeds, key). Any number of threads may share one sampler.
+    Hop i + 1 draws up to `fanouts[i]` in-neighbors per node and edge type; hop 1 is at the seeds. Samples
+    are a pure function of (graph, settings, seeds, key). Any number of threads may share one sampler.
+
+    Args:
+        graph: Graph to sample.
+        fanouts: Neighbors per hop; -1 takes all, 0 none. A fanout is one number for all edge types, or a
+            mapping from edge types or patterns to numbers, such as
+            `{("user", "buys", "item"): 5, "*": 2}`.
+        rule: Rule that draws the neighbors, `Uniform()` by default. A model of `khop.models` needs
+            `model.rule`.
+        expansion: "layered" (default), one block per hop, or "subgraph", one graph; see `Expansion`.
+        edge_ids: Return the ids of edges, which edge columns need; default False.
+        trees: "merged" (default), or "disjoint": every seed has a separate tree, nodes are unique within
+            a tree, and duplicate seeds have a row each. `Temporal` implies "disjoint".
+        output: Edges of a subgraph: "directional" (default), "bidirectional" or "induced"; see `Output`.
+    Raises:
+        ValueError: The fanouts or the rule do not fit the graph, or settings exclude each other.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, fanouts=[10, 5])
+        >>> len(khop.Loader(sampler, range(64), batch_size=64).batch(epoch=0, step=0).blocks)
+        2
     """
 
     def __init__(
@@ -420,9 +492,14 @@ class NeighborSampler(SamplerBase):
     def for_evaluation(
         self, graph: GraphStore, fanouts: Sequence[Fanout], *, edge_ids: bool
     ) -> NeighborSampler:
-        """Return a sampler with these fanouts and the same rule, expansion, trees and output.
+        """Return a sampler with other fanouts and the same rule, expansion, trees and output.
 
-        ValueError if the rule needs times, which evaluation does not give.
+        Args:
+            graph: Graph to sample.
+            fanouts: Fanouts of the hops.
+            edge_ids: True if samples need the ids of edges.
+        Raises:
+            ValueError: The rule needs times, which evaluation does not give.
         """
         check_timeless(self.rule)
         return NeighborSampler(
@@ -458,9 +535,13 @@ class NeighborSampler(SamplerBase):
         return visit_probabilities(topology, seeds, share, self.fanouts)
 
     def with_threads(self, threads: int) -> Self:
-        """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
+        """Return a copy that draws each sample with several threads: the same bits, sooner.
 
-        Use it when one sample is waited for. To draw many samples, one thread per sample costs less in all.
+        Use it when one sample is waited for. To draw many samples, one thread per sample costs less in
+        all.
+
+        Args:
+            threads: Largest number of threads.
         """
         threads = whole_number("threads", threads, 1)
         sampler = copy(self)
@@ -473,7 +554,12 @@ class NeighborSampler(SamplerBase):
         """Sample the seeds' neighborhood. Duplicate seeds share one row; local ids are in first-seen order.
 
         A hop visits edge types in schema order, destinations in local order and neighbors in drawn order.
-        `view` is a view of the graph to draw from: same types and nodes, possibly fewer edges.
+
+        Args:
+            seeds: Seeds of a batch.
+            key: Key of the draws.
+            view: View of the graph to draw from: same types and nodes, possibly fewer edges. Default: the
+                graph.
         """
         view = self.graph if view is None else view
         draws = self._draws.of(view, self.hops) if view is self.graph else view.for_hops(self.hops)

@@ -90,18 +90,34 @@ class GroupShare:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seed nodes and seed links of a batch (or of a rank's share of it), duplicates allowed."""
+    """Seed nodes and seed links of a batch (or of a rank's share of it), duplicates allowed.
 
-    nodes: Mapping[NodeType, Tensor]  # int64 (n), global ids
-    positions: Mapping[NodeType, Tensor]  # int64 (n), positions (of groups) in the epoch's global order
-    times: Mapping[NodeType, Tensor] | None = None  # int64 (n), a time limit per seed
-    links: LinkSeeds | None = None  # for a LinkSampler
-    batch_nodes: Mapping[NodeType, Tensor] | None = (
-        None  # int64 (m), of all ranks in this step; None: `nodes`
-    )
-    listed: StepShare | None = None  # numbers in a list on servers, which look the seeds up; None: all above
-    tuple_labels: Mapping[NodeType, Tensor] | None = None  # (tuples, ...), if `nodes` are those of tuples
-    groups: GroupShare | None = None  # for a sampler of groups; there are no other seeds then
+    Args:
+        nodes: Global ids by node type, int64 (n).
+        positions: Positions of the seeds (or of their groups) in the epoch's global order by node type,
+            int64 (n).
+        times: Time limits by node type, int64 (n); default None.
+        links: Links, for a `LinkSampler`; default None.
+        batch_nodes: Seed nodes of all ranks in this step by node type, int64 (m). None (default): those
+            of `nodes`.
+        listed: Numbers in a list on servers, which look the seeds up; default None.
+        tuple_labels: Labels (tuples, ...) by node type, if `nodes` are those of tuples; default None.
+        groups: Groups, for a sampler of groups; there are no other seeds then. Default None.
+    Example:
+        >>> seeds = khop.Seeds({"package": torch.tensor([7, 9])}, {"package": torch.tensor([0, 1])})
+        >>> sample = khop.NeighborSampler(khop.open_graph("debian"), [5]).sample(seeds, khop.DrawKey(1))
+        >>> seeds.count
+        2
+    """
+
+    nodes: Mapping[NodeType, Tensor]
+    positions: Mapping[NodeType, Tensor]
+    times: Mapping[NodeType, Tensor] | None = None
+    links: LinkSeeds | None = None
+    batch_nodes: Mapping[NodeType, Tensor] | None = None
+    listed: StepShare | None = None
+    tuple_labels: Mapping[NodeType, Tensor] | None = None
+    groups: GroupShare | None = None
 
     @property
     def count(self) -> int:
@@ -272,24 +288,27 @@ class NodeSeeds(SeedList):
 class NodeTuples(SeedList):
     """Seeds of N groups of M nodes each, such as hyperedges; each group is one seed, used once per epoch.
 
-    A batch has the nodes of its groups as seeds, group after group, so the output of a model has n * M rows.
-    `batch.tuple_labels` has their labels by node type. `batch.global_mean` takes one loss per group.
-    Duplicates are allowed.
+    A batch has the nodes of its groups as seeds, group after group, so the output of a model has n * M
+    rows. `batch.tuple_labels` has their labels by node type. `batch.global_mean` takes one loss per
+    group. Duplicates are allowed.
 
     Args:
-        nodes: Global ids (N, M), a row per group, as a tensor, an array or a list; of several node types as
-            a mapping by type.
+        nodes: Global ids (N, M), a row per group, as a tensor, an array or a list; of several node types
+            as a mapping by type.
         labels: Labels (N, ...), one per group, of the same forms.
     Raises:
         ValueError: The ids are not whole numbers (N, M), or labels are not one per group.
     Example:
         >>> tuples = khop.NodeTuples([[0, 1, 2], [2, 3, 4]], labels=[0.5, 1.0])
+        >>> loader = khop.Loader(khop.NeighborSampler(khop.open_graph("debian"), [5]), tuples, batch_size=2)
+        >>> loader.batch(epoch=0, step=0).tuple_labels
+        {'package': tensor([0.5000, 1.0000])}
     """
 
     is_for_kernels: ClassVar[bool] = False
 
-    nodes: Mapping[NodeType, Tensor]  # int64 (N, M), global ids
-    labels: Mapping[NodeType, Tensor]  # (N, ...), of the types that have some
+    nodes: Mapping[NodeType, Tensor]
+    labels: Mapping[NodeType, Tensor]
 
     def __init__(
         self,

@@ -20,11 +20,19 @@ from khop.schema import EdgeType, NodeType, Schema
 
 
 class Exclude(StrEnum):
-    """Edges that a batch of links leaves out of message passing."""
+    """Edges that a batch of links leaves out of message passing.
 
-    EDGE = "edge"  # edges between the ends of a link, of the link's type
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> khop.LinkSampler(graph, [5], exclude=khop.Exclude.EDGE).exclude
+        <Exclude.EDGE: 'edge'>
+    """
+
+    EDGE = "edge"
+    """Edges between the ends of a link, of the link's type."""
     # These, and the edges from destination to source, of the reverse type where a type of links has one.
     EDGE_AND_REVERSE = "edge+reverse"
+    """These, and the edges from destination to source, of the reverse type where a type of links has one."""
 
 
 def checked_exclude(given: Exclude | str) -> Exclude:
@@ -156,23 +164,36 @@ def excluded_edges(
 
 @dataclass(frozen=True)
 class SpotTarget:
-    """Exclude the links of a batch of which an end has a degree below `below`; others carry messages.
+    """Exclusion of the batch's links at nodes of low degree; the other links carry messages.
 
-    The degree of a destination is its number of in-edges of the link's type, of a source that of the reverse
-    type, or of the link's type if both ends are of one type and it has no reverse. All edges of the graph of
-    the sampler count, without limits of time. Zhu et al., arXiv 2306.00899: at nodes with few
-    links, a target link that carries messages shifts training most; elsewhere, leaving it out costs edges.
+    The degree of a destination is its number of in-edges of the link's type, of a source that of the
+    reverse type, or of the link's type if both ends are of one type and it has no reverse. All edges of
+    the sampler's graph count, without time limits. Zhu et al., arXiv 2306.00899: at nodes with few links,
+    a target link that carries messages shifts training most; elsewhere, leaving it out costs edges.
+
+    Args:
+        below: Degree from which both ends of a link need to be, for the link to carry messages; at least
+            1.
+        exclude: Edges of the other links that carry no message: "edge" or "edge+reverse" (default).
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.LinkSampler(graph, [10], exclude=khop.SpotTarget(below=10))
     """
 
     below: int
-    exclude: Exclude = Exclude.EDGE_AND_REVERSE  # the edges of such links that carry no message
+    exclude: Exclude = Exclude.EDGE_AND_REVERSE
 
     def __post_init__(self) -> None:
         checked_field(self, "below", whole_number, 1, (1 << 62))
         object.__setattr__(self, "exclude", checked_exclude(self.exclude))
 
     def spotted(self, graph: GraphStore, links: LinkSeeds) -> LinkSeeds:
-        """Return the links with only those to exclude as links of all ranks. Collective: a hop per type."""
+        """Return the links with only those to exclude as links of all ranks. Collective: a hop per type.
+
+        Args:
+            graph: Graph of the sampler.
+            links: Links of the step.
+        """
         return replace(links, by_type={t: self._spotted(graph, t, of) for t, of in links.by_type.items()})
 
     def _spotted(self, graph: GraphStore, edge_type: EdgeType, links: SeedLinks) -> SeedLinks:

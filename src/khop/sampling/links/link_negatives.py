@@ -289,15 +289,30 @@ def hard_negatives(
     original_ids: Tensor | None = None,
     score: CandidateScore = "dot",
 ) -> Tensor:
-    """Return the `keep` destinations with the highest scores for each source: int64 (sources, keep).
+    """Find the destinations with the highest scores for each source.
 
-    `sources` and `destinations` are the embeddings of all nodes, (nodes, width) of floats. `score` is their
-    inner product (dot), or the negative L1 or L2 distance (l1, l2). Values are rounded to
-    multiples of 1 / `grid`, so that scores are whole numbers, computed exactly on every machine; of equal
-    scores the lowest original id comes first. Pairs in `known`, int64 (2, pairs) of global ids with sources
-    first, are left out: give all links, and pairs of a node with itself. A source with fewer other
-    destinations gets some of them again, and one without any is an error. `original_ids` are those of the
-    destinations, if the graph was renumbered.
+    Scores are computed exactly on every machine, as whole numbers; of equal scores the lowest original id
+    comes first. A source with fewer other destinations gets some of them again.
+
+    Args:
+        sources: Embeddings of all source nodes, floats (sources, width); at most 4,096 wide.
+        destinations: Embeddings of all destination nodes, floats (destinations, width).
+        keep: Number of destinations per source.
+        known: Pairs to leave out, int64 (2, pairs) of global ids, sources first: give all links, and the
+            pairs of a node with itself. Default None: no pair.
+        grid: Number of steps per unit to which embeddings are rounded; default 64.
+        original_ids: Original ids of the destinations, int64 (destinations), if the graph was renumbered.
+        score: "dot" (default), the inner product, or "l1" or "l2", the negative distance.
+    Returns:
+        Global ids of destinations, best first, int64 (sources, keep).
+    Raises:
+        ValueError: The shapes do not fit, or a source has no other destination.
+    Example:
+        >>> sources, destinations = torch.tensor([[1.0]]), torch.tensor([[0.5], [3.0], [2.0]])
+        >>> khop.hard_negatives(sources, destinations, keep=2)
+        tensor([[1, 2]])
+        >>> khop.hard_negatives(sources, destinations, keep=2, known=torch.tensor([[0], [1]]))
+        tensor([[2, 0]])
     """
     for name, rows in (("sources", sources), ("destinations", destinations)):
         instance_of(name, rows, Tensor, "must be floats (nodes, width)")

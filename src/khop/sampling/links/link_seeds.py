@@ -157,8 +157,8 @@ class Links(LinkList):
     """A list of links of one or several edge types, duplicates allowed, with optional columns.
 
     Links need not be edges of the sampled graph. A column given for one edge type must be given for all.
-    Each argument is a tensor, an array, a list or a Series, or a mapping of these by edge type,
-    ("user", "buys", "item") or "user buys item". Without a mapping, the graph has one edge type.
+    Each argument is a tensor, an array, a list or a Series, or a mapping of these by edge type, ("user",
+    "buys", "item") or "user buys item". Without a mapping, the graph has one edge type.
 
     Args:
         edges: Global ids (2, links), sources over destinations.
@@ -169,14 +169,16 @@ class Links(LinkList):
     Raises:
         ValueError: A column has another shape or dtype than stated, or lacks an edge type.
     Example:
-        >>> links = khop.Links([[0, 1], [1, 2]], labels=[1, 0])
+        >>> links = khop.Links({"user buys item": [[0, 1], [1, 2]]}, labels={"user buys item": [1, 0]})
+        >>> links.counts
+        {('user', 'buys', 'item'): 2}
     """
 
-    edges: ByEdgeType  # int64 (2, links), global ids: sources over destinations
-    labels: ByEdgeType | None = None  # (links, ...)
-    times: ByEdgeType | None = None  # int64 (links), a time limit per link
-    negatives: ByEdgeType | None = None  # int64 (links, k), destinations that are not linked to the source
-    relations: ByEdgeType | None = None  # int64 (links), the relation of each link, 0 or more
+    edges: ByEdgeType
+    labels: ByEdgeType | None = None
+    times: ByEdgeType | None = None
+    negatives: ByEdgeType | None = None
+    relations: ByEdgeType | None = None
 
     def __init__(
         self,
@@ -194,7 +196,11 @@ class Links(LinkList):
         _check_columns(self.edges, dict(self._facts()))
 
     def of_schema(self, schema: Schema) -> Links:
-        """Return the same links, with the schema's only edge type as key if they were given as one tensor."""
+        """Return the same links, with the schema's only edge type as key if they were given as one tensor.
+
+        Args:
+            schema: Schema of the graph.
+        """
         if SOLE not in self.edges:
             return self
         named = dict.fromkeys(schema.edge_types, 0)
@@ -205,14 +211,24 @@ class Links(LinkList):
     def of_graph(
         self, graph: GraphStore, times: SeedTimes | None = None, features: FeatureStore | None = None
     ) -> Links:
-        """Return the same links by edge type; ValueError unless they are between nodes of the graph."""
+        """Return the same links by edge type; ValueError unless they are between nodes of the graph.
+
+        Args:
+            graph: The graph.
+            times: Must be None: times of links belong to the links.
+            features: Columns of the graph; not read.
+        """
         super().of_graph(graph, times, features)
         links = self.of_schema(graph.schema)
         check_links(graph, links)
         return links
 
     def in_this_process(self, what: str) -> Links:
-        """Return the links."""
+        """Return the links, which are all in this process.
+
+        Args:
+            what: Name of the operation, for errors of other lists.
+        """
         return self
 
     @property
@@ -226,13 +242,22 @@ class Links(LinkList):
         return tuple(what for what, _ in self._facts())
 
     def rows(self, edge_type: EdgeType, numbers: Tensor) -> SeedLinks:
-        """Return the links of a type with these numbers as a batch."""
+        """Return some links of a type as a batch.
+
+        Args:
+            edge_type: The edge type.
+            numbers: Numbers of the links, int64 (n).
+        """
         edges = self.edges[edge_type][:, numbers]
         facts = {what: of_type[edge_type][numbers] for what, of_type in self._facts()}
         return SeedLinks(edges, numbers, edges, **facts, batch_relations=facts.get("relations"))
 
     def taken(self, share: StepShare) -> Seeds:
-        """Return the links of a rank's share, by type, in global order."""
+        """Return the links of a rank's share, by type, in global order.
+
+        Args:
+            share: The share of a step.
+        """
         step = numbers_by_type(self.counts, share.of_all_ranks)
         whole = {edge_type: numbers for edge_type, numbers, _ in step}
         by_type = {
@@ -250,7 +275,11 @@ class Links(LinkList):
         return Seeds({}, {}, links=LinkSeeds(by_type, share.negative_key))
 
     def affinity_nodes(self, share: StepShare) -> Iterator[tuple[NodeType, Tensor, Tensor]]:
-        """Yield by edge type the links' sources, where negatives are drawn, and the links' positions."""
+        """Yield by edge type the links' sources, where negatives are drawn, and the links' positions.
+
+        Args:
+            share: The share of a step.
+        """
         for edge_type, numbers, positions in numbers_by_type(self.counts, share):
             yield edge_type[0], self.edges[edge_type][0, numbers], positions
 

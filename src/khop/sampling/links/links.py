@@ -76,11 +76,33 @@ class LinkSampler(SamplerBase):
     """Sampler of the neighborhoods of links, as `NeighborSampler` is for nodes; it also draws negatives.
 
     The ends of links and negatives become seeds: one seed per node, or with disjoint trees one per end.
-    `sample.links` gives the row of each end in the model's output. With `exclude`, the edges that
-    correspond to links of the step, on all ranks, carry no message; see `WithoutEdges` for the effect on the
-    draw. `relation` names the edge column with the links' relations: then an edge corresponds to a link, and
-    an exact negative is none of the graph, by the same relation alone. A pure function of (graph, settings,
-    seeds, key). Any number of threads may share one sampler.
+    `sample.links` gives the row of each end in the model's output. Samples are a pure function of (graph,
+    settings, seeds, key). Any number of threads may share one sampler.
+
+    Args:
+        graph: Graph to sample.
+        fanouts: Neighbors per hop, as in `NeighborSampler`.
+        negatives: Negatives of the links, such as `khop.UniformNegatives()`. None (default): the links
+            have labels.
+        exclude: Edges that correspond to links of the step, on all ranks, and carry no message: "edge",
+            "edge+reverse" or a `khop.SpotTarget`. They are drawn as usual and then left out. Default
+            None.
+        relation: Edge column with the links' relations: an edge then corresponds to a link, and an exact
+            negative is an edge of the graph, by the same relation alone. Default None.
+        rule: Rule that draws the neighbors, `Uniform()` by default.
+        expansion: "layered" (default) or "subgraph"; see `Expansion`.
+        edge_ids: Return the ids of edges, which edge columns need; default False.
+        trees: "merged" (default) or "disjoint", as in `NeighborSampler`.
+        output: Edges of a subgraph: "directional" (default), "bidirectional" or "induced"; see `Output`.
+    Raises:
+        ValueError: The fanouts or the rule do not fit the graph, or settings exclude each other.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> links, negatives = khop.Links([[0, 1], [2, 3]]), khop.UniformNegatives()
+        >>> sampler = khop.LinkSampler(graph, [5, 5], negatives=negatives, exclude="edge+reverse")
+        >>> batch = khop.Loader(sampler, links, batch_size=2).batch(epoch=0, step=0)
+        >>> batch.links["package", "linked", "package"].num_links
+        2
     """
 
     def __init__(
@@ -158,9 +180,10 @@ class LinkSampler(SamplerBase):
         return KernelSampler(self.neighbors, self.planted)
 
     def with_threads(self, threads: int) -> Self:
-        """Return a copy that draws each sample with up to `threads` threads: the same bits, sooner.
+        """Return a copy that draws each sample with several threads; see `NeighborSampler.with_threads`.
 
-        Use it when one sample is waited for; see `NeighborSampler.with_threads`.
+        Args:
+            threads: Largest number of threads.
         """
         sampler = copy(self)
         sampler.neighbors = self.neighbors.with_threads(threads)
@@ -180,7 +203,11 @@ class LinkSampler(SamplerBase):
         return replace(self.neighbors.sample(planted.seeds, key, view=view), links=planted.links)
 
     def planted(self, seeds: Seeds) -> PlantedSeeds:
-        """Draw the negatives of links and turn all ends into seed nodes."""
+        """Draw the negatives of links and turn all ends into seed nodes.
+
+        Args:
+            seeds: Seeds of a batch.
+        """
         links = seeds.links
         if links is None:
             return PlantedSeeds(seeds)

@@ -41,20 +41,29 @@ class ParallelRows(RuleNeed[Tensor]):
 
 @dataclass(frozen=True)
 class Labor(RuleBase):
-    """Every neighbor is equally likely, and nodes prefer the same neighbors: fewer nodes per batch.
+    """Rule that draws neighbors uniformly and prefers the same ones for all nodes: fewer nodes per batch.
 
     This is LABOR-0 of Balin and Catalyurek (2023, arXiv 2210.13339) as sequential Poisson sampling: every
-    source has one random number per hop, and each row takes its `fanout` sources with the smallest numbers.
-    A row gives as many edges as by `Uniform()`, and a mean over draws estimates the mean over all neighbors
-    without bias. A draw reads the whole row. Edge weights are not taken into account.
+    source has one random number per hop, and each row takes its `fanout` sources with the smallest
+    numbers. A row gives as many edges as by `Uniform()`, and a mean over draws estimates the mean over
+    all neighbors without bias. A draw reads the whole row. Edge weights are ignored.
 
-    With `layer_dependent`, all hops share the numbers: still fewer nodes, but outputs of two or more layers
-    are biased. With `kappa` above 1, a node keeps its number for that many steps of an epoch, one node in
-    `kappa` changing at each step (arXiv 2310.12403): successive batches share nodes, which helps caches.
-    Each batch alone is as unbiased as without, but successive batches are not independent.
+    Seeds with separate trees share no nodes, so `trees="disjoint"` is refused. `Temporal` needs trees,
+    and all of them use the same numbers.
 
-    Seeds with separate trees share no nodes, so `trees="disjoint"` is refused. `Temporal` needs trees, and
-    all of them use the same numbers.
+    Args:
+        layer_dependent: Use the same numbers in all hops: still fewer nodes, but outputs of two or more
+            layers are biased. Default False.
+        kappa: Number of steps of an epoch for which a node keeps its number; one node in `kappa` changes
+            at each step (arXiv 2310.12403). Above 1, successive batches share nodes, which helps caches:
+            each batch alone is unbiased, but successive batches are not independent. Default 1.
+    Example:
+        >>> graph, seeds = khop.open_graph("debian"), {"package": range(500)}
+        >>> def nodes(rule):
+        ...     sampler = khop.NeighborSampler(graph, [5, 5], rule=rule)
+        ...     return len(khop.Loader(sampler, seeds, batch_size=500).batch(0, 0).input_nodes)
+        >>> nodes(khop.Labor()) < nodes(khop.Uniform())
+        True
     """
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST

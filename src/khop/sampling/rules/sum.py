@@ -74,12 +74,22 @@ class SumOptions:
 
 @dataclass(frozen=True)
 class Sum(RuleBase):
-    """Draws of `inner`, weighted so that a layer estimates the sum over all neighbors, not their mean.
+    """Rule of weights with which a layer estimates the sum over all neighbors, not their mean.
 
-    A neighbor weighs degree / drawn, or degree times its weight if `inner` gives weights. The degree is the
-    number of edges from which the row is drawn: of the training graph, without links that are held out, and
-    within `Temporal(column, inner=Sum())` of the edges that the time limit allows. It counts edges of weight
-    0 too. Models that sum need this rule: GIN, for example.
+    A neighbor weighs degree / drawn, or degree times its weight if `inner` gives weights. The degree is
+    the number of edges from which the row is drawn: of the training graph, without held-out links, and
+    within `Temporal(column, inner=Sum())` of the edges that the time limit allows. It counts edges of
+    weight 0 too. Models that sum, such as GIN, need this rule.
+
+    Args:
+        inner: Rule that draws the neighbors, without time limits; default `Uniform()`.
+    Raises:
+        ValueError: The inner rule is not a rule, or has time limits.
+    Example:
+        >>> sampler = khop.NeighborSampler(khop.open_graph("debian"), [2], rule=khop.Sum())
+        >>> batch = khop.Loader(sampler, [0], batch_size=1).batch(epoch=0, step=0)
+        >>> batch.blocks[0].adjacency.weight
+        tensor([14.5000, 14.5000])
     """
 
     Options: ClassVar[type] = SumOptions
@@ -172,14 +182,24 @@ class DegreePerDraw:
 
 @dataclass(frozen=True)
 class SymmetricSum(Sum):
-    """Draws of `inner`, weighted so that a layer estimates the sum of h / sqrt(d_source * d_destination).
+    """Rule of weights with which a layer estimates the sum of h / sqrt(d_source * d_destination).
 
-    This is the normalization of GCN (Kipf and Welling 2017) and LightGCN (He et al. 2020). The degree d of a
-    node is its number of in-edges over all edge types of the graph, and at least 1: of the training graph,
-    without links that are held out, and within `Temporal(column, inner=SymmetricSum())` of the edges that the
-    time limit allows. A sampler counts them by one more hop over all nodes of a batch; the edges of
-    the batch do not matter. In-edges of a node and out-edges are taken to be the same number, as in
-    torch_geometric: write a directed graph with the reverses of its edges.
+    This is the normalization of GCN (Kipf and Welling 2017) and LightGCN (He et al. 2020). The degree d
+    of a node is its number of in-edges over all edge types of the graph, and at least 1: of the training
+    graph, without held-out links, and within `Temporal(column, inner=SymmetricSum())` of the edges that
+    the time limit allows. A sampler counts them by one more hop over all nodes of a batch; the edges of
+    the batch do not matter. As in torch_geometric, a node is taken to have as many out-edges as in-edges:
+    write a directed graph with the reverses of its edges.
+
+    Args:
+        inner: Rule that draws the neighbors, without time limits; default `Uniform()`.
+    Raises:
+        ValueError: The inner rule is not a rule, or has time limits.
+    Example:
+        >>> sampler = khop.NeighborSampler(khop.open_graph("debian"), [2], rule=khop.SymmetricSum())
+        >>> batch = khop.Loader(sampler, [0], batch_size=1).batch(epoch=0, step=0)
+        >>> batch.blocks[0].adjacency.weight.shape
+        torch.Size([2])
     """
 
     @property
@@ -221,24 +241,39 @@ class RelationCounts(RuleNeed[Tensor]):
 
 @dataclass(frozen=True)
 class RelationMean(RuleBase):
-    """Draws of `inner`, weighted so that a layer estimates the mean over the neighbors of each relation.
+    """Rule of weights with which a layer estimates the mean over the neighbors of each relation.
 
-    A neighbor weighs as by `Sum(inner)`, divided by the number of edges of its row that have the same value
-    in `column`. So the mean over draws of the weighted sum over the edges of a relation is the mean over all
-    edges of that relation, however rare it is: with `Uniform()` and `Labor()`. With other rules it is the sum
-    that `Sum(inner)` estimates, divided by these numbers. `khop.models.RGCN` with relations needs this rule
-    where it is trained on few neighbors.
+    A neighbor weighs as by `Sum(inner)`, divided by the number of edges of its row that have the same
+    value in `column`. The mean over draws of the weighted sum over the edges of a relation is then the
+    mean over all edges of that relation, however rare it is: with `Uniform()` and `Labor()`. With other
+    rules it is the sum that `Sum(inner)` estimates, divided by these numbers. `khop.models.RGCN` with
+    relations needs this rule where it is trained on few neighbors.
 
-    The numbers are those of the training graph, without links that are held out; links of a step count,
-    although they carry no message. They are computed once per graph. Within
-    `Temporal(column, inner=RelationMean(...))` they are those of the edges that the time limit allows, and a
-    draw reads all of these. In edge types without the column, all edges have one relation.
+    The numbers are those of the training graph, without held-out links; links of a step count, although
+    they carry no message. They are computed once per graph. Within
+    `Temporal(column, inner=RelationMean(...))` they are those of the edges that the time limit allows,
+    and a draw reads all of these.
+
+    Args:
+        column: Edge column of relations, one integer per edge. In edge types without it, all edges have
+            one relation.
+        inner: Rule that draws the neighbors, without time limits; default `Uniform()`.
+    Raises:
+        ValueError: The inner rule is not a rule, or has time limits.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(4)}
+        >>> ways = {"way": torch.tensor([0, 0, 1])}
+        >>> edges = {"item to item": khop.EdgeTable(torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), ways)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> sampler = khop.NeighborSampler(graph, [-1], rule=khop.RelationMean("way"))
+        >>> khop.Loader(sampler, [3], batch_size=1).batch(epoch=0, step=0).blocks[0].adjacency.weight
+        tensor([0.5000, 0.5000, 1.0000])
     """
 
     Options: ClassVar[type] = RelationOptions
     column_setting: ClassVar[str] = "model.relation"
 
-    column: str  # an edge column: one integer each
+    column: str
     inner: Rule = UNIFORM
 
     def __post_init__(self) -> None:

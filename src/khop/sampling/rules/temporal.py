@@ -17,10 +17,17 @@ from khop.schema import EdgeType, Schema
 
 
 class TemporalStrategy(StrEnum):
-    """Selection among the edges that a time limit allows."""
+    """Selection among the edges that a time limit allows.
 
-    SAMPLE = "sample"  # as the inner rule draws
-    LATEST = "latest"  # the last `fanout` edges; nothing is drawn
+    Example:
+        >>> khop.Temporal("time", strategy="latest").strategy
+        <TemporalStrategy.LATEST: 'latest'>
+    """
+
+    SAMPLE = "sample"
+    """Draws of the inner rule."""
+    LATEST = "latest"
+    """The last `fanout` edges; nothing is drawn."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -29,19 +36,37 @@ class TemporalStrategy(StrEnum):
 
 @dataclass(frozen=True)
 class Temporal(RuleBase):
-    """Only edges and nodes that are not later than the seed; `inner` draws among these.
+    """Rule that draws only edges and nodes that are not later than the seed.
 
-    The time of an edge is its own column, or the column of its source node, or the later of both. Edge types
-    with neither column are not limited. With a window, the time also lies in [limit - before, limit + after].
+    The time of an edge is its column, or the column of its source node, or the later of both. Edge types
+    with neither column are not limited.
 
-    A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed. LATEST
-    draws nothing, so its mean is no estimate of the mean over all allowed edges. There is no layer-wise
-    inference for either: a node's edges depend on the seed. Evaluate over batches of the same fanouts.
+    A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed.
+    LATEST draws nothing, so its mean is no estimate of the mean over all allowed edges. There is no
+    layer-wise inference for either: a node's edges depend on the seed. Evaluate over batches of the same
+    fanouts.
+
+    Args:
+        column: Integer column of edges or nodes; the rows of the graph are sorted by it (`sort_by`).
+        strategy: Selection among the allowed edges: "sample" (default) or "latest".
+        window: Pair (before, after) that also limits times to [limit - before, limit + after], in the
+            unit of the column; after is 0 or less. Default None.
+        inner: Rule that draws among the allowed edges, without time limits; default `Uniform()`.
+    Raises:
+        ValueError: The window contains no time or later times, or the inner rule does not fit.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(3)}
+        >>> times = {"time": torch.tensor([10, 20])}
+        >>> edges = {"item to item": khop.EdgeTable(torch.tensor([0, 1]), torch.tensor([2, 2]), times)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges, sort_by="time"))
+        >>> sampler = khop.NeighborSampler(graph, [5], rule=khop.Temporal("time"))
+        >>> khop.Loader(sampler, [2], batch_size=1, seed_times=[15]).batch(epoch=0, step=0).input_nodes
+        tensor([2, 0])
     """
 
-    column: str  # of edges or of nodes, integers; rows of the graph are sorted by it
+    column: str
     strategy: TemporalStrategy = TemporalStrategy.SAMPLE
-    window: tuple[int, int] | None = None  # (before, after); after is 0 or less
+    window: tuple[int, int] | None = None
     inner: Rule = UNIFORM
 
     def __post_init__(self) -> None:

@@ -41,11 +41,24 @@ class Descending(RuleNeed[Tensor]):
 
 @dataclass(frozen=True)
 class TopK(RuleBase):
-    """The `fanout` edges of a node with the largest values of a column; of equal ones the first in the row.
+    """Rule that takes the edges with the largest values of a column.
 
-    Nothing is random, so a mean over the neighbors is no estimate of a mean over all neighbors. Exact
-    inference takes the same edges, by the fanout of the layer in training. Values may be negative or
-    infinite. Edge types without the column are drawn uniformly; exact inference takes all their edges.
+    Of equal values, the first edges of the row are taken. Nothing is random, so a mean over the neighbors
+    is no estimate of a mean over all neighbors. Exact inference takes the same edges, by the fanout of
+    the layer in training. Edge types without the column are drawn uniformly; exact inference takes all
+    their edges.
+
+    Args:
+        column: Edge column of values, which may be negative or infinite.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(3)}
+        >>> sources, destinations = torch.tensor([0, 1]), torch.tensor([2, 2])
+        >>> values = {"value": torch.tensor([-1.0, 4.0])}
+        >>> edges = {"item to item": khop.EdgeTable(sources, destinations, values)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> sampler = khop.NeighborSampler(graph, [1], rule=khop.TopK("value"))
+        >>> khop.Loader(sampler, [2], batch_size=1).batch(epoch=0, step=0).input_nodes
+        tensor([2, 1])
     """
 
     kernel: ClassVar[Kernel] = Kernel.SMALLEST

@@ -16,7 +16,14 @@ from khop.schema import EdgeType
 
 @dataclass(frozen=True)
 class Uniform(RuleBase):
-    """Every neighbor is equally likely."""
+    """Rule that draws every neighbor with equal probability.
+
+    Args:
+        replacement: Draw with replacement; default False.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, [10, 5], rule=khop.Uniform(replacement=True))
+    """
 
     kernel: ClassVar[Kernel] = Kernel.UNIFORM
     replacement: bool = False

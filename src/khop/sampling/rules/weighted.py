@@ -25,15 +25,28 @@ from khop.schema import EdgeType
 
 @dataclass(frozen=True)
 class Weighted(RuleBase):
-    """Edges are drawn in proportion to their weights; an edge of weight zero is never drawn.
+    """Rule that draws edges in proportion to their weights; an edge of weight zero is never drawn.
 
-    With replacement, the mean over draws estimates the sum of (weight / sum of the row's weights) * row. All
-    neighbors (fanout -1) have these shares as weights, in training and in exact inference.
+    With replacement, the mean over draws estimates the sum of (weight / sum of the row's weights) * row.
+    All neighbors (fanout -1) have these shares as weights, in training and in exact inference.
 
-    Without replacement this is successive sampling: each pick is in proportion to the remaining weights. A
-    mean over such draws is biased: it lies between the weighted mean and the plain mean of all edges with
-    weight. With fanout -1, and in exact inference, it is the plain mean. It is unbiased only if the weights
-    of a row are equal or 0, as in a mask. Edge types without the column are drawn uniformly.
+    Without replacement this is successive sampling: each pick is in proportion to the remaining weights.
+    A mean over such draws is biased: it lies between the weighted mean and the plain mean of all edges
+    with weight. With fanout -1, and in exact inference, it is the plain mean. It is unbiased only if the
+    weights of a row are equal or 0, as in a mask. Edge types without the column are drawn uniformly.
+
+    Args:
+        column: Edge column of weights, zero or more.
+        replacement: Draw with replacement; default False.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(3)}
+        >>> sources, destinations = torch.tensor([0, 1]), torch.tensor([2, 2])
+        >>> weights = {"w": torch.tensor([0.0, 1.0])}
+        >>> edges = {"item to item": khop.EdgeTable(sources, destinations, weights)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> sampler = khop.NeighborSampler(graph, [1], rule=khop.Weighted("w"))
+        >>> khop.Loader(sampler, [2], batch_size=1).batch(epoch=0, step=0).input_nodes
+        tensor([2, 1])
     """
 
     kernel: ClassVar[Kernel] = Kernel.WEIGHTED
