@@ -19,19 +19,39 @@ SNAPSHOT = "debian.npz"
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Return the names of the graphs for `builtin_folder`."""
+    """Return the names of the built-in graphs.
+
+    Returns:
+        Names for `khop.open_graph` and `khop.builtin_folder`.
+    Example:
+        >>> khop.builtin_names()
+        ('debian', 'debian-typed')
+    """
     return BUILTIN_NAMES
 
 
 def builtin_folder(
     name: str, cache: str | os.PathLike[str] | None = None, notice: ProgressCallback | None = None
 ) -> Path:
-    """Return the graph folder of a built-in graph in `cache`. The first use writes it, in a few seconds.
+    """Return the graph folder of a built-in graph. The first use writes it, in a few seconds.
 
-    Without `cache` it is in the user's cache: $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else ~/.cache/khop.
     The folder appears whole or not at all. Processes may call this at the same time; all of them get the
-    folder. `notice` is called while the folder is written. ValueError if `name` is no built-in graph, or if
-    the snapshot or the folder is damaged.
+    folder.
+
+    Args:
+        name: Name of the graph, one of `khop.builtin_names()`.
+        cache: Folder of built-in graphs, by default $KHOP_CACHE, else khop in $XDG_CACHE_HOME, else
+            ~/.cache/khop.
+        notice: Function called with a text, the bytes done and the bytes in all while the folder is
+            written.
+    Returns:
+        The path of the graph folder.
+    Raises:
+        ValueError: There is no such graph, or the snapshot or the folder is damaged.
+    Example:
+        >>> graph = khop.open_graph(khop.builtin_folder("debian"))
+        >>> graph.num_nodes("package")
+        63436
     """
     if name not in BUILTIN_NAMES:
         raise ValueError(f"built-in graph {name!r}: there are {', '.join(builtin_names())}")

@@ -112,19 +112,35 @@ def cooccurrence(
     min_count: int = 3,
     threads: int = 1,
 ) -> EdgeTable:
-    """Connect nodes at one end of `edge_type` that are joined by at least `min_count` two-step paths.
+    """Connect nodes at one end of an edge type that are joined by paths of two steps.
 
-    `through` is the shared end, by default the source. For ("user", "buys", "item") through users, a path
-    leads from an item to a user who bought it, and on to another item of that user. Parallel edges are
-    separate paths: if a user bought one item once and another three times, three paths join the two items. If
-    no edge is repeated, the number of paths is the number of users who bought both items.
+    For ("user", "buys", "item") through users, a path leads from an item to a user who bought it, and on
+    to another item of that user. Parallel edges are separate paths: if a user bought one item once and
+    another three times, three paths join the two items. If no edge is repeated, the number of paths is
+    the number of users who bought both items.
 
-    The result has each pair in both directions, sorted by destination and then by source, without self-loops.
-    Its column "count" (int32) has the number of paths. Only edges of `graph` count. Give it the training
-    graph of a split, so that held-out links do not leak into the result.
+    10 million edges take seconds. Besides the result and one transposed copy of the edges, this needs a
+    few bytes per node.
 
-    10 million edges take seconds. Besides the result and one transposed copy of the edges, this needs a few
-    bytes per node.
+    Args:
+        graph: Graph with its edges in this process. Give the training graph of a split, so that held-out
+            links do not leak into the result.
+        edge_type: The edge type.
+        through: Node type of the shared end, by default the source.
+        min_count: Smallest number of paths that connects two nodes, default 3.
+        threads: Number of threads, default 1.
+    Returns:
+        Each pair in both directions, sorted by destination and then by source, without self-loops. The
+        column "count" (int32) has the number of paths.
+    Raises:
+        ValueError: The graph lacks the edge type, or `through` is not one of its ends.
+    Example:
+        >>> buys = khop.EdgeTable(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 2, 0, 2]))
+        >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(3)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "shop", nodes, {"user buys item": buys}))
+        >>> pairs = khop.cooccurrence(graph, "user buys item", min_count=2)
+        >>> pairs.sources.tolist(), pairs.destinations.tolist(), pairs.columns["count"].tolist()
+        ([2, 0], [0, 2], [2, 2])
     """
     graph_of("graph", graph)
     if whole_number("min_count", min_count, most=(1 << 31) - 1) < 1:

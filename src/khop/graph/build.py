@@ -372,26 +372,43 @@ def write_graph(
     documents: Mapping[str, bytes] | None = None,
     notice: ProgressCallback | None = None,
 ) -> Path:
-    """Write a graph folder and return its path. The folder appears complete or not at all.
+    """Write a graph folder, complete or not at all.
 
-    Names, ids, lengths, NaN, labels and splits are checked before anything is written. A ValueError names the
-    first invalid value.
+    Names, ids, lengths, NaN, labels and splits are checked before anything is written.
 
     Indices are int32 if they fit, else int64. If an edge type has columns and its edges are not given by
-    destination, `edge_id` stores the input position of each edge. To store input positions of an edge type
-    without columns, give them as a column.
+    destination, `edge_id` stores the input position of each edge. To store input positions of an edge
+    type without columns, give them as a column.
 
-    `sort_by` names a column of times. The edges of each destination are then sorted by time, as
-    `khop.Temporal` requires. The time is a column of the edge type, or of its source nodes, or the later of
-    both. Edge types with neither column keep their order.
-
-    `memory` is a budget in bytes (default: half of what is free). Besides the input, an edge type takes at
-    most 6 bytes per edge, 22 with columns, 48 more if it sorts. If that exceeds the budget, its edges are
-    sorted through files on the disk of `path`. `EdgeChunks` always are. The folder has the same bits in
-    either case.
-
-    `documents` are JSON files to keep beside the arrays, by name. `notice` is called with a text,
-    the bytes done and the bytes in all. The text is the current file, or the edge type that is sorted.
+    Args:
+        path: The new folder.
+        nodes: Tables of nodes by type.
+        edges: Tables or chunks of edges by type, such as ("user", "buys", "item") or "user buys item".
+        sort_by: Column of times by which the edges of each destination are sorted, as `khop.Temporal`
+            requires: of the edge type, or of its source nodes, or the later of both. Edge types with
+            neither keep their order. Default None: input order.
+        threads: Number of threads, default 1.
+        memory: Budget in bytes, by default half of what is free. Besides the input, an edge type takes at
+            most 6 bytes per edge, 22 with columns, 48 more if it sorts. Above the budget, and for
+            `EdgeChunks`, edges are sorted through files on the disk of `path`. The folder has the same
+            bits in either case.
+        documents: JSON files to keep with the arrays, by name; default none.
+        notice: Function called with a text (the current file, or the edge type that is sorted), the bytes
+            done and the bytes in all. Default None.
+    Returns:
+        The path.
+    Raises:
+        ValueError: A value is invalid; the text names the first one. Or the folder exists.
+    Example:
+        >>> users, items = torch.tensor([0, 0, 1]), torch.tensor([0, 2, 1])
+        >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(columns={"x": torch.rand(3, 8)})}
+        >>> edges = {
+        ...     "user buys item": khop.EdgeTable(users, items, reverse_of="item bought-by user"),
+        ...     "item bought-by user": khop.EdgeTable(items, users),
+        ... }
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "shop", nodes, edges))
+        >>> graph.schema.edge_types
+        (('user', 'buys', 'item'), ('item', 'bought-by', 'user'))
     """
     target = path_of("path", path)
     threads = whole_number("threads", threads, 1)

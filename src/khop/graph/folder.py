@@ -218,8 +218,20 @@ def refuse_other(path: Path, fingerprint: str) -> None:
 def open_folder(path: str | os.PathLike[str], contents: Contents = Contents.ALL) -> GraphFolder:
     """Open a graph folder in milliseconds; after appends, its newest snapshot.
 
-    Reads graph.json and compares sizes and headers of all files with it. No data is read, so a flipped bit
-    inside an array is not noticed; `khop verify` finds it. Files outside `contents` may be absent.
+    Reads graph.json and compares sizes and headers of all files with it. No data is read, so a flipped
+    bit inside an array is not noticed; `khop verify` finds it.
+
+    Args:
+        path: The folder.
+        contents: Arrays that must be there, by default all.
+    Returns:
+        The open folder, with its schema, arrays, splits and fingerprint.
+    Raises:
+        ValueError: The folder is not a graph, or a file differs from graph.json.
+    Example:
+        >>> folder = khop.open_folder(khop.builtin_folder("debian"))
+        >>> folder.num_edges(("package", "linked", "package"))
+        590602
     """
     folder = current_folder(path_of("path", path))
     manifest, fingerprint, absent = open_manifest(folder, contents)

@@ -387,14 +387,25 @@ SparseMatrix = Tensor | CsrMatrix  # torch.sparse_csr, or a sparse matrix of Sci
 
 @dataclass(frozen=True, eq=False)
 class SparseColumn:
-    """A column of rows with few entries. `write_graph` takes it, or the matrix itself, in place of an array.
+    """A column of rows with few entries. `write_graph` takes it, or the matrix itself, as a column of nodes.
 
     Rows are stored with room for the longest one. Entries are in ascending order of the index, without
     zeros.
+
+    Args:
+        values: Indices and float32 values as bits, int32 (rows, 2, longest); unused room is 0.
+        width: Numbers per row.
+    Raises:
+        ValueError: The values have another dtype or shape.
+    Example:
+        >>> import scipy.sparse
+        >>> column = khop.SparseColumn.of(scipy.sparse.eye_array(4, format="csr"))
+        >>> column.values.shape, column.width
+        (torch.Size([4, 2, 1]), 4)
     """
 
-    values: Tensor  # int32 (rows, 2, longest): indices, and float32 values as bits; unused room is 0
-    width: int  # numbers of a row
+    values: Tensor
+    width: int
 
     def __post_init__(self) -> None:
         instance_of("values", self.values, Tensor, "must be a tensor of int32, as SparseColumn.of gives it")
@@ -407,11 +418,16 @@ class SparseColumn:
 
     @classmethod
     def of(cls, matrix: SparseMatrix, most: int | None = None) -> SparseColumn:
-        """Make a column of a sparse matrix (rows, width), of SciPy or `torch.sparse_csr`.
+        """Make a column of a sparse matrix.
 
-        Values are stored as float32; entries at the same place are added up. `most` keeps that number of
-        entries of a row, the largest in magnitude, the first among equal ones. ValueError if a row is so long
-        that a dense column would take less.
+        Values are stored as float32; entries at the same place are added up.
+
+        Args:
+            matrix: Matrix (rows, width) of SciPy or of layout `torch.sparse_csr`.
+            most: Entries to keep of a row, the largest in magnitude, the first among equal ones; default
+                all.
+        Raises:
+            ValueError: A row is so long that a dense column would take less.
         """
         return _column(matrix, "the sparse column", most)
 
@@ -525,10 +541,22 @@ LARGEST = 127  # of int8, on both sides of 0
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A column that represents `values * scales`. `write_graph` takes it in place of an array."""
+    """A column that represents `values * scales`. `write_graph` takes it as a column.
 
-    values: Tensor  # int8 (rows, ...)
-    scales: Tensor  # float32, of a row's shape
+    Args:
+        values: Rounded numbers, int8 (rows, ...).
+        scales: Scale of each number of a row, float32, of a row's shape.
+    Raises:
+        ValueError: The dtypes or shapes do not fit.
+    Example:
+        >>> column = khop.quantize(torch.tensor([[127.0, -254.0], [64.0, 2.0]]))
+        >>> column.values, column.scales
+        (tensor([[ 127, -127],
+                [  64,    1]], dtype=torch.int8), tensor([1., 2.]))
+    """
+
+    values: Tensor
+    scales: Tensor
 
     def __post_init__(self) -> None:
         instance_of("values", self.values, Tensor, "must be a tensor of int8, as khop.quantize gives it")
@@ -542,9 +570,20 @@ class Quantized:
 def quantize(column: Array) -> Quantized:
     """Round each number to int8, with one scale per column.
 
-    The error is at most 1/254 of the column's largest number. The column is float, (rows, ...). ValueError
-    for NaN, infinity, and numbers outside of float32's range. Needs additional memory: a quarter of the
+    The error is at most 1/254 of the column's largest number. Needs additional memory: a quarter of the
     column as float32.
+
+    Args:
+        column: Floating numbers (rows, ...).
+    Returns:
+        The rounded column, for `khop.NodeTable` and `khop.EdgeTable`.
+    Raises:
+        ValueError: A number is NaN, infinite or outside of float32's range, or the column is not
+            floating.
+    Example:
+        >>> khop.quantize(torch.tensor([[1.0], [-127.0]])).values
+        tensor([[   1],
+                [-127]], dtype=torch.int8)
     """
     given = Given.of(column, "the column to quantize")
     if "float" not in given.dtype:

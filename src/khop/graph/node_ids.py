@@ -38,12 +38,24 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 @dataclass(frozen=True, eq=False)
 class OwnIds:
-    """Ids of the nodes of one type, both ways. Arrays are mapped: a look-up reads a few pages."""
+    """Ids of the nodes of one type, both ways. Arrays are mapped: a look-up reads a few pages.
+
+    Args:
+        node_type: The node type.
+        stored: Ids by node.
+        index: Index from ids to nodes.
+        home: Location of the ids, for errors.
+    Example:
+        >>> nodes = {"user": khop.NodeTable(ids=["ann", "bob"])}
+        >>> ids = khop.open_ids(khop.write_graph(tmp / "graph", nodes, {}), "user")
+        >>> ids.rows(["bob", "eve"]), ids.ids([0])
+        (array([ 1, -1]), ['ann'])
+    """
 
     node_type: NodeType
-    stored: Keys  # by row
+    stored: Keys
     index: KeyIndex
-    home: str  # for errors
+    home: str
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -51,7 +63,8 @@ class OwnIds:
     def rows(self, ids: Sequence[str] | Sequence[int] | Int64s) -> Int64s:
         """Return the node of each id, -1 for unknown ids.
 
-        Ids of integer tables may also be given as text, as on the command line.
+        Args:
+            ids: Ids; those of integer tables may also be given as text, as on the command line.
         """
         try:
             return self.index.find(self.stored, self._keys(list(ids)))
@@ -61,7 +74,11 @@ class OwnIds:
             raise
 
     def ids(self, rows: Sequence[int] | Int64s) -> list[str] | list[int]:
-        """Return the id of each node; ValueError for a node that does not exist."""
+        """Return the id of each node; ValueError for a node that does not exist.
+
+        Args:
+            rows: Nodes, whole numbers.
+        """
         wanted = np.asarray(rows, np.int64)
         outside = np.flatnonzero((wanted < 0) | (wanted >= len(self)))
         if len(outside):

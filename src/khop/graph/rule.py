@@ -34,7 +34,16 @@ _TREE = frozenset({FrontierField.TREE})
 
 
 class Rule(Protocol):
-    """A way to draw neighbors: a frozen value; different rules have different `repr`. See `RuleBase`."""
+    """A way to draw neighbors: a frozen value; different rules have different `repr`.
+
+    Implementers subclass `RuleBase`, which has defaults for most members.
+
+    Example:
+        >>> def reads_all(rule: khop.Rule) -> bool:
+        ...     return rule.most(fanout=5) is None
+        >>> reads_all(khop.Uniform())
+        False
+    """
 
     @property
     def frontier_fields(self) -> frozenset[FrontierField]:
@@ -44,9 +53,12 @@ class Rule(Protocol):
     def has_weights(self, fanout: int) -> bool:
         """Return True if neighbors drawn with this fanout have weights, which are sent with them.
 
-        A weight is a final coefficient: layers sum weight times row, and divide by nothing. Neighbors without
-        weights are averaged. Exact inference draws with fanout -1, so the weights of all edges must be the
-        sum or mean that draws of few edges estimate.
+        A weight is a final coefficient: layers sum weight times row, and divide by nothing. Neighbors
+        without weights are averaged. Exact inference draws with fanout -1, so the weights of all edges
+        must be the sum or mean that draws of few edges estimate.
+
+        Args:
+            fanout: Neighbors per node; -1: all.
         """
         ...
 
@@ -54,6 +66,9 @@ class Rule(Protocol):
         """Return True if these weights are those of a mean: a row's weights add up to 1.
 
         A row that loses edges, such as the links of a batch, then divides the others by their sum.
+
+        Args:
+            fanout: Neighbors per node; -1: all.
         """
         ...
 
@@ -71,39 +86,74 @@ class Rule(Protocol):
         ...
 
     def check(self, schema: Schema) -> None:
-        """Raise ValueError unless the graph has the columns that the rule names, with usable numbers."""
+        """Raise ValueError unless the graph has the columns that the rule names, with usable numbers.
+
+        Args:
+            schema: Types and columns of the graph.
+        """
         ...
 
     def needs(self, edge_type: EdgeType) -> tuple[RuleNeed[Any], ...]:
-        """Return the arrays that draws of an edge type read, if the edge type has their columns."""
+        """Return the arrays that draws of an edge type read, if the edge type has their columns.
+
+        Args:
+            edge_type: The edge type.
+        """
         ...
 
     def most(self, fanout: int) -> int | None:
-        """Return the largest number of edges that a row can give; None: no limit but its degree."""
+        """Return the largest number of edges that a row can give; None: no limit but its degree.
+
+        Args:
+            fanout: Neighbors per node; -1: all.
+        """
         ...
 
     def plan(
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
     ) -> DrawRequest:
-        """Return the draw of an edge type's rows, to be carried out where the rows are stored."""
+        """Return the draw of an edge type's rows, to be carried out where the rows are stored.
+
+        Args:
+            edge_type: The edge type.
+            frontier: Nodes to expand.
+            hop: Number and fanouts of the hop.
+            key: Key of the draws.
+            arrays: Edges, and the arrays of `needs`.
+        """
         ...
 
     def reference(self, request: DrawRequest) -> Neighbors:
-        """Carry out a draw in torch, with `Neighbors.edges`."""
+        """Carry out a draw in torch, with `Neighbors.edges`.
+
+        Args:
+            request: The draw, as `plan` gives it.
+        """
         ...
 
     def exact_weights(self, edge_type: EdgeType, arrays: Arrays) -> Tensor | None:
         """Return the coefficients of all edges in the sum that draws estimate, float64 (edges).
 
-        None: draws estimate the mean over all edges of a row. ValueError if they estimate no fixed sum: exact
-        inference then draws by the rule itself, with `exact_fanout`.
+        None: draws estimate the mean over all edges of a row.
+
+        Args:
+            edge_type: The edge type.
+            arrays: Edges, and the arrays of `needs`.
+        Raises:
+            ValueError: Draws estimate no fixed sum: exact inference then draws by the rule itself, with
+                `exact_fanout`.
         """
         ...
 
     def exact_fanout(self, schema: Schema, edge_type: EdgeType, fanout: int) -> int:
-        """Return the fanout of exact inference along an edge type that training draws with `fanout`.
+        """Return the fanout of exact inference along an edge type: -1 for all edges.
 
-        -1: all edges. A rule without random draws may return `fanout`: the same edges as in training.
+        A rule without random draws may return `fanout`: the same edges as in training.
+
+        Args:
+            schema: Types and columns of the graph.
+            edge_type: The edge type.
+            fanout: Fanout of training.
         """
         ...
 
@@ -120,11 +170,23 @@ class Hop:
 
 
 class RuleBase(ABC):
-    """Base of rules. A subclass is a frozen dataclass that defines `reference`; the rest has defaults.
+    """Base of rules: a subclass is a frozen dataclass that defines `reference`; the rest has defaults.
 
     Draws must depend on (key, stream, tree, original id, the row's edges) alone: never on other rows, the
-    order of the frontier or a global generator. Edges then equal those of a graph in one piece on any number
-    of partitions.
+    order of the frontier or a global generator. Edges then equal those of a graph in one piece on any
+    number of partitions. The class attribute `kernel` names the kernel that carries out the draws of
+    `plan` (None: only `reference` does), and `replacement` is True if it draws with replacement.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class First(khop.RuleBase):
+        ...     def reference(self, request):
+        ...         begin, end = request.rows.bounds(request.csc)
+        ...         return request.neighbors((end > begin).long(), begin[end > begin])
+        >>> sampler = khop.NeighborSampler(khop.open_graph("debian"), [2], rule=First())
+        >>> khop.Loader(sampler, [0, 1], batch_size=2).batch(epoch=0, step=0).blocks[0].adjacency.indptr
+        tensor([0, 1, 2])
     """
 
     kernel: ClassVar[Kernel | None] = None  # carries out the draws of `plan`; None: only `reference` does

@@ -261,12 +261,26 @@ _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
 
 
 def compact(graph: str | os.PathLike[str]) -> Path:
-    """Make the newest snapshot the graph folder itself, erase all others from the disk, and return the path.
+    """Make the newest snapshot the graph folder itself, and erase all others from the disk.
 
-    Rows and ids that were deleted are gone from the folder then, and so is the disk space of earlier
-    snapshots. The graph has the same fingerprint and the same batches as before. Takes milliseconds: no array
-    is copied. Appending the same tables again still does nothing. Runs on earlier snapshots cannot be resumed
-    afterwards, and graphs that were opened before have to be opened again.
+    Rows and ids that were deleted are then gone from the folder, and so is the disk space of earlier
+    snapshots. The graph has the same fingerprint and the same batches as before. Takes milliseconds: no
+    array is copied. Appending the same tables again still does nothing. Runs on earlier snapshots cannot
+    be resumed afterwards, and graphs that were opened before have to be opened again.
+
+    Args:
+        graph: The graph folder.
+    Returns:
+        The path of the folder.
+    Raises:
+        ValueError: The folder is not a graph, or another process writes to it.
+    Example:
+        >>> import pyarrow
+        >>> users = {"rows": pyarrow.table({"user": ["ann", "bob"]}), "id": "user"}
+        >>> graph = khop.import_tables({"nodes": {"user": users}}, tmp / "graph").path
+        >>> snapshot = khop.append(graph, delete={"user": ["bob"]})
+        >>> khop.open_ids(khop.compact(graph), "user").ids([0])
+        ['ann']
     """
     path = path_of("graph", graph).resolve()
     hidden = path.with_name(f".{path.name}.compacting")

@@ -179,10 +179,27 @@ class GraphStore(Protocol):
 
 
 class GraphStoreBase(ABC):
-    """A graph store of your own: a subclass has `schema`, `num_nodes` and `sample_hop`.
+    """Base of custom graph stores: a subclass has `schema`, `num_nodes` and `sample_hop`.
 
-    The other members have defaults: a graph in one piece, whose edges only `sample_hop` reads. See GraphStore
-    for what each promises.
+    The other members have defaults: a graph in one piece, whose edges only `sample_hop` reads.
+    `GraphStore` says what each promises; `khop.testing.graph_store` checks an implementation.
+
+    Example:
+        >>> class Counting(khop.GraphStoreBase):
+        ...     def __init__(self, inner):
+        ...         self.inner, self.schema, self.hops = inner, inner.schema, 0
+        ...
+        ...     def num_nodes(self, node_type):
+        ...         return self.inner.num_nodes(node_type)
+        ...
+        ...     def sample_hop(self, frontier, hop, key):
+        ...         self.hops += 1
+        ...         return self.inner.sample_hop(frontier, hop, key)
+        >>> store = Counting(khop.open_graph("debian"))
+        >>> loader = khop.Loader(khop.NeighborSampler(store, [2, 2]), range(10), batch_size=10)
+        >>> batch = loader.batch(epoch=0, step=0)
+        >>> store.hops
+        2
     """
 
     @property
@@ -202,33 +219,63 @@ class GraphStoreBase(ABC):
 
     @abstractmethod
     def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
+        """Return the number of nodes of a type, over all partitions.
+
+        Args:
+            node_type: The node type.
+        """
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Return the number of edges of a type: by default the size of `local_csc`."""
+        """Return the number of edges of a type, over all partitions: by default the size of `local_csc`.
+
+        Args:
+            edge_type: The edge type.
+        """
         return self.local_csc(edge_type).num_edges
 
     def in_degrees(self, edge_type: EdgeType, nodes: Tensor) -> Tensor:
-        """Return the number of in-edges of some destinations, int64 (nodes): by default from `local_csc`."""
+        """Return the number of in-edges of some destinations, int64 (nodes): by default from `local_csc`.
+
+        Args:
+            edge_type: The edge type.
+            nodes: Global ids of destinations, int64, in any order.
+        """
         return degrees_of(self.local_csc(edge_type), nodes)
 
     def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-        """Return the numbers of some edges, from `in_one_piece`."""
+        """Return a column of whole numbers for some edges, int64 (edges): by default from `in_one_piece`.
+
+        Args:
+            edge_type: The edge type.
+            column: Name of the column.
+            edges: Positions in CSC order, int64 (edges).
+        """
         what = f"column {column!r} of {edge_type}"
         return self.in_one_piece(what).edge_values(edge_type, column, edges)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return None: the nodes were never renumbered."""
+        """Return the ids before renumbering, int64 (nodes), which key all draws: by default None.
+
+        Args:
+            node_type: The node type.
+        """
         return None
 
     def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
-        """Return the bounds of one partition with all nodes."""
+        """Return the first node id of each partition, then the end of the last one: by default one partition.
+
+        Args:
+            node_type: The node type.
+        """
         return (0, self.num_nodes(node_type))
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Draw no negatives once for each need of them, which builds their arrays.
+        """Build now the arrays that draws need: by default those of negatives, by drawing none of them.
 
         The first draw by a rule builds the arrays of the rule.
+
+        Args:
+            needs: The arrays, as `Sampler.needs` gives them.
         """
         none = torch.empty(0, dtype=torch.int64)
         for need in negative_needs(needs):
@@ -239,41 +286,78 @@ class GraphStoreBase(ABC):
 
     @abstractmethod
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node; see GraphStore."""
+        """Draw in-edges of every frontier node.
+
+        The result has one entry per edge type of `hop.fanouts` with its destination type in `frontier`,
+        in the order of `hop.fanouts`. Empty frontiers have entries too. A draw depends on (key, hop
+        number, edge type, original node id, slot) alone. Rows keep the frontier's order.
+
+        Args:
+            frontier: Nodes to expand, by type.
+            hop: Number, fanouts and rule of the hop.
+            key: Key of the draws.
+        """
 
     def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        """Return this store."""
+        """Return the object that carries out hops: by default this store.
+
+        Args:
+            hops: The hops.
+        """
         return self
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Raise Unsupported: the store draws no negatives."""
+        """Draw destinations for the sources of links, int64 (n, per_positive): by default Unsupported.
+
+        Args:
+            edge_type: Edge type of the links.
+            negatives: Distribution of the negatives.
+            positives: Sources of the links, and their positions.
+            key: Key of the draws.
+        """
         raise Unsupported(
             f"{negatives}: {type(self).__name__} draws no negatives; give negatives with "
             "khop.Links(negatives=...) and khop.GivenNegatives()"
         )
 
     def local_csc(self, edge_type: EdgeType) -> Csc:
-        """Return all edges of a type by destination, from `in_one_piece`."""
+        """Return all edges of a type by destination: by default from `in_one_piece`.
+
+        Args:
+            edge_type: The edge type.
+        """
         return self.in_one_piece(f"the edges of {edge_type}").csc(edge_type)
 
     def in_one_piece(self, what: str) -> CscGraph:
-        """Raise Unsupported: the store shows its edges to `sample_hop` alone."""
+        """Return the graph with all its edges in this process: by default Unsupported.
+
+        Args:
+            what: Name of the caller, for the error.
+        """
         raise Unsupported(
             f"{what}: the edges of a {type(self).__name__} are not in this process; open the graph with "
             'placement="features", or in one process'
         )
 
     def only(self, edge_types: Collection[EdgeType]) -> GraphStore:
-        """Raise Unsupported: the store cannot leave edge types out."""
+        """Return the graph with only some edge types and the node types at their ends, or Unsupported.
+
+        Args:
+            edge_types: Edge types to keep.
+        """
         raise Unsupported(
             f"only {list(edge_types)}: {type(self).__name__} cannot leave edge types out; give the sampler "
             "fanouts of 0 for them"
         )
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
-        """Raise Unsupported: the store cannot leave edges out."""
+        """Return the graph with only some edges: by default Unsupported.
+
+        Args:
+            kept: Positions of the edges to keep by edge type, int64, ascending: one tensor per partition.
+        """
         raise Unsupported(
             f"keeping some edges of {list(kept)}: {type(self).__name__} cannot leave edges out; split the "
             "links of a graph folder, by khop.open_graph and khop.split_links"

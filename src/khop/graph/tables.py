@@ -42,27 +42,52 @@ NodeColumn = Array | Quantized | SparseColumn | SparseMatrix
 class NodeTable:
     """The nodes of one type, ids 0 to count - 1.
 
-    `count` is optional if the table has a column. A split is a vector of ids, kept in its order, or a boolean
-    mask, as a tensor, an array, a list or a Series. Splits of the same group must not overlap. The group is
-    the part of the name after the first dot: "train.0" and "val.0" must not overlap, "train.0" and "val.1"
-    may.
+    Splits of the same group must not overlap. The group is the part of the name after the first dot:
+    "train.0" and "val.0" must not overlap, "train.0" and "val.1" may.
+
+    Args:
+        count: Number of nodes; optional if the table has a column.
+        columns: Columns (count, ...) by name: tensors, arrays, `khop.quantize` results or sparse
+            matrices. Default none.
+        splits: Nodes by name: ids, kept in their order, or a boolean mask, as a tensor, an array, a list
+            or a Series. Default none.
+        num_classes: Number of classes of each label column. In them -1 is "unknown"; in floating numbers
+            NaN is, and int64 is stored. Default none.
+        ids: Users' ids of the nodes, text or integers: distinct, one per node. Default None.
+        unknown: Columns of numbers to predict, in which NaN is "unknown"; default none.
+    Example:
+        >>> columns, splits = {"y": torch.tensor([0, 1, -1])}, {"train": [0, 1]}
+        >>> table = khop.NodeTable(columns=columns, splits=splits, num_classes={"y": 2})
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", {"item": table}, {}))
+        >>> graph.split("train")
+        {'item': tensor([0, 1])}
     """
 
     count: int | None = None
-    columns: Mapping[str, NodeColumn] = field(default_factory=dict)  # (count, ...) each
+    columns: Mapping[str, NodeColumn] = field(default_factory=dict)
     splits: Mapping[str, Numbers] = field(default_factory=dict)
-    # Of label columns; -1 in them is "unknown". In a column of floating numbers NaN is: int64 is stored.
     num_classes: Mapping[str, int] = field(default_factory=dict)
-    ids: GivenIds | None = None  # the users' ids of the nodes: distinct, text or integers, one per node
-    unknown: Collection[str] = ()  # columns of numbers to predict: NaN in them is "unknown"
+    ids: GivenIds | None = None
+    unknown: Collection[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeChunks:
-    """The edges of one type in chunks: each an EdgeTable, all with the same columns. Read once, in order."""
+    """The edges of one type in chunks, which are read once, in order.
+
+    Args:
+        chunks: One `EdgeTable` per chunk, all with the same columns.
+        reverse: Edge type under which the edges are also written in the opposite direction; default None.
+    Example:
+        >>> days = (khop.EdgeTable(torch.tensor([day]), torch.tensor([day + 1])) for day in range(3))
+        >>> edges = {"node to node": khop.EdgeChunks(days)}
+        >>> path = khop.write_graph(tmp / "log", {"node": khop.NodeTable(4)}, edges)
+        >>> khop.open_graph(path).num_edges("node to node")
+        3
+    """
 
     chunks: Iterable[EdgeTable]
-    reverse: EdgeTypeName | None = None  # also write the edges in the opposite direction, as this edge type
+    reverse: EdgeTypeName | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +95,25 @@ class EdgeTable:
     """The edges of one type, in any order. Edges with the same destination keep their order.
 
     Arrays may be mapped from files larger than memory.
+
+    Args:
+        sources: Ids of the source type, integers (edges).
+        destinations: Ids of the destination type, integers (edges).
+        columns: Columns (edges, ...) by name, in edge order; default none.
+        reverse_of: Edge type with the same edges in the opposite direction; default None.
+    Example:
+        >>> columns = {"stars": torch.tensor([5, 3])}
+        >>> buys = khop.EdgeTable(torch.tensor([0, 1]), torch.tensor([2, 2]), columns)
+        >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(3)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "shop", nodes, {"user buys item": buys}))
+        >>> graph.in_degrees("user buys item", [0, 2])
+        tensor([0, 2])
     """
 
-    sources: Array  # integers (edges), ids of the source type
-    destinations: Array  # integers (edges), ids of the destination type
-    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)  # (edges, ...), in edge order
-    reverse_of: EdgeTypeName | None = None  # the edge type with the same edges in the opposite direction
+    sources: Array
+    destinations: Array
+    columns: Mapping[str, Array | Quantized] = field(default_factory=dict)
+    reverse_of: EdgeTypeName | None = None
 
 
 @dataclass(frozen=True)

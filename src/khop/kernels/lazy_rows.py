@@ -237,14 +237,28 @@ def packed(indptr: Tensor, indices: Tensor, values: Tensor, longest: int) -> Ten
 class SparseRows(LazyRows):
     """Rows (n, width) of a sparse column, of which only the entries are stored.
 
-    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies the entries alone, forward and in the
-    gradient of the weight, with the same bits on any number of threads. A slice of rows and another dtype
-    are sparse too. Every other operation computes with dense rows. The rows themselves have no gradient.
+    `torch.nn.functional.linear`, and so `torch.nn.Linear`, multiplies the entries alone, forward and in
+    the gradient of the weight, with the same bits on any number of threads. A slice of rows and another
+    dtype are sparse too. Every other operation computes with dense rows. The rows themselves have no
+    gradient.
+
+    Args:
+        indptr: Begin of each row, then the end of the last one, int64 (n + 1).
+        places: Place of each entry in its row, int32 (entries).
+        numbers: Values (entries).
+        width: Numbers per row.
+        per_row: Entries of each row, unused ones included. None (default): unused ones are left out.
+    Example:
+        >>> import scipy.sparse
+        >>> column = khop.SparseColumn.of(scipy.sparse.eye_array(3, format="csr"))
+        >>> rows = khop.SparseRows.of(column.values, column.width)
+        >>> torch.nn.functional.linear(rows, torch.ones(1, 3)).T
+        tensor([[1., 1., 1.]])
     """
 
-    indptr: Tensor  # int64 (n + 1)
-    places: Tensor  # int32 (entries): the place of each in its row
-    numbers: Tensor  # (entries)
+    indptr: Tensor
+    places: Tensor
+    numbers: Tensor
     _per_row: int | None  # entries of each row, unused ones included; None: unused ones are left out
 
     @staticmethod
@@ -266,9 +280,11 @@ class SparseRows(LazyRows):
 
     @classmethod
     def of(cls, column: Tensor, width: int) -> SparseRows:
-        """Read rows of a sparse column, as a batch has them: int32 (n, 2, longest).
+        """Read rows of a sparse column, as a batch has them.
 
-        `width` is `graph.schema.column(type, name).width`.
+        Args:
+            column: Rows, int32 (n, 2, longest).
+            width: Numbers per row: `graph.schema.column(type, name).width`.
         """
         if not hasattr(width, "__index__") or width < 1:  # a Python or NumPy integer
             raise ValueError(f"width {width!r}: must be the number of numbers of a row, at least 1")
@@ -294,7 +310,12 @@ class SparseRows(LazyRows):
         return out.index_put_((rows, self.places.long()), self.numbers, accumulate=True)
 
     def product(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return `dense() @ weight.T + bias`: weight (out, width), bias (out)."""
+        """Return `dense() @ weight.T + bias`.
+
+        Args:
+            weight: Weight (out, width).
+            bias: Bias (out); default None.
+        """
         if weight.dim() != 2 or weight.shape[1] != self.shape[1]:
             raise ValueError(f"weight {tuple(weight.shape)}: must be (outputs, {self.shape[1]})")
         kind = weight.device.type
@@ -304,13 +325,21 @@ class SparseRows(LazyRows):
         return out if bias is None else out + bias.to(out.dtype)
 
     def prefix(self, count: int) -> SparseRows:
-        """Return the first `count` rows."""
+        """Return the first rows.
+
+        Args:
+            count: Number of rows.
+        """
         indptr = self.indptr[: count + 1]
         ends = count * self._per_row if self._per_row is not None else int(indptr[-1])
         return SparseRows(indptr, self.places[:ends], self.numbers[:ends], self.shape[1], self._per_row)
 
     def converted(self, dtype: torch.dtype) -> SparseRows:
-        """Return the rows with values of another dtype."""
+        """Return the rows with values of another dtype.
+
+        Args:
+            dtype: The dtype.
+        """
         values = self.numbers.to(dtype)
         return SparseRows(self.indptr, self.places, values, self.shape[1], self._per_row)
 

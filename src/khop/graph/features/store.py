@@ -161,10 +161,20 @@ class FeatureStore(Protocol):
 
 
 class FeatureStoreBase(ABC):
-    """A feature store of your own: a subclass has `specs` and `gather`, which several threads call.
+    """Base of custom feature stores: a subclass has `specs` and `gather`, which several threads call.
 
-    The other members have defaults: all rows lie in this process, and come as CPU tensors. See FeatureStore
-    for what each promises.
+    The other members have defaults: all rows lie in this process, and come as CPU tensors. `FeatureStore`
+    says what each promises; `khop.testing.feature_store` checks an implementation.
+
+    Example:
+        >>> class Squares(khop.FeatureStoreBase):
+        ...     specs = {"package": {"square": khop.ColumnSpec("int64", ())}}
+        ...
+        ...     def gather(self, wanted):
+        ...         return {t: {name: rows.ids**2 for name in rows.columns} for t, rows in wanted.items()}
+        >>> from khop.graph.features.store import Rows
+        >>> Squares().gather({"package": Rows(torch.tensor([3, 5]), ("square",))})
+        {'package': {'square': tensor([ 9, 25])}}
     """
 
     is_on_servers: ClassVar[bool] = False  # rows are read in this process, or from other ranks
@@ -180,27 +190,56 @@ class FeatureStoreBase(ABC):
         return False
 
     def output_device(self, type_: Type, column: str) -> torch.device:
-        """Return the device of gathered rows: by default the CPU."""
+        """Return the device of gathered rows: by default the CPU.
+
+        Args:
+            type_: Node type or edge type.
+            column: Name of the column.
+        """
         return torch.device("cpu")
 
     def local_rows(self, type_: Type) -> range:
-        """Return the rows that a gather reads in this process: by default all."""
+        """Return the rows that a gather reads in this process: by default all.
+
+        Args:
+            type_: Node type or edge type.
+        """
         return range(1 << 62)
 
     def resident_rows(self, type_: Type) -> range:
-        """Return the rows that a gather reads from memory: by default the local rows."""
+        """Return the rows that a gather reads from memory: by default the local rows.
+
+        Args:
+            type_: Node type or edge type.
+        """
         return self.local_rows(type_)
 
     @abstractmethod
     def gather(self, wanted: Wanted) -> Gathered:
-        """Gather type -> column -> (n, ...), rows in the order of the ids; see FeatureStore."""
+        """Gather rows in the order of the ids: type -> column -> (n, ...).
+
+        One call per batch gathers all types and columns. A column with a limit has that number of rows.
+        Columns keep their stored dtype. Columns in `as_float32` with a narrow dtype are converted to
+        float32; quantized columns are multiplied by their scales.
+
+        Args:
+            wanted: Ids and columns by type.
+        """
 
     def with_threads(self, threads: int) -> FeatureStore:
-        """Return this store: it uses one thread for each gather."""
+        """Return a store of the same columns that gathers with several threads: by default this store.
+
+        Args:
+            threads: Largest number of threads.
+        """
         return self
 
     def cached(self, plan: CachePlan) -> FeatureStore:
-        """Raise Unsupported: all rows lie in this process."""
+        """Return a store that keeps the rows of a plan in host memory: by default Unsupported.
+
+        Args:
+            plan: Rows to keep.
+        """
         raise Unsupported(
             f"a cache of rows of a {type(self).__name__} has no effect: all rows lie in this process; leave "
             "it out"
@@ -211,13 +250,21 @@ class FeatureStoreBase(ABC):
         raise Unsupported(f"columns: those of a {type(self).__name__} are not in this process")
 
     def with_columns(self, added: Tensors) -> FeatureStore:
-        """Raise Unsupported, unless nothing is added."""
+        """Return the store with columns of additional types: by default Unsupported, unless nothing is added.
+
+        Args:
+            added: Columns by type and name.
+        """
         if not any(added.values()):
             return self
         raise Unsupported(f"with_edges: columns of edges cannot join {type(self).__name__}; leave them out")
 
     def choosing(self, chosen: Mapping[Type, Tensor]) -> FeatureStore:
-        """Return a store that translates row numbers into ids of this store."""
+        """Return a store with some rows of some types, numbered from 0.
+
+        Args:
+            chosen: Ids of the rows in this store by type, int64 (rows), ascending.
+        """
         return RenumberedRows(self, chosen)
 
 
