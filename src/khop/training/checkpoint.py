@@ -100,11 +100,25 @@ class StateCopy:
 
 
 def load_checkpoint(folder: Path, notice: Callable[[str], None] | None = None) -> Checkpoint:
-    """Read the checkpoint in `folder`, or the previous one (folder-1, folder-2, ...) if it is damaged.
+    """Read a checkpoint, or the previous one (folder-1, folder-2, ...) if it is damaged.
 
-    All files are checked before they are used. `notice` receives a sentence about each damaged checkpoint; by
-    default it issues a Python warning. If no checkpoint is intact, ValueError names the file that is missing,
-    damaged or written by a newer khop.
+    All files are checked before they are used.
+
+    Args:
+        folder: Folder of the checkpoint, such as `out/checkpoints/best`.
+        notice: Function called with a sentence about each damaged checkpoint; by default a Python
+            warning.
+    Returns:
+        Tensors and state of the checkpoint.
+    Raises:
+        ValueError: No checkpoint is intact; the text names the file that is missing, damaged or written
+            by a newer khop.
+    Example:
+        >>> try:
+        ...     khop.load_checkpoint(tmp / "best")
+        ... except ValueError:
+        ...     print("start from the beginning")
+        start from the beginning
     """
     return _newest(path_of("folder", folder), notice or _warn)[0]
 
@@ -148,10 +162,21 @@ def _warn(sentence: str) -> None:
 
 
 def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Load the checkpoint's tensors into the model; ValueError names missing, extra and misshapen ones.
+    """Load a checkpoint's tensors into a model.
 
-    Rows of edge types are loaded by name: the graph of the model may have its types in another order. Either
-    model may be compiled by `torch.compile`, and the other one not.
+    Rows of edge types are loaded by name: the graph of the model may have its types in another order.
+    Either model may be compiled by `torch.compile`, and the other one not.
+
+    Args:
+        model: Model with the settings of training.
+        checkpoint: Result of `khop.load_checkpoint`.
+    Raises:
+        ValueError: Tensors are missing, unexpected or of another shape; the text names them.
+    Example:
+        >>> def trained(graph, folder):
+        ...     model = khop.models.SAGE.for_graph(graph, hidden=256)
+        ...     khop.restore_model(model, khop.load_checkpoint(folder))
+        ...     return model
     """
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")
     instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")

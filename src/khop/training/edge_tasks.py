@@ -74,14 +74,27 @@ class EdgeObjective(Task, Protocol):
 
 @dataclass(frozen=True)
 class EdgeClassification:
-    """Task: predict one class per edge of one type, trained by cross-entropy or focal loss.
+    """Task: predict one class per edge of one type.
 
-    Labels come with the links (`khop.split_links(label=...)`). Edges with label -1 are unknown: their loss is
-    0, and scores leave them out.
+    Labels come with the links (`khop.split_links(label=...)`). Edges with label -1 are unknown: their
+    loss is 0, and scores leave them out.
+
+    Args:
+        edge_type: Edge type of the links, ("user", "rates", "item") or "user rates item".
+        label: Integer column of the edge type, 0 <= label < classes; -1 means unknown.
+        metric: Metric of scores, default "accuracy".
+        loss: Cross-entropy (default) or focal loss.
+    Raises:
+        ValueError: There is no such metric.
+    Example:
+        >>> task = khop.EdgeClassification("user rates item", "stars")
+        >>> outputs, labels = torch.tensor([[0.2, 0.8], [0.9, 0.1]]), torch.tensor([1, 1])
+        >>> task.score(outputs, labels, edges=torch.tensor([[0, 1], [2, 3]]))
+        0.5
     """
 
-    edge_type: EdgeType  # ("user", "rates", "item"), or "user rates item"
-    label: str  # integer column of the edge type, 0 <= label < classes; -1 means unknown
+    edge_type: EdgeType
+    label: str
     metric: NodeMetric = "accuracy"
     loss: ClassLoss = CROSS_ENTROPY
 
@@ -98,8 +111,14 @@ class EdgeClassification:
     def losses(self, output: Mapping[EdgeType, Tensor], batch: Batch) -> Tensor:
         """Return (links): the loss of each link, 0 if its label is -1.
 
-        ValueError names an edge with a label out of range. On a device its loss is NaN instead: an error
-        would wait for all queued work.
+        On a device, the loss of a link with a label out of range is NaN: an error would wait for all
+        queued work.
+
+        Args:
+            output: Logits (links, classes) by edge type.
+            batch: The batch, with labels of its links.
+        Raises:
+            ValueError: A label is out of range.
         """
         logits, labels = output[self.edge_type], link_labels(batch, self.edge_type, self.label)
         classes = logits.shape[1]
@@ -110,9 +129,15 @@ class EdgeClassification:
         return losses
 
     def score(self, outputs: Tensor, labels: Tensor, edges: Tensor, metric: str | None = None) -> float:
-        """Compute a metric, by default the task's, over the edges with known labels.
+        """Compute a metric over the edges with known labels.
 
-        ValueError names an edge with a label out of range or a NaN output, and if no label is known.
+        Args:
+            outputs: Logits (n, classes).
+            labels: Labels, int (n).
+            edges: Global ids, int64 (2, n), for errors.
+            metric: Metric, by default the task's.
+        Raises:
+            ValueError: A label is out of range, an output is NaN, or no label is known.
         """
         name = known_metric(metric or self.metric, METRICS)
         check_edge_outputs(outputs, edges, self.edge_type, name)
@@ -123,7 +148,12 @@ class EdgeClassification:
         return METRICS[name](outputs[known], labels[known].long())
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the most frequent class of the labels; None if no label is known."""
+        """Return the most frequent class of the labels; None if no label is known.
+
+        Args:
+            labels: Labels of training, int (n).
+            outputs: Number of classes.
+        """
         return Constant.majority(labels, outputs)
 
     def _check(self, labels: Tensor, classes: int, edges: Tensor) -> None:
@@ -140,15 +170,27 @@ class EdgeClassification:
 
 @dataclass(frozen=True)
 class EdgeRegression:
-    """Task: predict the numbers of a label for edges of one type, by squared ("mse") or absolute error.
+    """Task: predict the numbers of a label for edges of one type.
 
-    Labels come with the links (`khop.split_links(label=...)`). Outputs are in the unit of the label; the loss
-    divides errors by the deviation of `scale`. Unknown numbers, NaN in `khop.Links(labels=...)`, are
-    skipped, as in `NodeRegression`.
+    Labels come with the links (`khop.split_links(label=...)`). Outputs are in the unit of the label.
+    Unknown numbers, NaN in `khop.Links(labels=...)`, are skipped, as in `NodeRegression`.
+
+    Args:
+        edge_type: Edge type of the links, ("user", "rates", "item") or "user rates item".
+        label: Edge column of numbers, (edges) or (edges, numbers).
+        loss: "mse" (default), squared error, or "mae", absolute error.
+        metric: Metric of scores, default "rmse".
+        scale: Scale of the labels: the loss divides errors by its deviation. Default: no scale.
+    Raises:
+        ValueError: There is no such loss or metric.
+    Example:
+        >>> task = khop.EdgeRegression("user rates item", "stars", loss="mae", metric="mae")
+        >>> task.score(torch.tensor([[4.0]]), torch.tensor([3.0]), edges=torch.tensor([[0], [2]]))
+        1.0
     """
 
-    edge_type: EdgeType  # ("user", "rates", "item"), or "user rates item"
-    label: str  # edge column of numbers, (edges) or (edges, numbers)
+    edge_type: EdgeType
+    label: str
     loss: RegressionLoss = "mse"
     metric: RegressionMetric = "rmse"
     scale: LabelScale = UNSCALED
@@ -166,14 +208,25 @@ class EdgeRegression:
         return tuple(REGRESSION_METRICS)
 
     def losses(self, output: Mapping[EdgeType, Tensor], batch: Batch) -> Tensor:
-        """Return (links): the error of each link in units of the deviation, 0 if no number is known."""
+        """Return (links): the error of each link in units of the deviation, 0 if no number is known.
+
+        Args:
+            output: Outputs (links, numbers) by edge type.
+            batch: The batch, with labels of its links.
+        """
         labels = link_labels(batch, self.edge_type, self.label)
         return number_losses(output[self.edge_type], labels, self.loss, self.scale, self._column)
 
     def score(self, outputs: Tensor, labels: Tensor, edges: Tensor, metric: str | None = None) -> float:
-        """Compute a metric, by default the task's, over the edges with known labels.
+        """Compute a metric over the edges with known labels.
 
-        ValueError names an edge with a NaN output, and if no label is known.
+        Args:
+            outputs: Outputs (n, numbers).
+            labels: Labels (n) or (n, numbers).
+            edges: Global ids, int64 (2, n), for errors.
+            metric: Metric, by default the task's.
+        Raises:
+            ValueError: An output is NaN, or no label is known.
         """
         name = known_metric(metric or self.metric, REGRESSION_METRICS)
         check_edge_outputs(outputs, edges, self.edge_type, name)
@@ -183,7 +236,12 @@ class EdgeRegression:
         return REGRESSION_METRICS[name](outputs, rows)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the mean of the labels; None if no label is known."""
+        """Return the mean of the labels; None if no label is known.
+
+        Args:
+            labels: Labels of training.
+            outputs: Number of outputs of the model.
+        """
         return Constant.mean(labels)
 
     @property
@@ -280,10 +338,20 @@ def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tenso
 class LinkPrediction:
     """Task: distinguish the links of an edge type from pairs without a link.
 
-    "bce" is the binary cross-entropy of each pair, against labels or between a link and its negatives. "bpr"
-    (Rendle et al. 2009) is -log sigmoid of a link's score minus each negative's score. "margin" is
-    max(0, `margin` - that difference). "infonce" (van den Oord et al. 2018) is the cross-entropy of the link
-    among itself and its negatives, with scores divided by `temperature`.
+    Args:
+        loss: "bce" (default), the binary cross-entropy of each pair, against labels or between a link and
+            its negatives; "bpr" (Rendle et al. 2009), -log sigmoid of a link's score minus each
+            negative's score; "margin", max(0, `margin` - that difference); or "infonce" (van den Oord et
+            al. 2018), the cross-entropy of the link among itself and its negatives.
+        metric: Metric of scores, default "mrr"; see `khop.evaluate_links`.
+        margin: Margin of the loss "margin", default 1.
+        temperature: Number by which "infonce" divides scores, default 1.
+    Raises:
+        ValueError: There is no such loss or metric, or a number is not positive.
+    Example:
+        >>> task = khop.LinkPrediction(loss="bpr", metric="hits@1")
+        >>> task.score(torch.tensor([0.9, 0.1]), negatives=torch.tensor([[0.5], [0.5]]))
+        0.5
     """
 
     loss: LinkLoss = "bce"
@@ -299,7 +367,12 @@ class LinkPrediction:
         check_link_metric(self.metric)
 
     def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
-        """Return (pairs): one loss per pair of all edge types, as input of `batch.global_mean`."""
+        """Return (pairs): one loss per pair of all edge types, as input of `batch.global_mean`.
+
+        Args:
+            output: Scores of the pairs by edge type.
+            batch: The batch.
+        """
         labels = [batch.links[t].labels for t in output]
         together = joined(output)
         given = [each for each in labels if each is not None]
@@ -312,7 +385,12 @@ class LinkPrediction:
         )
 
     def score(self, links: Tensor, negatives: Tensor) -> float:
-        """Compute the metric of links (n), each compared with its own negatives (n, k)."""
+        """Compute the metric of links, each compared with its negatives.
+
+        Args:
+            links: Scores of the links (n).
+            negatives: Scores of their negatives (n, k).
+        """
         return link_metric(self.metric, links, negatives)
 
     def _losses(self, edge_type: EdgeType, scores: LinkScores, labels: Tensor | None) -> Tensor:

@@ -39,12 +39,20 @@ _WAYS_TO_COMPUTE = {"fused", "foreach", "capturable", "differentiable"}  # optio
 class OptimizerSettings:
     """Optimizer of the weights: a class of `torch.optim` or one like it, and its options.
 
-    Learning rate and weight decay are given apart; a class without weight decay takes none. Optimizers that
-    evaluate the loss themselves (LBFGS) or need sparse gradients (SparseAdam) are refused. Rows of a
-    `khop.models.NodeEmbedding` are always trained by `khop.RowAdam`.
+    Rows of a `khop.models.NodeEmbedding` are always trained by `khop.RowAdam`.
 
-    `clip_norm` scales the gradients of a step so that their joint norm, over all weights and embeddings and
-    over all ranks, is at most this number; None leaves them as they are.
+    Args:
+        kind: Class of the optimizer, by default `torch.optim.Adam`. Classes that evaluate the loss
+            themselves (LBFGS) or need sparse gradients (SparseAdam) are refused.
+        options: Options of the class, without learning rate and weight decay, which the run sets; default
+            none.
+        clip_norm: Largest joint norm of the gradients of a step, over all weights and embeddings and over
+            all ranks: gradients above it are scaled. Default None: unlimited.
+    Raises:
+        ValueError: The class is refused, or does not take the options.
+    Example:
+        >>> settings = khop.OptimizerSettings(torch.optim.SGD, {"momentum": 0.9}, clip_norm=1.0)
+        >>> trainer_settings = khop.TrainerSettings(epochs=3, optimizer=settings)
     """
 
     kind: type[torch.optim.Optimizer] = torch.optim.Adam
@@ -76,7 +84,15 @@ class OptimizerSettings:
     def over(
         self, parameters: Iterable[Tensor], learning_rate: float, weight_decay: float
     ) -> torch.optim.Optimizer:
-        """Make the optimizer of some parameters. ValueError if the class does not take the options."""
+        """Make the optimizer of some parameters.
+
+        Args:
+            parameters: The parameters.
+            learning_rate: Learning rate.
+            weight_decay: Weight decay; 0 for a class without one.
+        Raises:
+            ValueError: The class does not take the options.
+        """
         parameters = list(parameters)
         given: dict[str, object] = {"lr": learning_rate, **self.options, **self._fused(parameters)}
         if "weight_decay" in inspect.signature(self.kind).parameters:
@@ -126,8 +142,19 @@ class RowAdam(torch.optim.SparseAdam):
     """SparseAdam over a model's `khop.models.NodeEmbedding`, used next to another optimizer.
 
     A row that no rank has read since the last step stays unchanged, and so do its moments. A step first
-    exchanges gradients and is therefore collective: every rank must call it, even if its batch has read no
-    rows.
+    exchanges gradients and is therefore collective: every rank must call it, even if its batch has read
+    no rows.
+
+    Args:
+        model: Model with a `NodeEmbedding`.
+        lr: Learning rate, default 0.001.
+    Raises:
+        ValueError: The model has no `NodeEmbedding`.
+    Example:
+        >>> table = khop.models.NodeEmbedding(5, 4)
+        >>> optimizer = khop.RowAdam(table, lr=0.01)
+        >>> table(torch.tensor([2])).sum().backward()
+        >>> optimizer.step()
     """
 
     def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
@@ -156,14 +183,22 @@ class RowAdam(torch.optim.SparseAdam):
         ]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401
-        """Exchange gradients, unless that is done, and update the rows that were read."""
+        """Exchange gradients, unless that is done, and update the rows that were read.
+
+        Args:
+            closure: Function that computes the loss again, as in torch; default None.
+        """
         if not self._is_exchanged:
             self.exchange()
         self._is_exchanged = False
         return super().step(closure)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Discard gradients that no step has used."""
+        """Discard gradients that no step has used.
+
+        Args:
+            set_to_none: Has no effect; gradients are always set to None.
+        """
         for table in self._tables:
             table.take_gradients()
             table.weight.grad = None
@@ -283,10 +318,17 @@ Course = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class Plateau:
-    """Reduction of the learning rate while the score on `val` does not improve."""
+    """Reduction of the learning rate while the score on `val` does not improve.
 
-    factor: float = 0.5  # multiplies the learning rate
-    patience: int = 2  # evaluations without improvement, since the best one or the last reduction
+    Args:
+        factor: Factor of the learning rate at each reduction, above 0 and below 1; default 0.5.
+        patience: Evaluations without improvement, since the best one or the last reduction; default 2.
+    Example:
+        >>> schedule = khop.Schedule(plateau=khop.Plateau(factor=0.1, patience=3))
+    """
+
+    factor: float = 0.5
+    patience: int = 2
 
     def __post_init__(self) -> None:
         if not 0 < real_number("factor", self.factor) < 1:
@@ -296,13 +338,20 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate with `warmup` linear warm-up updates, then constant or decaying to 0 at the end.
+    """Learning rate over the updates of a run: warm-up, then constant or decaying to 0 at the end.
 
-    A plateau reduces it further.
+    Args:
+        course: "constant" (default), "linear" or "cosine".
+        warmup: Updates of linear warm-up, default 0.
+        plateau: Further reduction while the score does not improve; default None.
+    Example:
+        >>> schedule = khop.Schedule("linear", warmup=1)
+        >>> [schedule.factor(updates=5, update=update) for update in range(5)]
+        [0.5, 1.0, 0.75, 0.5, 0.25]
     """
 
     course: Course = "constant"
-    warmup: int = 0  # updates
+    warmup: int = 0
     plateau: Plateau | None = None
 
     def __post_init__(self) -> None:
@@ -313,7 +362,12 @@ class Schedule:
             instance_of("plateau", self.plateau, Plateau, "must be a khop.Plateau, or None")
 
     def factor(self, updates: int, update: int) -> float:
-        """Return the factor of the learning rate in update 0, 1, ... of a run of `updates` updates."""
+        """Return the factor of the learning rate in an update.
+
+        Args:
+            updates: Updates of the run.
+            update: Number of the update, from 0.
+        """
         if update < self.warmup:
             return (update + 1) / (self.warmup + 1)
         if self.course == "constant":
@@ -326,7 +380,10 @@ class Schedule:
     ) -> LambdaLR:
         """Return torch's scheduler for the optimizer's learning rate; call its step once per update.
 
-        `scale` returns the factor of the plateau so far.
+        Args:
+            optimizer: The optimizer.
+            updates: Updates of the run.
+            scale: Function that returns the factor of the plateau so far; by default 1.
         """
         return LambdaLR(optimizer, partial(self._scaled, updates, scale))
 

@@ -62,8 +62,19 @@ class _NumberLog(Unwatched):
 class WandbLog(_NumberLog):
     """An observer that logs to a run of Weights & Biases: the run that is active, or a new one.
 
-    `settings` are the run's config. `options` go to `wandb.init`, such as project and mode; in mode "offline"
-    nothing leaves this machine until `wandb sync`. The variables of the environment that wandb reads hold.
+    The environment variables that wandb reads apply.
+
+    Args:
+        settings: Config of the run by name; default none.
+        options: Arguments of `wandb.init`, such as project and mode; with mode "offline" nothing leaves
+            this machine until `wandb sync`. Default none.
+    Raises:
+        ValueError: wandb is not installed.
+    Example:
+        >>> def logged(trainer_of):
+        ...     log = khop.WandbLog({"hidden": 256}, options={"project": "debian", "mode": "offline"})
+        ...     trainer_of(observer=log).fit()
+        ...     log.close()
     """
 
     def __init__(
@@ -79,7 +90,12 @@ class WandbLog(_NumberLog):
         self._run.config.update(dict(settings or {}), allow_val_change=True)
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Write numbers by name for an update."""
+        """Write numbers for an update.
+
+        Args:
+            numbers: Numbers by name.
+            update: Number of the update, from 1.
+        """
         self._run.log(dict(numbers), step=update)
 
     def close(self) -> None:
@@ -91,8 +107,19 @@ class WandbLog(_NumberLog):
 class MlflowLog(_NumberLog):
     """An observer that logs to a run of MLflow: the run that is active, or a new one.
 
-    `settings` are the run's parameters. `options` go to `mlflow.start_run`, such as run_name. The store is
-    the one of `mlflow.set_tracking_uri`, by default that of the environment, or a folder here.
+    The store is the one of `mlflow.set_tracking_uri`, by default that of the environment, or a local
+    folder.
+
+    Args:
+        settings: Parameters of the run by name; default none.
+        options: Arguments of `mlflow.start_run`, such as run_name; default none.
+    Raises:
+        ValueError: MLflow is not installed.
+    Example:
+        >>> def logged(trainer_of):
+        ...     log = khop.MlflowLog({"hidden": 256}, options={"run_name": "debian"})
+        ...     trainer_of(observer=log).fit()
+        ...     log.close()
     """
 
     def __init__(
@@ -109,7 +136,12 @@ class MlflowLog(_NumberLog):
         self._mlflow.log_params({name: str(value)[:500] for name, value in (settings or {}).items()})
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Write numbers by name for an update."""
+        """Write numbers for an update.
+
+        Args:
+            numbers: Numbers by name.
+            update: Number of the update, from 1.
+        """
         self._mlflow.log_metrics(dict(numbers), step=update)
 
     def close(self) -> None:
@@ -130,8 +162,15 @@ def check_tensorboard() -> None:
 class TensorBoard(Unwatched):
     """An observer that writes event files into a folder: losses, scores, seconds, and the config as text.
 
-    Steps count updates from 1. The first event opens the files. If a run is resumed, values in earlier files
-    from that update on are no longer shown.
+    Steps count updates from 1. The first event opens the files. If a run is resumed, values in earlier
+    files from that update on are no longer shown.
+
+    Args:
+        folder: Folder of the event files.
+        config: Text to show with the curves, such as the TOML of a run.
+    Example:
+        >>> log = khop.TensorBoard(tmp / "curves", config="hidden = 256")
+        >>> log.close()
     """
 
     def __init__(self, folder: str | os.PathLike[str], config: str) -> None:

@@ -19,12 +19,24 @@ Launches = Literal["single", "recorded"]
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """Frequency of checkpoints within an epoch; the end of an epoch always makes one."""
+    """Frequency of checkpoints within an epoch; the end of an epoch always makes one.
 
-    steps: int | None = None  # updates between checkpoints; None = not by updates
-    minutes: float | None = 5.0  # minutes between checkpoints; None = not by time
-    keep: int = 2  # number of last checkpoints kept; if one is damaged, an older one is used
-    best: int = 1  # number of checkpoints with the best scores kept: best, best-1 (the second), ...
+    Args:
+        steps: Updates between checkpoints. None (default): not by updates.
+        minutes: Minutes between checkpoints, default 5. None: not by time.
+        keep: Number of last checkpoints to keep, default 2; if one is damaged, an older one is used.
+        best: Number of checkpoints with the best scores to keep: best, best-1 (the second), ... Default
+            1.
+    Raises:
+        ValueError: A number is not positive.
+    Example:
+        >>> settings = khop.TrainerSettings(epochs=3, checkpoints=khop.CheckpointPolicy(steps=1000, keep=3))
+    """
+
+    steps: int | None = None
+    minutes: float | None = 5.0
+    keep: int = 2
+    best: int = 1
 
     def __post_init__(self) -> None:
         if self.steps is not None and checked_field(self, "steps", whole_number) < 1:
@@ -38,22 +50,44 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """Settings of a training run."""
+    """Settings of a training run.
+
+    Args:
+        epochs: Number of epochs.
+        learning_rate: Learning rate, default 0.001.
+        schedule: Schedule of the learning rate, by default constant.
+        weight_decay: Weight decay, default 0.
+        optimizer: Optimizer of the weights, by default Adam.
+        evaluate_every: Epochs between evaluations, default 1; the last epoch is always evaluated.
+        patience: Evaluations without improvement before training stops. None (default): never.
+        precision: "float32" (default), "float64", "tf32" for products of a GPU, or "bfloat16" by
+            autocast: parameters, moments and losses stay float32.
+        seed: Seed of dropout, default 0.
+        device: Device of the model, default "cpu".
+        launches: Steps on a GPU: "single" (default), one by one, or "recorded" where that is possible.
+        checkpoints: Frequency and number of checkpoints.
+        facts: Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run
+            is resumed. Default none.
+    Raises:
+        ValueError: A setting is out of its range, or does not fit another one.
+    Example:
+        >>> settings = khop.TrainerSettings(epochs=3, learning_rate=0.01, patience=2)
+        >>> settings.device_type
+        'cpu'
+    """
 
     epochs: int
     learning_rate: float = 1e-3
     schedule: Schedule = CONSTANT
     weight_decay: float = 0.0
     optimizer: OptimizerSettings = ADAM
-    evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
-    patience: int | None = None  # evaluations without improvement before training stops; None = never
-    # bfloat16 by autocast: parameters, moments and losses stay float32. tf32: products of a GPU alone.
+    evaluate_every: int = 1
+    patience: int | None = None
     precision: Precision = "float32"
-    seed: int = 0  # seed of dropout
+    seed: int = 0
     device: str = "cpu"
-    launches: Launches = "single"  # of steps on a GPU: one by one, or recorded where that can be
+    launches: Launches = "single"
     checkpoints: CheckpointPolicy = CheckpointPolicy()
-    # Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run is resumed.
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -161,35 +161,80 @@ class GatheredStep:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Receives every event of a training run, in the thread that trains."""
+    """Receives every event of a training run, in the thread that trains.
+
+    Implementers have all its methods; a subclass of `Unwatched` has those that it needs.
+
+    Example:
+        >>> class Losses(khop.Unwatched):
+        ...     def stepped(self, epoch, step, loss):
+        ...         print(f"epoch {epoch}, step {step}: {loss:.3f}")
+        >>> isinstance(Losses(), khop.Observer)
+        True
+    """
 
     def started(self, epochs: int, steps: int) -> None:
-        """Handle the start of training: `epochs` epochs of `steps` steps each."""
+        """Handle the start of training.
+
+        Args:
+            epochs: Number of epochs.
+            steps: Steps per epoch.
+        """
         ...
 
     def stepped(self, epoch: int, step: int, loss: float) -> None:
-        """Handle the end of an update; the loss is the mean over its seeds."""
+        """Handle the end of an update.
+
+        Args:
+            epoch: Epoch, from 0.
+            step: Step within the epoch, from 0.
+            loss: Mean loss over the seeds of the update.
+        """
         ...
 
     def timed(self, step: TimedStep) -> None:
-        """Handle the time spans of this rank in the update that has ended."""
+        """Handle the time spans of this rank in the update that has ended.
+
+        Args:
+            step: Batch and spans of the update.
+        """
         ...
 
     def evaluating(self, done: int, total: int) -> None:
-        """Handle progress of the evaluation."""
+        """Handle progress of the evaluation.
+
+        Args:
+            done: Work done so far.
+            total: Work in all, in the same unit.
+        """
         ...
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
-        """Handle the end of an epoch; `record` is the line just written to metrics.jsonl."""
+        """Handle the end of an epoch.
+
+        Args:
+            record: The line just written to metrics.jsonl.
+        """
         ...
 
     def warned(self, sentence: str) -> None:
-        """Handle a problem that does not end the run, such as a checkpoint that could not be written."""
+        """Handle a problem that does not end the run, such as a checkpoint that could not be written.
+
+        Args:
+            sentence: Description of the problem.
+        """
         ...
 
 
 class Unwatched:
-    """An observer that does nothing."""
+    """An observer that does nothing; the base of observers that handle some events.
+
+    Example:
+        >>> class Warnings(khop.Unwatched):
+        ...     def warned(self, sentence):
+        ...         print(sentence)
+        >>> Warnings().started(epochs=3, steps=10)
+    """
 
     def started(self, epochs: int, steps: int) -> None:
         """Do nothing."""
@@ -211,7 +256,18 @@ class Unwatched:
 
 
 class Several:
-    """An observer that forwards every event to other observers, in order."""
+    """An observer that forwards every event to other observers, in order.
+
+    Args:
+        observers: The other observers.
+    Example:
+        >>> class Epochs(khop.Unwatched):
+        ...     def epoch_ended(self, record):
+        ...         print(record)
+        >>> khop.Several(Epochs(), Epochs()).epoch_ended({"epoch": 0})
+        {'epoch': 0}
+        {'epoch': 0}
+    """
 
     def __init__(self, *observers: Observer) -> None:
         remedy = "must be observers, such as instances of subclasses of khop.Unwatched"

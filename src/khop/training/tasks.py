@@ -47,10 +47,18 @@ BASELINES = (*get_args(ConstantName), POPULARITY, OWN_FEATURES, LABEL_PROPAGATIO
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A prediction that is the same for every node."""
+    """A prediction that is the same for every node: a baseline.
+
+    Args:
+        name: "majority" or "mean".
+        output: Output for one node (outputs), as a model gives it.
+    Example:
+        >>> khop.Constant.majority(torch.tensor([0, 2, 2]), classes=3).output
+        tensor([0., 0., 1.])
+    """
 
     name: ConstantName
-    output: Tensor  # (outputs), as a model gives it for one node
+    output: Tensor
 
     def __post_init__(self) -> None:
         check_word("name", self.name, ConstantName)
@@ -58,9 +66,11 @@ class Constant:
 
     @classmethod
     def majority(cls, labels: Tensor, classes: int) -> Constant | None:
-        """Return the most frequent class of `labels`, int (n); the lowest class wins a tie.
+        """Return the most frequent class, the lowest one of equally frequent ones; None if no label is known.
 
-        Labels outside 0 to `classes` - 1 are unknown and do not count. None if no label is known.
+        Args:
+            labels: Labels, int (n). Labels outside 0 to `classes` - 1 are unknown and do not count.
+            classes: Number of classes.
         """
         _check_labels(labels)
         known = labels[(labels >= 0) & (labels < whole_number("classes", classes, 1))].long()
@@ -74,8 +84,10 @@ class Constant:
     def majorities(cls, entries: Tensor) -> Constant | None:
         """Return the labels that more than half of the known entries have: 1 for them, -1 for the others.
 
-        `entries` are int (n, labels): 1 has the label, 0 has it not, negative numbers are unknown. None if no
-        entry is known.
+        None if no entry is known.
+
+        Args:
+            entries: Entries, int (n, labels): 1 for a label, 0 for none; negative numbers are unknown.
         """
         _check_labels(entries)
         known = entries >= 0
@@ -86,7 +98,11 @@ class Constant:
 
     @classmethod
     def mean(cls, labels: Tensor) -> Constant | None:
-        """Return the mean of `labels`, float (n) or (n, outputs), without NaN. None if no label is known."""
+        """Return the mean of the labels; None if no label is known.
+
+        Args:
+            labels: Labels, float (n) or (n, outputs); rows with NaN do not count.
+        """
         _check_labels(labels)
         rows = labels.double().flatten(1) if labels.dim() > 1 else labels.double().unsqueeze(1)
         known = rows[~rows.isnan().any(1)]
@@ -122,10 +138,21 @@ class MultiLabelClassification:
 
     An output above 0 predicts the label. Unknown entries are skipped: a seed's loss is the mean over its
     known entries, and 0 if there are none.
+
+    Args:
+        node_type: Node type of the seeds.
+        label: Column (nodes, labels) of 1 and 0; negative numbers, NaN and 255 of uint8 are unknown.
+        metric: Metric of scores, default "f1-micro".
+    Raises:
+        ValueError: There is no such metric.
+    Example:
+        >>> task = khop.MultiLabelClassification("item", "tags")
+        >>> task.score(torch.tensor([[1.0, -1.0]]), torch.tensor([[1, 0]]), nodes=torch.tensor([0]))
+        1.0
     """
 
     node_type: NodeType
-    label: str  # column (nodes, labels) of 1 and 0; unknown: negative numbers, NaN, 255 of uint8
+    label: str
     metric: MultiLabelMetric = "f1-micro"
 
     def __post_init__(self) -> None:
@@ -137,7 +164,12 @@ class MultiLabelClassification:
         return tuple(MULTI_LABEL_METRICS)
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return (seeds): the mean cross-entropy over the known entries of each seed."""
+        """Return (seeds): the mean cross-entropy over the known entries of each seed.
+
+        Args:
+            output: Outputs of the model (seeds, labels).
+            batch: The batch, with the column of labels in its seed columns.
+        """
         rows = output.to(torch.promote_types(output.dtype, torch.float32))
         entries = self._entries(batch.seed_column(self.label, self.node_type), rows)
         known = entries != UNKNOWN
@@ -146,9 +178,15 @@ class MultiLabelClassification:
         return (losses * known).sum(1) / known.sum(1).clamp(min=1)
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
-        """Compute a metric, by default the task's, over the known entries.
+        """Compute a metric over the known entries.
 
-        ValueError names a node with a NaN output, and if no entry is known.
+        Args:
+            output: Outputs of the model (n, labels).
+            labels: Labels (n, labels).
+            nodes: Global ids, int64 (n), for errors.
+            metric: Metric, by default the task's.
+        Raises:
+            ValueError: An output is NaN, or no entry is known.
         """
         name = known_metric(metric or self.metric, MULTI_LABEL_METRICS)
         check_outputs(output, nodes, self.node_type, name)
@@ -158,7 +196,12 @@ class MultiLabelClassification:
         return MULTI_LABEL_METRICS[name](output, entries)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the labels that most nodes with a known entry have; None if no entry is known."""
+        """Return the labels that most nodes with a known entry have; None if no entry is known.
+
+        Args:
+            labels: Labels of training (n, labels).
+            outputs: Number of outputs of the model.
+        """
         return Constant.majorities(entries_of(labels))
 
     def _entries(self, labels: Tensor, output: Tensor) -> Tensor:
@@ -188,7 +231,17 @@ RegressionLoss = Literal["mse", "mae"]
 
 @dataclass(frozen=True)
 class LabelScale:
-    """Mean and standard deviation of each number of a label; (0, 1) leaves labels as they are."""
+    """Mean and standard deviation of each number of a label; (0, 1) leaves labels as they are.
+
+    Args:
+        mean: Mean of each number, default 0.
+        deviation: Standard deviation of each number, above 0; default 1.
+    Raises:
+        ValueError: There are not as many of both, or a deviation is not positive.
+    Example:
+        >>> khop.LabelScale.of(torch.tensor([3.0, 5.0, float("nan")]))
+        LabelScale(mean=(4.0,), deviation=(1.0,))
+    """
 
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
@@ -202,10 +255,15 @@ class LabelScale:
 
     @classmethod
     def of(cls, labels: Tensor) -> LabelScale:
-        """Compute the scale of labels (n) or (n, numbers) in float64; NaN is left out.
+        """Compute the scale of labels in float64; NaN is left out.
 
-        Sums follow the order of the rows, so the result does not depend on threads or partitions. A number
-        that is constant has deviation 1.
+        Sums follow the order of the rows, so the result does not depend on threads or partitions. A
+        number that is constant has deviation 1.
+
+        Args:
+            labels: Labels (n) or (n, numbers).
+        Raises:
+            ValueError: No label is known.
         """
         instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
         rows = labels.detach().cpu().double().reshape(labels.shape[0], -1).numpy()
@@ -221,15 +279,28 @@ UNSCALED = LabelScale()
 
 @dataclass(frozen=True)
 class NodeRegression:
-    """Task: predict the numbers of a label for nodes of one type, by squared ("mse") or absolute error.
+    """Task: predict the numbers of a label for nodes of one type.
 
-    Outputs are in the unit of the label. The loss divides errors by the deviation of `scale`; let the model
-    multiply by it too (`rescale`). Unknown numbers, NaN, are skipped: a seed's loss is the mean over its
-    known numbers, and 0 if there are none.
+    Outputs are in the unit of the label. Unknown numbers, NaN, are skipped: a seed's loss is the mean
+    over its known numbers, and 0 if there are none.
+
+    Args:
+        node_type: Node type of the seeds.
+        label: Column of numbers, (nodes) or (nodes, numbers); NaN means unknown.
+        loss: "mse" (default), squared error, or "mae", absolute error.
+        metric: Metric of scores, default "rmse".
+        scale: Scale of the labels: the loss divides errors by its deviation; let the model multiply by it
+            too (`rescale`). Default: no scale.
+    Raises:
+        ValueError: There is no such loss or metric.
+    Example:
+        >>> task = khop.NodeRegression("item", "price", scale=khop.LabelScale.of(torch.tensor([3.0, 5.0])))
+        >>> task.score(torch.tensor([[4.0]]), torch.tensor([3.0]), nodes=torch.tensor([0]))
+        1.0
     """
 
     node_type: NodeType
-    label: str  # column of numbers, (nodes) or (nodes, numbers); NaN means unknown
+    label: str
     loss: RegressionLoss = "mse"
     metric: RegressionMetric = "rmse"
     scale: LabelScale = LabelScale()
@@ -247,14 +318,25 @@ class NodeRegression:
         return tuple(REGRESSION_METRICS)
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return (seeds): the error of each seed in units of the deviation."""
+        """Return (seeds): the error of each seed in units of the deviation.
+
+        Args:
+            output: Outputs of the model (seeds, numbers).
+            batch: The batch, with the column of labels in its seed columns.
+        """
         labels = batch.seed_column(self.label, self.node_type)
         return number_losses(output, labels, self.loss, self.scale, self._column)
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
-        """Compute a metric, by default the task's, over the nodes with known labels.
+        """Compute a metric over the nodes with known labels.
 
-        ValueError names a node with a NaN output, and if no label is known.
+        Args:
+            output: Outputs of the model (n, numbers).
+            labels: Labels (n) or (n, numbers).
+            nodes: Global ids, int64 (n), for errors.
+            metric: Metric, by default the task's.
+        Raises:
+            ValueError: An output is NaN, or no label is known.
         """
         name = known_metric(metric or self.metric, REGRESSION_METRICS)
         check_outputs(output, nodes, self.node_type, name)
@@ -264,7 +346,12 @@ class NodeRegression:
         return REGRESSION_METRICS[name](output, rows)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the mean of the labels; None if no label is known."""
+        """Return the mean of the labels; None if no label is known.
+
+        Args:
+            labels: Labels of training.
+            outputs: Number of outputs of the model.
+        """
         return Constant.mean(labels)
 
     @property
@@ -308,14 +395,23 @@ ClassLossKind = Literal["cross-entropy", "focal"]
 class ClassLoss:
     """Loss of a seed: the class weight times cross-entropy or focal loss.
 
-    "focal" (Lin et al. 2017) multiplies the cross-entropy by (1 - p)^`gamma`, with p the probability of the
-    label. `smoothing` s trains on 1 - s for the label plus s / classes for every class (Szegedy et al. 2016).
-    `weights` are final: no division by the weights of a batch follows, which would depend on the ranks; see
-    `class_weights`.
+    Args:
+        kind: "cross-entropy" (default), or "focal" (Lin et al. 2017), which multiplies the cross-entropy
+            by (1 - p)^`gamma`, with p the probability of the label.
+        weights: Weight of each class. They are final: no division by the weights of a batch follows,
+            which would depend on the ranks; see `class_weights`. Default None: 1 for all.
+        smoothing: Label smoothing s: training on 1 - s for the label plus s / classes for every class
+            (Szegedy et al. 2016). At least 0 and below 1; default 0.
+        gamma: Exponent of the focal loss, default 2.
+    Raises:
+        ValueError: A number is out of its range.
+    Example:
+        >>> loss = khop.ClassLoss("focal", smoothing=0.1)
+        >>> task = khop.NodeClassification("package", "section", loss=loss)
     """
 
     kind: ClassLossKind = "cross-entropy"
-    weights: tuple[float, ...] | None = None  # by class; None: 1 for all
+    weights: tuple[float, ...] | None = None
     smoothing: float = 0.0
     gamma: float = 2.0
 
@@ -330,7 +426,12 @@ class ClassLoss:
                 raise ValueError(f"class weight {weight}: must be 0 or more, and finite")
 
     def of(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return (n): one loss per row of logits (n, classes), for int64 labels (n)."""
+        """Return (n): one loss per row.
+
+        Args:
+            logits: Logits (n, classes).
+            labels: Labels, int64 (n).
+        """
         losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
         if self.kind == "focal":
             label = F.cross_entropy(logits, labels, reduction="none") if self.smoothing else losses
@@ -350,10 +451,20 @@ CROSS_ENTROPY = ClassLoss()
 
 
 def class_weights(labels: Tensor, classes: int, weights: Sequence[float] | None = None) -> tuple[float, ...]:
-    """Return a weight per class, scaled so that the mean over `labels` is 1.
+    """Compute a weight per class, scaled so that the mean over the labels is 1.
 
-    Without `weights` they are balanced: inverse to the number of labels of a class, and 0 for a class without
-    one. `labels` are those of the whole training split; -1 is left out.
+    Args:
+        labels: Labels of the whole training split, int (n); -1 is left out.
+        classes: Number of classes.
+        weights: Weights to scale, one per class. By default they are balanced: inverse to the number of
+            labels of a class, and 0 for a class without one.
+    Returns:
+        The weights, for `khop.ClassLoss`.
+    Raises:
+        ValueError: A label is out of range, or the weights do not fit.
+    Example:
+        >>> khop.class_weights(torch.tensor([0, 0, 0, 1]), classes=2)
+        (0.6666666666666666, 2.0)
     """
     instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
     counts = torch.bincount(labels[labels >= 0].cpu().long(), minlength=classes).double()
@@ -461,10 +572,24 @@ def score_name(score: str, metric: str) -> str:
 
 @dataclass(frozen=True)
 class NodeClassification:
-    """Task: predict one class per node of one type, trained by cross-entropy or focal loss."""
+    """Task: predict one class per node of one type.
+
+    Args:
+        node_type: Node type of the seeds.
+        label: Integer column of the node type, 0 <= label < classes; -1 means unknown.
+        metric: Metric of scores, default "accuracy".
+        loss: Cross-entropy (default) or focal loss.
+    Raises:
+        ValueError: There is no such metric.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> task = khop.NodeClassification.of(graph.schema)
+        >>> task.node_type, task.label
+        ('package', 'section')
+    """
 
     node_type: NodeType
-    label: str  # integer column of the node type, 0 <= label < classes; -1 means unknown
+    label: str
     metric: NodeMetric = "accuracy"
     loss: ClassLoss = CROSS_ENTROPY
 
@@ -477,7 +602,13 @@ class NodeClassification:
     def of(
         cls, schema: Schema, node_type: NodeType | None = None, label: str | None = None
     ) -> NodeClassification:
-        """Make a task with accuracy; node type and label default to the only ones of the schema."""
+        """Make a task with accuracy.
+
+        Args:
+            schema: Schema of the graph.
+            node_type: Node type, by default the only one with labels.
+            label: Label column, by default the only one of the type.
+        """
         instance_of("schema", schema, Schema, "must be a graph's schema, as graph.schema")
         return cls(*schema.label_column(node_type, label))
 
@@ -487,9 +618,16 @@ class NodeClassification:
         return tuple(METRICS)
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """Return (seeds): the loss of each seed; ValueError names a seed without a valid label.
+        """Return (seeds): the loss of each seed.
 
-        On a device its loss is NaN instead: an error would wait for all queued work.
+        On a device, the loss of a seed without a valid label is NaN: an error would wait for all queued
+        work.
+
+        Args:
+            output: Logits (seeds, classes).
+            batch: The batch, with the column of labels in its seed columns.
+        Raises:
+            ValueError: A seed has no valid label.
         """
         labels = batch.seed_column(self.label, self.node_type)
         if engine(output.device) is not Engine.NATIVE:
@@ -500,9 +638,15 @@ class NodeClassification:
         return self.loss.of(output, checked)
 
     def score(self, output: Tensor, labels: Tensor, nodes: Tensor, metric: str | None = None) -> float:
-        """Compute a metric, by default the task's, over `nodes`; outputs and labels have one row per node.
+        """Compute a metric over some nodes.
 
-        ValueError names a node without a valid label, or a node with a NaN output.
+        Args:
+            output: Logits (n, classes).
+            labels: Labels, int (n).
+            nodes: Global ids, int64 (n), for errors.
+            metric: Metric, by default the task's.
+        Raises:
+            ValueError: A node has no valid label, or a NaN output.
         """
         check_outputs(output, nodes, self.node_type, metric or self.metric)
         return METRICS[known_metric(metric or self.metric, METRICS)](
@@ -510,7 +654,12 @@ class NodeClassification:
         )
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the most frequent class of the labels; None if no label is known."""
+        """Return the most frequent class of the labels; None if no label is known.
+
+        Args:
+            labels: Labels of training, int (n).
+            outputs: Number of classes.
+        """
         return Constant.majority(labels, outputs)
 
     def _checked(self, labels: Tensor, nodes: Tensor, output: Tensor) -> Tensor:

@@ -145,15 +145,39 @@ class TrainingResult:
 class Trainer:
     """Trains a model and its `NodeEmbedding` (with RowAdam); saves checkpoints in `out`/checkpoints.
 
-    The checkpoints hold the best and the last state. Two runs with equal settings and the same number of
+    The checkpoints have the best and the last state. Two runs with equal settings and the same number of
     compute threads are bit-identical, for any number of loader threads: dropout gets a new seed in every
     step. `fit` restores torch's global generator when it ends.
 
-    `before_epoch(epoch)` is called before the first batch of an epoch is made, and never when a run resumes
-    within one: its work, such as a table of hard negatives, belongs into buffers of the model.
+    With several ranks the trainer is collective: every rank creates it with the same arguments and calls
+    it. The ranks share batches and gradients, losses are for the global batch, and only rank 0 writes.
 
-    With several ranks the trainer is collective: every rank creates it with the same arguments and calls it.
-    The ranks share batches and gradients, losses are for the global batch, and only rank 0 writes.
+    Args:
+        model: Module whose `model(batch)` gives the outputs of the task.
+        task: Task, such as `khop.NodeClassification`.
+        loader: Loader of the training batches.
+        evaluate: Function that returns scores by name; "val" decides which epoch is the best.
+        settings: Settings of the run.
+        out: Folder of checkpoints and metrics.jsonl.
+        observer: Receiver of the events of the run; default None.
+        before_epoch: Function called with the epoch before its first batch is made, and never when a run
+            resumes within an epoch: its work, such as a table of hard negatives, belongs into buffers of
+            the model. Default None.
+    Example:
+        >>> y = torch.arange(40) % 2
+        >>> columns, splits = {"x": torch.eye(2)[y], "y": y}, {"train": range(20), "val": range(20, 40)}
+        >>> nodes = {"item": khop.NodeTable(columns=columns, splits=splits, num_classes={"y": 2})}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(40), torch.arange(40))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> model = khop.models.SAGE.for_graph(graph, hidden=8, layers=1)
+        >>> task = khop.NodeClassification("item", "y")
+        >>> sampler, seeds = khop.NeighborSampler(graph, [5]), graph.split("train")
+        >>> loader = khop.Loader(sampler, seeds, batch_size=10, columns=["x"], seed_columns=["y"])
+        >>> evaluate = lambda: {"val": khop.evaluate(model, graph, split="val")}
+        >>> settings = khop.TrainerSettings(epochs=2)
+        >>> trainer = khop.Trainer(model, task, loader, evaluate, settings, out=tmp / "run")
+        >>> len(trainer.fit().records)
+        2
     """
 
     def __init__(
@@ -198,9 +222,11 @@ class Trainer:
     def resume(self) -> None:
         """Load checkpoints/last; `fit` then continues with the next batch.
 
-        Rank 0 reads the checkpoint and broadcasts it. A damaged checkpoint is reported to the observer, and
-        the previous one is used. Nothing on disk changes before `fit`. ValueError if the run was started with
-        other facts or other seeds.
+        Rank 0 reads the checkpoint and broadcasts it. A damaged checkpoint is reported to the observer,
+        and the previous one is used. Nothing on disk changes before `fit`.
+
+        Raises:
+            ValueError: The run was started with other facts or other seeds.
         """
         compare_ranks(self.loader)  # before its seeds are compared with those of the checkpoint
         with self._group.exchanging("reading the checkpoint"):
@@ -220,10 +246,15 @@ class Trainer:
     def fit(self) -> TrainingResult:
         """Train until the last epoch, or until `patience` evaluations brought no improvement.
 
-        ValueError if the loss is NaN or infinite. On Ctrl-C, SIGTERM and a lost rank, the trainer saves the
-        state after the last update in checkpoints/last, and the exception propagates. If embeddings are
-        sharded, a checkpoint needs all ranks: the ranks then end after the same update, and after a lost rank
-        the last common checkpoint remains.
+        On Ctrl-C, SIGTERM and a lost rank, the trainer saves the state after the last update in
+        checkpoints/last, and the exception propagates. If embeddings are sharded, a checkpoint needs all
+        ranks: the ranks then end after the same update, and after a lost rank the last common checkpoint
+        remains.
+
+        Returns:
+            Best epoch, best score and the records of all epochs.
+        Raises:
+            ValueError: The loss is NaN or infinite.
         """
         begun = time.perf_counter()
         self._begin(self.settings.launches)
@@ -258,11 +289,14 @@ class Trainer:
         return TrainingResult(best, score, self._output.records, time.perf_counter() - begun)
 
     def rehearse(self, steps: int) -> int:
-        """Run up to `steps` updates as `fit` does, without evaluation; return the number of updates done.
+        """Run some updates as `fit` does, without evaluation; return the number of updates done.
 
-        It is for measurements, and continues into further epochs if needed. The first Ctrl-C ends it early,
-        after the same update on all ranks; a second one ends it at once. On a GPU each stage waits until the
-        device has finished, so that its time is its own work; steps are not recorded.
+        It is for measurements. It continues into further epochs if needed. The first Ctrl-C ends it
+        early, after the same update on all ranks; a second one ends it at once. On a GPU each stage waits
+        until the device has finished, so that its time is its own work; steps are not recorded.
+
+        Args:
+            steps: Largest number of updates.
         """
         if steps < 1:
             raise ValueError(f"steps {steps}: must be at least 1")
