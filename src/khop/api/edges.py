@@ -142,10 +142,24 @@ _RELATIONS_AT_ONCE = 1 << 24  # edges
 
 
 def relation_count(graph: Graph, edge_type: EdgeTypeName, column: str) -> int:
-    """Return the number of relations of an edge type: the largest number in `column`, plus 1.
+    """Return the number of relations of an edge type: the largest number in a column, plus 1.
 
-    ValueError for numbers below 0. Collective where ranks hold the edges in parts. Unsupported over servers:
-    then give the number yourself, in a run file `links.relations`.
+    Collective where ranks have the edges in parts. Unsupported over servers: then give the number
+    yourself, in a run file `links.relations`.
+
+    Args:
+        graph: The graph.
+        edge_type: The edge type.
+        column: Edge column of relations, one integer per edge.
+    Returns:
+        The number of relations.
+    Raises:
+        ValueError: A relation is below 0, or the graph lacks the column.
+    Example:
+        >>> edges = khop.EdgeTable(torch.arange(3), torch.arange(3), {"kind": torch.tensor([0, 2, 1])})
+        >>> path = khop.write_graph(tmp / "graph", {"item": khop.NodeTable(3)}, {"item to item": edges})
+        >>> khop.relation_count(khop.open_graph(path), "item to item", "kind")
+        3
     """
     graph_of("graph", graph)
     edge_type = edge_type_of(edge_type)

@@ -111,23 +111,47 @@ def infer(
     progress: Progress = unwatched,
     in_flight: InFlight = FEW_IN_FLIGHT,
 ) -> dict[NodeType, Path]:
-    """Compute a row for every node, or for `nodes` in their order, over all neighbors; return files by type.
+    """Compute a row for every node over all neighbors, and write the rows to files.
 
-    "embeddings" are the outputs of the model's last layer for the node type; for a link-prediction model, the
-    inputs of its decoder. "outputs" are the outputs of the whole model, e.g. the logits of a classifier.
-    `nodes` are ids or a boolean mask, as a tensor, an array or a list.
-    Give the `rule` and the `fanouts` of training, as for `khop.layerwise_inference`.
+    The computation runs layer by layer, in files: a process has a few chunks in memory, for any size of
+    the graph. Collective: the ranks share the chunks, and the result is bit-identical for any number of
+    ranks.
 
-    `out` ends in .npy (`name.ids.npy` next to it holds the ids) or in .parquet (columns of ids and rows).
-    With several node types each has a file, such as `name.user.npy`. Files are written atomically.
+    If the call is killed, or stopped by a full disk, the next call resumes it, also with another number
+    of ranks. Until then the unfinished work is in `out`.unfinished. Ranks that have parts of the graph
+    and share no file system write one file each, `name.rank-0.npy`; the returned path is then this rank's
+    file.
 
-    The computation runs layer by layer, in files: a process holds a few chunks of `chunk_size` nodes in
-    memory, or of fewer nodes with `chunk_edges` edges, for any size of the graph. Collective: the ranks share
-    the chunks, and the result is bit-identical for any number of ranks.
-
-    If the call is killed, or stopped by a full disk, the next call resumes it, also with another number of
-    ranks. Until then the unfinished work is in `out`.unfinished. Ranks that hold parts of the graph and share
-    no file system write one file each, `name.rank-0.npy`; the returned path is then this rank's file.
+    Args:
+        model: Model that exposes its layers (`khop.models.Layered`).
+        graph: The graph.
+        out: File, written atomically: .npy (`name.ids.npy` next to it has the ids) or .parquet (columns
+            of ids and rows). With several node types each has a file, such as `name.user.npy`.
+        node_types: Node types, by default the only one.
+        nodes: Nodes in the order of the rows: ids or a boolean mask, as a tensor, an array or a list.
+            Default: all.
+        values: "embeddings" (default), the outputs of the model's last layer for the node type, or of a
+            link-prediction model the inputs of its decoder; or "outputs", those of the whole model, such
+            as logits.
+        rule: Rule of training, as for `khop.layerwise_inference`; default `Uniform()`.
+        fanouts: Fanouts of training, for rules that need them; default None.
+        chunk_size: Nodes per chunk, default 2048.
+        chunk_edges: Most edges of a chunk with several nodes, default 1048576.
+        progress: Function called with the number of chunks done and in all; by default none.
+        in_flight: Threads and memory of the batches.
+    Returns:
+        The files by node type.
+    Raises:
+        ValueError: Model, graph and files do not fit together.
+        OSError: The disk has no space for the rows.
+    Example:
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4).flip(0))}
+        >>> nodes = {"item": khop.NodeTable(columns={"x": torch.rand(4, 8)})}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> model = khop.models.SAGE.for_graph(graph, hidden=16, target="item", outputs=2)
+        >>> files = khop.infer(model, graph, tmp / "rows.npy", values="outputs")
+        >>> np.load(files["item"]).shape
+        (4, 2)
     """
     graph_of("graph", graph)
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
@@ -343,23 +367,44 @@ def evaluate(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
-    """Compute the task's score on a split; the default task is accuracy on the graph's only label column.
-
-    A task of your own is an objective with the members of `khop.NodeClassification`.
+    """Compute a task's score on a split.
 
     Without `fanouts` the score is exact. A model that exposes its layers (`khop.models.Sequential`,
     `Layered`) is evaluated layer by layer over all neighbors. For another model, `model(batch)` runs on
-    batches of all neighbors, and a warning says so. The number of hops then comes from `loader`, the loader
-    that the model is trained with, or from the model's `num_layers`. With `fanouts`, `model(batch)` runs on
-    sampled neighborhoods, which are the same in every evaluation.
+    batches of all neighbors, and a warning says so. The number of hops then comes from `loader`, or from
+    the model's `num_layers`.
 
-    In a graph that an import has split by time, messages pass over the edges that the split may use: training
-    those before `val`, validation those before `test`, test all.
+    In a graph that an import has split by time, messages pass over the edges that the split may use:
+    training those before `val`, validation those before `test`, test all. Collective: the ranks share the
+    work, and every rank gets the score, which does not depend on their number. A model in
+    DistributedDataParallel is unwrapped.
 
-    Batches have `columns`, by default the model's `input_columns`, else the loader's columns, else all node
-    columns except labels. Neighbors are drawn, or all weighed, by the rule of the loader's sampler.
-    Collective: the ranks share the work, and every rank gets the score, which does not depend on their
-    number. A model in DistributedDataParallel is unwrapped.
+    Args:
+        model: The model.
+        graph: The graph.
+        split: Name of the split.
+        task: Task, by default accuracy on the graph's only label column. A custom task is an objective
+            with the members of `khop.NodeClassification`.
+        fanouts: Fanouts of the hops: `model(batch)` then runs on sampled neighborhoods, which are the
+            same in every evaluation. Default None: all neighbors.
+        columns: Columns of the batches, by default the model's `input_columns`, else the loader's
+            columns, else all node columns except labels.
+        loader: Loader that the model is trained with; neighbors are drawn, or all weighed, by the rule of
+            its sampler. Default None.
+        progress: Function called with the number of chunks done and in all; by default none.
+    Returns:
+        The score.
+    Raises:
+        ValueError: Model, task and graph do not fit together, or an output is NaN.
+    Example:
+        >>> y = torch.tensor([0, 1, 0, 1])
+        >>> columns, splits = {"x": torch.eye(2)[y], "y": y}, {"val": [2, 3]}
+        >>> table = khop.NodeTable(columns=columns, splits=splits, num_classes={"y": 2})
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", {"item": table}, edges))
+        >>> model = khop.models.SAGE.for_graph(graph, hidden=16)
+        >>> 0 <= khop.evaluate(model, graph, split="val") <= 1
+        True
     """
     graph_of("graph", graph)
     graph = edges_of_split(graph, split)
@@ -406,27 +451,45 @@ def evaluate_links(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> dict[str, float]:
-    """Compute metrics of a link-prediction model: each link is compared with its own negatives.
+    """Compute metrics of a link-prediction model: each link is compared with its negatives.
 
-    Negatives come with the links (see `khop.with_negatives`), one or more for each link. Where their numbers
-    differ, pad the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
-    `khop.links_from_pyg` gives them, are compared with each other. `metrics` are "mrr", "roc-auc",
-    "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K, such as "hits@50"; by default "mrr"
-    and "roc-auc", for labels "roc-auc" and "average-precision", the metrics that labels have.
+    Negatives come with the links (see `khop.with_negatives`), one or more for each link; where their
+    numbers differ, pad the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
+    `khop.links_from_pyg` gives them, are compared with each other. With several edge types each metric is
+    the mean over them.
 
-    Without `fanouts` the result is exact: the rows
-    of all nodes are computed layer by layer over the edges of `graph`, then every pair is scored. If the
-    encoder does not expose its layers, every link is scored from a batch of all neighbors, and a warning says
-    so. Neighbors are weighed by `rule`: by default that of the sampler of `loader`, else `khop.Uniform()`.
+    Without `fanouts` the result is exact: the rows of all nodes are computed layer by layer over the
+    edges of `graph`, then every pair is scored. If the encoder does not expose its layers, every link is
+    scored from a batch of all neighbors, and a warning says so. Collective, as `evaluate` is.
 
-    With `fanouts`, every link is scored from a sampled batch, as in training. This works for any encoder, and
-    for links with times, with `rule=khop.Temporal(column)`. The neighborhoods are the same in every
-    evaluation.
-
-    `columns` and `loader` have the meaning they have in `evaluate`, for the encoder. A rule that takes the
-    same edges in exact inference, such as `TopK`, needs `loader` or `fanouts`. `graph` should not contain the
-    links, as with the graph of a split. With several edge types each metric is the mean over
-    them. Collective, as `evaluate` is.
+    Args:
+        model: A `khop.models.LinkPredictor`.
+        graph: Graph of messages, which should not contain the links, as with the graph of a split.
+        links: The links.
+        metrics: "mrr", "roc-auc", "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K,
+            such as "hits@50". Default: "mrr" and "roc-auc"; for labels "roc-auc" and "average-precision".
+        fanouts: Fanouts of the hops: every link is then scored from a sampled batch, as in training, the
+            same in every evaluation. This works for any encoder, and for links with times, with
+            `rule=khop.Temporal(column)`. Default None: all neighbors.
+        rule: Rule that weighs the neighbors, by default that of the sampler of `loader`, else
+            `khop.Uniform()`. A rule that takes the same edges in exact inference, such as `TopK`, needs
+            `loader` or `fanouts`.
+        columns: Columns of the batches for the encoder, as in `evaluate`.
+        loader: Loader that the model is trained with, as in `evaluate`; default None.
+        progress: Function called with the number of chunks done and in all; by default none.
+    Returns:
+        The metrics by name.
+    Raises:
+        ValueError: Model, links and graph do not fit together, or a score is NaN.
+    Example:
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(20), torch.arange(1, 21) % 20)}
+        >>> nodes = {"item": khop.NodeTable(columns={"x": torch.rand(20, 8)})}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> split = khop.split_links(graph, "item to item", val=4, test=4)
+        >>> encoder = khop.models.SAGE.for_graph(split.train, hidden=16, target=["item"], outputs=16)
+        >>> model = khop.models.LinkPredictor(encoder, {"item to item": khop.models.Dot()})
+        >>> sorted(khop.evaluate_links(model, split.val, split.val_links))
+        ['mrr', 'roc-auc']
     """
     graph_of("graph", graph)
     predictor, group = unwrapped(model), this_group()
@@ -481,10 +544,28 @@ def evaluate_edges(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
-    """Compute the score of a task over labels of edges, such as `khop.EdgeClassification`.
+    """Compute the score of a task over labels of edges.
 
-    `links` have labels, as by `khop.split_links(label=...)`. `model` is a `khop.models.EdgePredictor`.
-    The other arguments, and the ways to compute, are as for `evaluate_links`. Collective.
+    The ways to compute are those of `evaluate_links`. Collective.
+
+    Args:
+        model: A `khop.models.EdgePredictor`.
+        graph: Graph of messages.
+        links: Links with labels, as by `khop.split_links(label=...)`.
+        task: Task, such as `khop.EdgeClassification`.
+        fanouts: Fanouts of the hops, as in `evaluate_links`. Default None: all neighbors.
+        rule: Rule that weighs the neighbors, as in `evaluate_links`.
+        columns: Columns of the batches for the encoder, as in `evaluate`.
+        loader: Loader that the model is trained with, as in `evaluate`; default None.
+        progress: Function called with the number of chunks done and in all; by default none.
+    Returns:
+        The score.
+    Raises:
+        ValueError: Model, links, task and graph do not fit together, or an output is NaN.
+    Example:
+        >>> def score(model, split):
+        ...     task = khop.EdgeClassification("user rates item", "stars")
+        ...     return khop.evaluate_edges(model, split.val, split.val_links, task)
     """
     graph_of("graph", graph)
     predictor, group = unwrapped(model), this_group()
@@ -563,12 +644,29 @@ _SOURCES_AT_ONCE = 1 << 16  # whose links are read at a time
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """The best destinations of some sources, best first; equal scores by ascending node."""
+    """The best destinations of some sources, best first; equal scores by ascending node.
 
-    sources: Tensor  # int64 (n)
-    destinations: Tensor  # int64 (n, k); -1 where there are fewer candidates than k
-    scores: Tensor  # float32 or float64 (n, k), of the model, or the in-degree; -inf where there is none
-    cold: Tensor  # bool (n): sources without an edge, ranked by popularity
+    Args:
+        sources: The sources, int64 (n).
+        destinations: Their destinations, int64 (n, k); -1 where there are fewer candidates than k.
+        scores: Scores of the model, or the in-degree, float32 or float64 (n, k); -inf where there is no
+            candidate.
+        cold: True for sources without an edge, ranked by popularity, bool (n).
+    Example:
+        >>> found = khop.Recommendations(
+        ...     sources=torch.tensor([3]),
+        ...     destinations=torch.tensor([[5, 2]]),
+        ...     scores=torch.tensor([[0.9, 0.4]]),
+        ...     cold=torch.tensor([False]),
+        ... )
+        >>> found.destinations[:, 0]
+        tensor([5])
+    """
+
+    sources: Tensor
+    destinations: Tensor
+    scores: Tensor
+    cold: Tensor
 
 
 def recommend(
@@ -584,17 +682,37 @@ def recommend(
     work_folder: str | os.PathLike[str] | None = None,
     progress: Progress = unwatched,
 ) -> Recommendations:
-    """Return the `k` best destinations of each source, by the model's decoder, over all destinations.
+    """Find the best destinations of each source, by the model's decoder, over all destinations.
 
-    `sources` are nodes, by ids or a mask, without repetition; None: all of the source type. Candidates
-    exist in `graph`: in the graph of a split by time, the nodes before its cut-off. "unseen" leaves out the
-    destinations that a source is linked to already. A node is never recommended to itself. A source without
-    any edge is cold: its candidates are ranked by their number of in-edges, and marked in the result.
+    A node is never recommended to itself. A source without any edge is cold: its candidates are ranked by
+    their number of in-edges, and marked in the result. Pairs are scored in blocks, so memory is bounded,
+    except for the result. For one process with all edges.
 
-    The rows of all nodes are computed layer by layer over all neighbors, by the `rule` of training (and its
-    `fanouts`: see `khop.layerwise_inference`), into files in `work_folder`, by default the system's folder of
-    temporary files. They are removed at the end. Pairs are scored in blocks, so memory is bounded, except for
-    the result. For one process with all edges.
+    Args:
+        model: A `khop.models.LinkPredictor`.
+        graph: Graph with the candidates: in the graph of a split by time, the nodes before its cut-off.
+        edge_type: Edge type of the links.
+        sources: Nodes, by ids or a mask, without repetition; by default all of the source type.
+        k: Destinations per source, default 20.
+        candidates: "unseen" (default) leaves out the destinations that a source is linked to already;
+            "all".
+        rule: Rule of training, as for `khop.layerwise_inference`; default `Uniform()`.
+        fanouts: Fanouts of training, for rules that need them; default None.
+        work_folder: Folder for files of the rows of all nodes, which are removed at the end; by default
+            the system's folder of temporary files.
+        progress: Function called with the number of sources done and in all; by default none.
+    Returns:
+        Destinations, scores and cold sources.
+    Raises:
+        ValueError: Model and graph do not fit together, or there are several ranks.
+    Example:
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(20), torch.arange(1, 21) % 20)}
+        >>> nodes = {"item": khop.NodeTable(columns={"x": torch.rand(20, 8)})}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> encoder = khop.models.SAGE.for_graph(graph, hidden=16, target=["item"], outputs=16)
+        >>> model = khop.models.LinkPredictor(encoder, {"item to item": khop.models.Dot()})
+        >>> khop.recommend(model, graph, "item to item", sources=[0, 1], k=5).destinations.shape
+        torch.Size([2, 5])
     """
     work = None if work_folder is None else path_of("work_folder", work_folder)
     checked = Recommender.checked(model, graph, edge_type_of(edge_type), k, candidates)

@@ -54,21 +54,31 @@ def launch(
     """Call `function(rank, device, *arguments)` as every rank of a run.
 
     Under torchrun, srun, Ray Train or an indexed Kubernetes job, this process is one rank and calls
-    `function` itself. Otherwise `procs` processes are spawned on this machine, by default one per GPU. With
-    one process, `function` is called in this one. Spawned processes import `function` by its name, so it has
-    to be defined at the top level of a module or script, not in a notebook, on stdin or as a lambda, and a
-    script has to call `launch` under `if __name__ == "__main__"`.
+    `function` itself. Otherwise `procs` processes are spawned on this machine. With one process,
+    `function` is called in this one. An error in one rank ends all ranks, and is raised in this process.
+    GPUs exchange over NCCL, CPUs over gloo.
 
-    `device` is "cpu" or "cuda", by default "cuda" if a GPU is available. GPUs exchange over NCCL, CPUs over
-    gloo. More than 4 processes per core that this process may use are a ValueError, unless `allow` has
-    "oversubscribe". The number of processes started by a launcher is not limited.
-
-    An exchange that takes longer than `deadline` seconds ends all ranks with an error that names the missing
-    ranks. An error in one rank ends all ranks, and is raised here.
-
-    Ranks listen on one interface. `interface` is its name, its address, or a network that contains its
-    address. The default is loopback on one machine, otherwise the interface that leads to rank 0. A public
-    address is a ValueError unless `allow` has "public", which states that a firewall protects it.
+    Args:
+        function: Function to call. Spawned processes import it by its name, so it has to be defined at
+            the top level of a module or script (not in a notebook, on stdin or as a lambda), and a script
+            has to call `launch` under `if __name__ == "__main__"`.
+        procs: Number of processes, by default one per GPU. A launcher's number is not limited.
+        arguments: Further arguments of `function`; default none.
+        device: "cpu" or "cuda", by default "cuda" if a GPU is available.
+        deadline: Seconds after which an exchange ends all ranks, with an error that names the missing
+            ones; default 300.
+        interface: Interface on which ranks listen: its name, its address, or a network that contains its
+            address. By default loopback on one machine, otherwise the interface that leads to rank 0.
+        allow: Permissions: "oversubscribe" for more than 4 processes per core that this process may use,
+            "public" for a public address, which states that a firewall protects it. Default none.
+    Raises:
+        ValueError: `function` cannot be imported by other processes, or a permission is missing.
+        PeerLost: A rank did not answer within `deadline`.
+    Example:
+        >>> def train(rank, device, epochs):
+        ...     print(rank, device, epochs)
+        >>> khop.launch(train, procs=1, device="cpu", arguments=[3])
+        0 cpu 3
     """
     if not callable(function):
         raise ValueError(f"function {shown(function)}: must be a function of (rank, device, *arguments)")

@@ -157,47 +157,62 @@ class Loader:
     """Batches of an epoch in order, prefetched by threads. The position can be saved and restored.
 
     Each loop `for batch in loader` is one whole epoch. It starts at step 0 of the next epoch, even if the
-    previous loop ended early. `epoch(n)` iterates over epoch n. After `load_state_dict`, the first loop gives
-    the rest of the saved epoch.
+    previous loop ended early. `epoch(n)` iterates over epoch n. After `load_state_dict`, the first loop
+    gives the rest of the saved epoch. Batch (epoch, step) is a pure function of graph, sampler, seeds,
+    `batch_size`, `shuffle` and `seed`. Threads, prefetch and device never change it.
 
-    Batch (epoch, step) is a pure function of graph, sampler, seeds, `batch_size`, `shuffle` and `seed`.
-    Threads, prefetch and device never change it.
+    Several ranks divide the seeds: give every rank the whole list, with the same settings, and iterate
+    over the same loaders on every rank. The first loop compares them, and differences are an error.
 
-    `micro_batches` splits each step's batch, on each rank, into this number of batches, to need less memory:
-    the sum of their gradients is that of the step (gradient accumulation), if the sampler expands
-    layer by layer. A loop then gives `micro_batches` batches per step; update parameters after a batch with
-    `batch.ends_step`.
-
-    `seeds` are `khop.Links`, `khop.NodeTuples`, or nodes: ids or a boolean mask, as tensor, array or list;
-    "all" means all nodes. For several node types, give a mapping from type to nodes. `batch_size` is the
-    number of seeds per step over all ranks. Each seed, node or link, is used once per epoch. Samplers of
-    groups (`SaintSampler`, `ClusterSampler`, `ShadowSampler`) make groups of the seed nodes; `batch_size`
-    then counts groups, and one rank uses each group once per epoch. With `drop_last`, the last step of an
-    epoch is left out if it has fewer than `batch_size` seeds.
-
-    Several ranks divide the seeds: give every rank the whole list, with the same settings, and iterate over
-    the same loaders on every rank. The first loop compares them, and differences are an error. With
-    `ranks="this"`, the loader does not divide its seeds: this rank alone uses all of them, as for an
-    evaluation under `if rank == 0`.
-
-    `columns` are gathered for all nodes of a batch, `seed_columns` for its seeds. Both are names, or a
-    mapping from type to names; `columns` may also name edge types (see `Adjacency.columns`). `khop.Temporal`
-    needs `seed_times`: one time per seed node, or the name of a column of the seed nodes. Columns of float16
-    and bfloat16 and quantized columns come as float32 unless `narrow` is "stored". With `gather="deferred"`,
-    rows of number columns in memory of the device are not copied into the batch: `batch["x"]` reads them from
-    the table where an operation needs them. SAGE, GCN and other layers of khop that aggregate input rows sum
-    them in the table, with the same bits, and no copy of the rows is made.
-
-    `device` is by default the GPU that the graph is placed on (`Graph.on`), else the CPU. If the GPU samples,
-    one thread issues its work and `threads` has no effect.
-
-    By default `threads` is chosen from the machine's cores. At most `prefetch` batches are in flight. No new
-    batch starts while finished ones hold more than `prefetch_bytes`, a number or a text such as "1GB".
-
-    If the graph is partitioned across ranks, batches are made in the graph's lanes, in step on all ranks, and
-    `prefetch_bytes` has no effect. `seed_assignment` divides the seeds of a step among ranks: "owner" gives
-    seeds to the ranks that own them, as far as shares stay equal, "position" by their positions in the step.
-    If the graph is not partitioned, "position" has no effect, with a warning.
+    Args:
+        sampler: Sampler of the neighborhoods.
+        seeds: `khop.Links`, `khop.NodeTuples`, or nodes: ids or a boolean mask, as tensor, array or list,
+            or "all"; of several node types a mapping from type to nodes. Each seed is used once per
+            epoch.
+        batch_size: Seeds per step over all ranks. For samplers of groups (`SaintSampler`,
+            `ClusterSampler`, `ShadowSampler`) it counts groups, and one rank uses each group once per
+            epoch.
+        graph: Graph with the columns, by default the sampler's.
+        shuffle: Use another order in each epoch; default False.
+        drop_last: Leave out the last step of an epoch if it has fewer than `batch_size` seeds; default
+            False.
+        micro_batches: Batches into which each step is split on each rank, to need less memory. The sum of
+            their gradients is that of the step if the sampler expands layer by layer; update parameters
+            after a batch with `batch.ends_step`. Default 1.
+        seed: Seed of the order and of all draws, default 0.
+        columns: Columns to gather for all nodes of a batch: names, or a mapping from type to names, which
+            may also name edge types (see `Adjacency.columns`). Default none.
+        seed_columns: Columns to gather for the seeds: names, or a mapping from type to names. Default
+            none.
+        seed_times: One time per seed node, or the name of a column of them; `khop.Temporal` needs it.
+            Default None.
+        narrow: Columns of float16 and bfloat16 and quantized columns come as "float32" (default) or as
+            "stored".
+        gather: "ahead" (default), or "deferred": rows of number columns in memory of the device are not
+            copied into the batch; SAGE, GCN and other layers of khop that aggregate input rows read the
+            table, with the same bits.
+        device: Device of the batches, by default the GPU that the graph is placed on (`Graph.on`), else
+            the CPU.
+        threads: Threads that make batches, by default chosen from the machine's cores. A GPU that samples
+            uses one.
+        prefetch: Most batches in flight, default 4.
+        prefetch_bytes: Bytes, as a number or a text such as "1GB" (default), of finished batches at which
+            no new one is started. Has no effect if the graph is partitioned across ranks.
+        seed_assignment: Ranks for the seeds of a step in a graph that is partitioned across ranks:
+            "owner" (default), those that own them, as far as shares stay equal, or "position", by
+            position in the step.
+        ranks: "all" (default) divides the seeds; with "this", this rank alone uses all of them, as for an
+            evaluation under `if rank == 0`.
+    Raises:
+        ValueError: Seeds, columns or settings do not fit the graph or the sampler.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> sampler = khop.NeighborSampler(graph, fanouts=[10, 5])
+        >>> loader = khop.Loader(sampler, range(256), batch_size=64, shuffle=True, columns=["x"])
+        >>> for batch in loader:
+        ...     features, blocks = batch["x"], batch.blocks
+        >>> len(loader), loader.state_dict()["epoch"]
+        (4, 1)
     """
 
     def __init__(
@@ -267,18 +282,18 @@ class Loader:
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
     ) -> None:
-        """Cache the rows of other ranks, or on disk, that batches need most often, in a budget of bytes.
+        """Cache the rows of other ranks, or on disk, that batches need most often.
 
-        `budget_bytes` limits the cache in host memory, `device_cache_bytes` the cache on `device`. The most
-        needed rows are cached on the device. No batch changes; its `traffic` counts the rows found in each
-        as `host_cache_rows` and `device_cache_rows`.
+        No batch changes; its `traffic` counts the rows found in each cache as `host_cache_rows` and
+        `device_cache_rows`. Collective: call it once on all ranks, before the first epoch. If the columns
+        are in memory of every rank, nothing is cached and a warning says so.
 
-        `by` selects the estimate of need. "visits" computes the probability that a batch contains a node.
-        "counts" draws the first epoch and counts. "auto" counts where probabilities are not available:
-        partitioned edges, weights, times, links.
-
-        Collective: call it once on all ranks, before the first epoch. If the columns are in memory of every
-        rank, nothing is cached and a warning says so.
+        Args:
+            budget_bytes: Largest cache in host memory, as bytes or text such as "2GB".
+            by: Estimate of need: "visits" computes the probability that a batch contains a node, "counts"
+                draws the first epoch and counts, "auto" (default) counts where probabilities are not
+                available: partitioned edges, weights, times, links.
+            device_cache_bytes: Largest cache on the device, for the rows that are needed most. Default 0.
         """
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_cache_bytes, "device_cache_bytes")
@@ -304,20 +319,32 @@ class Loader:
     def batch(self, epoch: int, step: int) -> Batch:
         """Make one batch now, with the same bits as in an iteration. The position does not change.
 
-        It has the seeds of all micro-batches of the step on this rank. The work is shared by torch's number
-        of threads. Where the graph is not partitioned, one rank alone may ask for a batch: the call does not
-        compare the loader with those of other ranks, as a loop and `compare_ranks` do.
+        It has the seeds of all micro-batches of the step on this rank. The work is shared by torch's
+        number of threads. Where the graph is not partitioned, one rank alone may ask for a batch: the
+        call does not compare the loader with those of other ranks, as a loop and `compare_ranks` do.
+
+        Args:
+            epoch: Epoch, from 0.
+            step: Step within the epoch, from 0.
         """
         return self._batches.one(replace(self._order, micro_batches=1), epoch, step)
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
-        """Make one batch of the seeds of all ranks, the same on each rank."""
+        """Make one batch of the seeds of all ranks, the same on each rank.
+
+        Args:
+            epoch: Epoch, from 0.
+            step: Step within the epoch, from 0.
+        """
         return self._batches.one(replace(self._order, rank=0, world_size=1, micro_batches=1), epoch, step)
 
     def epoch(self, epoch: int) -> Batches:
         """Iterate over all batches of an epoch, in order.
 
         After `load_state_dict`, the first loop over the saved epoch gives the remaining batches.
+
+        Args:
+            epoch: Epoch, from 0.
         """
         epoch = whole_number("epoch", epoch, 0)
         self._progress.start(epoch)  # raises here, not at the first batch
@@ -348,9 +375,11 @@ class Loader:
     def static_batches(self, saved: State | None = None) -> StaticBatches:
         """Return the batches with static shapes, for recorded steps of a trainer.
 
-        As `batch`, it does not compare the loader with those of other ranks; a trainer has done so before.
-        `saved` is the state of their capacities in a checkpoint. Unsupported, with the reason, unless kernels
-        of a GPU make the whole batch.
+        As `batch`, it does not compare the loader with those of other ranks; a trainer has done so
+        before. Unsupported, with the reason, unless kernels of a GPU make the whole batch.
+
+        Args:
+            saved: State of their capacities in a checkpoint; default None.
         """
         made = (self._on_device, self._order, self._progress, self._graph.schema, self._deferred)
         return static_batches_of(*made, saved or {})
@@ -360,7 +389,13 @@ class Loader:
         return self._progress.next.state(self._order)
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a saved state, with any number of threads or ranks; ValueError if it does not fit."""
+        """Continue from a saved state, with any number of threads or ranks.
+
+        Args:
+            state: Result of `state_dict`.
+        Raises:
+            ValueError: The state is of other seeds or settings.
+        """
         self._progress.load(state)
 
 
@@ -619,8 +654,27 @@ _TRIED = 10  # largest number of batches run to reach every node and edge type
 def initialize(model: nn.Module, loader: Loader, seed: int = 0) -> None:
     """Size a model's lazy modules by running it on batches of the loader, before DDP wraps it.
 
-    Every rank runs it on the same whole batches. All ranks thus get the same sizes, and from `seed` the same
-    weights. ValueError if a module has no size after ten batches.
+    Every rank runs it on the same whole batches. All ranks thus get the same sizes, and from `seed` the
+    same weights.
+
+    Args:
+        model: Model with lazy modules.
+        loader: Loader of its batches.
+        seed: Seed of the weights, default 0.
+    Raises:
+        ValueError: A module has no size after ten batches.
+    Example:
+        >>> class Words(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.linear = torch.nn.LazyLinear(58)
+        ...
+        ...     def forward(self, batch):
+        ...         return self.linear(batch["x"][batch.seed_index].float())
+        >>> model, sampler = Words(), khop.NeighborSampler(khop.open_graph("debian"), [5])
+        >>> khop.initialize(model, khop.Loader(sampler, range(64), batch_size=64, columns=["x"]))
+        >>> model.linear.in_features
+        512
     """
 
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")

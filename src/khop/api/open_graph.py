@@ -153,25 +153,47 @@ def _rows_on_gpu(
 class Graph:
     """A graph with its columns: a graph store and the operations for users. Threads may share it.
 
-    The graph of a folder pickles as the folder's path and the options for ranks. Unpickling opens the folder
-    again, collectively if the graph is partitioned across ranks.
+    `khop.open_graph` and `khop.graph_from_*` make graphs. The graph of a folder pickles as the folder's
+    path and the options for ranks. Unpickling opens the folder again, collectively if the graph is
+    partitioned across ranks.
+
+    Args:
+        topology: Edges.
+        features: Columns.
+        folder: Folder of the graph; None (default) for a graph in memory.
+        splits: Ids by split and node type, of a graph without a folder; default none.
+        partition_options: Distribution of a partitioned folder over ranks; default None.
+        origin: For a graph in memory, the folder of arrays that it shares; default None.
+        stores: Copies for the kernels of a GPU. None (default): the CPU makes all batches.
+        lanes: Connections to ranks that have other parts. None (default): all of it is local.
+        rank_edges: The topology, if ranks have the edges in parts; default None.
+        rank_rows: Rows of this rank on its GPU, which ranks exchange between GPUs; default None.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> graph.num_nodes("package"), graph.split_names
+        (63436, ('train', 'val', 'test'))
+        >>> graph.columns["package"]["x"].shape
+        torch.Size([63436, 512])
     """
 
     topology: GraphStore
     features: FeatureStore
-    folder: Folder | None = None  # None for a graph in memory
-    # Of a graph without a folder.
+    folder: Folder | None = None
     splits: Mapping[str, Mapping[NodeType, Tensor | ListedNodes]] = field(default_factory=dict)
-    partition_options: PartitionOptions | None = None  # distribution of a partitioned folder over ranks
-    origin: Folder | None = None  # for a graph in memory: the folder of arrays that it shares
-    stores: PlacedStores | None = None  # copies for the kernels of a GPU; None: the CPU makes all batches
-    lanes: Lanes | None = None  # connections to ranks that hold other parts; None if all of it is local
-    rank_edges: PartitionedGraph | None = None  # the topology, if ranks hold the edges in parts
-    rank_rows: RankRows | None = None  # rows of this rank on its GPU, which ranks exchange between GPUs
+    partition_options: PartitionOptions | None = None
+    origin: Folder | None = None
+    stores: PlacedStores | None = None
+    lanes: Lanes | None = None
+    rank_edges: PartitionedGraph | None = None
+    rank_rows: RankRows | None = None
 
     @classmethod
     def of(cls, store: GraphStore) -> Graph:
-        """Return a graph of these edges without columns; a `Graph` is returned as it is."""
+        """Return a graph of these edges without columns; a `Graph` is returned as it is.
+
+        Args:
+            store: The edges.
+        """
         graph_of("graph", store)
         return store if isinstance(store, Graph) else cls(store, NO_COLUMNS)
 
@@ -181,7 +203,11 @@ class Graph:
         return self.topology.schema
 
     def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
+        """Return the number of nodes of a type.
+
+        Args:
+            node_type: The node type.
+        """
         return self.topology.num_nodes(node_type)
 
     @property
@@ -200,33 +226,59 @@ class Graph:
         return self.topology.servers
 
     def num_edges(self, edge_type: EdgeTypeName) -> int:
-        """Return the number of edges of a type, over all partitions."""
+        """Return the number of edges of a type, over all partitions.
+
+        Args:
+            edge_type: The edge type.
+        """
         return self.topology.num_edges(edge_type_of(edge_type))
 
     def in_degrees(self, edge_type: EdgeTypeName, nodes: SeedIds) -> Tensor:
-        """Return the number of in-edges of some destinations, int64 (nodes), by the topology."""
+        """Return the number of in-edges of some destinations, int64 (nodes).
+
+        Args:
+            edge_type: The edge type.
+            nodes: Destinations, as ids or a boolean mask, or "all".
+        """
         edge_type = edge_type_of(edge_type)
         if not isinstance(nodes, Tensor):
             nodes = node_ids("nodes", nodes, self.num_nodes(edge_type[2]))
         return self.topology.in_degrees(edge_type, nodes)
 
     def edge_values(self, edge_type: EdgeTypeName, column: str, edges: Tensor) -> Tensor:
-        """Return the numbers of some edges by their positions, by the topology."""
+        """Return a column of whole numbers for some edges.
+
+        Args:
+            edge_type: The edge type.
+            column: Name of the column.
+            edges: Positions in CSC order, int64 (n).
+        """
         return self.topology.edge_values(edge_type_of(edge_type), column, edges)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered."""
+        """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered.
+
+        Args:
+            node_type: The node type.
+        """
         return self.topology.original_ids(node_type)
 
     def partition_bounds(self, node_type: NodeType) -> tuple[int, ...]:
         """Return the first node id of each partition, then the end of the last one.
 
         A graph without partitions counts as one partition.
+
+        Args:
+            node_type: The node type.
         """
         return self.topology.partition_bounds(node_type)
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need. Collective if the graph is."""
+        """Build now the arrays that draws need. Collective if the graph is.
+
+        Args:
+            needs: The arrays, as `Sampler.needs` gives them.
+        """
         self.topology.prepare(needs)
 
     @property
@@ -245,17 +297,25 @@ class Graph:
     ) -> Graph:
         """Return the graph for batches on a GPU, with its stores placed in device, pinned or host memory.
 
-        "cuda" is the GPU of this rank. `topology` is "device", "pinned" (host memory that the GPU reads) or
-        "host" (the CPU samples). `columns` is one of these, "mapped" (the graph's files) or "disk" (files
-        read row by row) for all columns of nodes, or a mapping from column names. "auto" is chosen by khop:
-        today the CPU. Requested stores must leave `beside` bytes to model, optimizer and batches. `placement`
-        says what was chosen and why. The device "cpu" takes columns as "host", "mapped" or "disk".
-        `cache` is the GPU memory for rows of a column that is not there: "4GB", or "20%" of the column.
-        Columns that the CPU gathers share one cache, as large as theirs together.
-        Of a graph partitioned across ranks, columns on GPUs are the rows of each rank, which GPUs exchange.
+        `placement` says what was chosen and why. The placed graph pickles as this graph and the request.
+        On several ranks of a machine the call is collective, and they share pinned stores. Of a graph
+        partitioned across ranks, columns on GPUs are the rows of each rank, which GPUs exchange.
+        docs/gpu.md says what is tested.
 
-        The placed graph pickles as this graph and the request. On several ranks of a machine the call is
-        collective, and they share pinned stores. docs/gpu.md says what is tested.
+        Args:
+            device: The GPU, by default "cuda", the GPU of this rank. "cpu" takes columns as "host",
+                "mapped" or "disk".
+            topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or
+                "auto" (default), chosen by khop: today the CPU.
+            columns: One of these, "mapped" (the graph's files) or "disk" (files read row by row) for all
+                columns of nodes, or a mapping from column names. Default "auto".
+            cache: GPU memory for rows of a column that is not there: "4GB", or "20%" of the column; also
+                by column name. Columns that the CPU gathers share one cache, as large as theirs together.
+                Default 0.
+            beside: GPU memory, as bytes or text, that placed stores leave to model, optimizer and
+                batches; default "2GiB".
+        Raises:
+            ValueError: The stores do not fit into memory, or are not available for this graph.
         """
         check_fork()
         request = DevicePlacement.of(device, topology, columns, cache)
@@ -267,34 +327,63 @@ class Graph:
         return "cpu: all stores are read by the CPU" if self.stores is None else self.stores.line
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node, by the topology."""
+        """Draw in-edges of every frontier node, by the topology.
+
+        Args:
+            frontier: Nodes to expand, by type.
+            hop: Number, fanouts and rule of the hop.
+            key: Key of the draws.
+        """
         return self.topology.sample_hop(frontier, hop, key)
 
     def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        """Return the object that carries out these hops, chosen by the topology."""
+        """Return the object that carries out these hops, chosen by the topology.
+
+        Args:
+            hops: The hops.
+        """
         return self.topology.for_hops(hops)
 
     def csc(self, edge_type: EdgeTypeName) -> Csc:
-        """Return the edges of a type by destination."""
+        """Return the edges of a type by destination.
+
+        Args:
+            edge_type: The edge type.
+        """
         return self.topology.local_csc(edge_type_of(edge_type))
 
     def local_csc(self, edge_type: EdgeTypeName) -> Csc:
-        """Return the edges of a type by destination, as `csc` does."""
+        """Return the edges of a type by destination, as `csc` does.
+
+        Args:
+            edge_type: The edge type.
+        """
         return self.csc(edge_type)
 
     def in_one_piece(self, what: str) -> CscGraph:
         """Return the topology with all its edges in this process, partitions joined.
 
-        `what` names the caller in the error.
+        Args:
+            what: Name of the caller, for the error.
         """
         return self.topology.in_one_piece(what)
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
-        """Return the edges alone, with only some of them; see GraphStore."""
+        """Return the edges alone, with only some of them; see GraphStore.
+
+        Args:
+            kept: Positions of the edges to keep by edge type, int64, ascending: one tensor per partition.
+        """
         return self.topology.keeping(kept)
 
     def with_edges(self, edges: Mapping[EdgeType, EdgeTable] | Mapping[str, EdgeTable]) -> Graph:
-        """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied."""
+        """Return the graph, in memory, with additional edge types. Existing arrays are shared, not copied.
+
+        Args:
+            edges: Tables of edges by new edge type.
+        Raises:
+            ValueError: The graph has an edge type already, or a `reverse_of` has other edges.
+        """
         edges = by_edge_type(edges)
         for edge_type, table in edges.items():
             instance_of(f"edge type {edge_type}:", table, EdgeTable, "give a khop.EdgeTable")
@@ -307,11 +396,22 @@ class Graph:
     def sample_negatives(
         self, edge_type: EdgeTypeName, negatives: DrawnNegatives, positives: Positives, key: DrawKey
     ) -> Tensor:
-        """Draw destinations for the sources of links, by the topology."""
+        """Draw destinations for the sources of links, by the topology.
+
+        Args:
+            edge_type: Edge type of the links.
+            negatives: Distribution of the negatives.
+            positives: Sources of the links, and their positions.
+            key: Key of the draws.
+        """
         return self.topology.sample_negatives(edge_type_of(edge_type), negatives, positives, key)
 
     def only(self, edge_types: Collection[EdgeTypeName]) -> Graph:
-        """Return the graph, in memory, with only these edge types and the node types at their ends."""
+        """Return the graph, in memory, with only these edge types and the node types at their ends.
+
+        Args:
+            edge_types: Edge types to keep.
+        """
         if isinstance(edge_types, str) or not isinstance(edge_types, Collection):
             raise ValueError(f"edge types {shown(edge_types)}: must be a list, as [{edge_types!r}]")
         kept = [edge_type_of(edge_type) for edge_type in edge_types]
@@ -338,6 +438,9 @@ class Graph:
         """Return the int64 node ids of a split, for each node type that has the split.
 
         For a graph on servers, the lists stay there: a loader takes `khop.ListedNodes` as it takes ids.
+
+        Args:
+            name: Name of the split.
         """
         if self.folder is not None:
             return self.folder.split(name)
@@ -348,7 +451,11 @@ class Graph:
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write the graph with its columns and splits as a folder, and return the path; see `write_graph`.
 
-        ValueError if a file that its arrays are mapped from is damaged.
+        Args:
+            path: The new folder.
+            notice: Function called with a text, the bytes done and the bytes in all.
+        Raises:
+            ValueError: A file that its arrays are mapped from is damaged, or the folder exists.
         """
         target, origin = path_of("path", path), self.folder or self.origin
         refuse_existing(target)
@@ -383,18 +490,30 @@ def open_graph(
     lanes: int = LANES,
     wire: Wire | str = Wire.STORED,
 ) -> Graph:
-    """Open a graph folder, or a built-in graph by its name as text ("debian"), in milliseconds.
+    """Open a graph folder, or a built-in graph by its name, in milliseconds.
 
-    After appends, it is the newest snapshot; GRAPH/snapshots has earlier ones. An open graph stays as it is.
-    Files are mapped. Batches of a partitioned folder have the same bits as batches of the graph before
-    partitioning, except for the ids. The column "original_id" has the old ids.
+    After appends, it is the newest snapshot; GRAPH/snapshots has earlier ones. An open graph stays as it
+    is. Files are mapped. Batches of a partitioned folder have the same bits as batches of the graph
+    before partitioning, except for the ids; the column "original_id" has the old ids.
 
-    A single process opens all partitions. Each of several ranks opens some of them and asks other ranks for
-    columns. With `placement` "all" it asks for edges too; with "whole" each rank opens all partitions.
-    `lanes` batches are processed at once. Rows are sent as stored, or rounded to `wire` "float16" or "int8".
+    A single process opens all partitions. Each of several ranks opens some of them and asks other ranks
+    for the rest: the call is then collective, and so are the epochs of its loaders. If the folder is not
+    partitioned, `lanes` and `wire` have no effect, and a warning says so.
 
-    On several ranks, opening a partitioned folder is collective, and so are the epochs of its loaders. If the
-    folder is not partitioned, `lanes` and `wire` have no effect, and a warning says so.
+    Args:
+        path: The folder, or the name of a built-in graph as text ("debian").
+        placement: What is partitioned across ranks: "features" (default), columns; "all", columns and
+            edges; "whole", nothing, each rank opens all partitions.
+        lanes: Batches in flight between ranks, default 4.
+        wire: Rows sent between ranks: "stored" (default), or rounded to "float16" or "int8".
+    Returns:
+        The graph.
+    Raises:
+        ValueError: The folder is not a graph, or a name could be both a built-in graph and a folder.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> graph.schema.edge_types
+        (('package', 'linked', 'package'),)
     """
     folder = named_folder(path if isinstance(path, str) else path_of("path", path))
     partition_options = PartitionOptions(
@@ -502,8 +621,21 @@ def names_of(graph: Graph) -> Names:
 def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
     """Open the ids of a node type. Takes milliseconds; nothing is read before the first look-up.
 
-    The nodes of a partitioned graph have the ids of the partitioning. ValueError if the type does not exist,
-    or if its ids are not stored.
+    The nodes of a partitioned graph have the ids of the partitioning.
+
+    Args:
+        path: The graph folder.
+        node_type: The node type.
+    Returns:
+        The ids, both ways.
+    Raises:
+        ValueError: The type does not exist, or its ids are not stored.
+    Example:
+        >>> nodes = {"user": khop.NodeTable(ids=["ann", "bob"])}
+        >>> khop.write_graph(tmp / "graph", nodes, {}).name
+        'graph'
+        >>> khop.open_ids(tmp / "graph", "user").rows(["bob", "eve"])
+        array([ 1, -1])
     """
     folder = path_of("path", path)
     if not is_partitioned(folder):
@@ -555,9 +687,21 @@ WEIGHT = "weight"
 def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any]) -> Graph:  # noqa: ANN401
     """Make a graph in memory of a sparse matrix, or of matrices by edge type.
 
-    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. One matrix
-    must be square, and gives the types "node" and ("node", "to", "node"). Stored zeros are edges.
-    `graph.save` writes a graph folder.
+    The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Stored
+    zeros are edges. `graph.save` writes a graph folder.
+
+    Args:
+        matrices: A square matrix, which gives the types "node" and ("node", "to", "node"), or matrices by
+            edge type.
+    Returns:
+        The graph.
+    Raises:
+        ValueError: A matrix is not a sparse matrix of SciPy, or sizes or values do not fit.
+    Example:
+        >>> import scipy.sparse
+        >>> graph = khop.graph_from_scipy(scipy.sparse.eye_array(3))
+        >>> graph.num_edges("node to node")
+        3
     """
     by_type = by_edge_type(matrices) if isinstance(matrices, Mapping) else {EDGE: matrices}
     counts: dict[NodeType, int] = {}
@@ -591,17 +735,21 @@ def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
 
     Node i is the i-th of `graph.nodes`. Attributes of numbers become columns, and so do lists of as many
     numbers that all nodes or all edges have. A missing number of a node is NaN; of an edge it is 1 in
-    `weight`, and 0 in other columns, beside a column NAME_missing. `graph.save` writes a graph folder.
+    `weight`, and 0 in other columns, which then have a column NAME_missing. `graph.save` writes a graph
+    folder.
 
     Args:
-        graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph are
-            there in both directions.
+        graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph
+            become edges in both directions.
     Returns:
         The graph. A warning names each attribute with missing values, and each that is left out.
     Raises:
         ValueError: `graph` is not a NetworkX graph.
     Example:
-        >>> novel = khop.graph_from_networkx(networkx.les_miserables_graph())
+        >>> import networkx
+        >>> graph = khop.graph_from_networkx(networkx.path_graph(4))
+        >>> graph.num_nodes("node"), graph.num_edges("node to node")
+        (4, 6)
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise ValueError(f"graph {graph!r}: must be a NetworkX graph")
@@ -635,8 +783,20 @@ def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
     """Make a graph in memory of a DGLGraph, with its node and edge types.
 
     A graph of one type has the types "node" and ("node", "to", "node"). Data of nodes and edges become
-    columns. Boolean node data named `<split>_mask` become splits; one that marks no node is left out, with a
-    warning. `graph.save` writes a graph folder.
+    columns. Boolean node data named `<split>_mask` become splits; one that marks no node is left out,
+    with a warning. `graph.save` writes a graph folder.
+
+    Args:
+        graph: A `dgl.DGLGraph`.
+    Returns:
+        The graph.
+    Raises:
+        ValueError: `graph` is not a DGLGraph.
+    Example:
+        >>> def loader_of(dgl_graph):
+        ...     graph = khop.graph_from_dgl(dgl_graph)
+        ...     sampler = khop.NeighborSampler(graph, [10, 5])
+        ...     return khop.Loader(sampler, graph.split("train"), batch_size=1024)
     """
     if not all(hasattr(graph, name) for name in _MEMBERS):
         raise ValueError(f"graph {graph!r}: must be a DGLGraph")

@@ -45,23 +45,41 @@ def partition_graph(
     threads: int = 0,
     notice: ProgressCallback | None = None,
 ) -> PartitionBook:
-    """Write a partitioned graph from a graph folder. It appears complete or not at all.
+    """Write a partitioned graph from a graph folder, complete or not at all.
 
     Nodes are renumbered so that the nodes of a part are consecutive within their type. Their column
-    "original_id" holds the previous ids, and draws do not change. Edges are stored with their destination, in
-    the order of its row, with their columns.
+    "original_id" has the previous ids, and draws do not change. Edges are stored with their destination,
+    in the order of its row, with their columns. The result depends neither on the machine nor on
+    `threads`.
 
-    `method`: "ldg" and "fennel" stream over the edges, in memory that grows only with the number of nodes.
-    "metis" cuts fewer edges, holds all of them in memory and needs pymetis. "random", "range" and "hash"
-    ignore edges. A method of your own is given as a value with `passes` and `assign`, or by its kind
-    "package.module:Class"; `method_options` are the options that this class declares.
-
-    `balance` names the quantities to balance: "nodes", "edges", "bytes", or a split. No part may hold more
-    than 1 + `slack` times its share of each. None balances nodes, and the split "train" if there is one.
-
-    With `fanouts`, the partition book also gives the expected share of remote nodes in a batch, for batches
-    of `batch_size` training seeds over all parts. The result depends neither on the machine nor on `threads`
-    (0: one per core).
+    Args:
+        graph: The graph folder.
+        out: The new folder.
+        parts: Number of parts.
+        method: "ldg" (default) and "fennel" stream over the edges, in memory that grows only with the
+            number of nodes. "metis" cuts fewer edges, has all of them in memory and needs pymetis.
+            "random", "range" and "hash" ignore edges. A custom method is a value with `passes` and
+            `assign`, or a kind "package.module:Class".
+        balance: Quantities to balance: "nodes", "edges", "bytes", or a split. Default: nodes, and the
+            split "train" if there is one.
+        slack: Share by which a part may exceed an equal share of each quantity, default 0.05.
+        seed: Seed of the partitioning, default 0.
+        fanouts: Fanouts of the hops for which the partition book also gives the expected share of remote
+            nodes in a batch; default none.
+        batch_size: Training seeds over all parts of these batches, default 1024.
+        method_options: Options that the class of the method declares, by name; default none.
+        threads: Number of threads. 0 (default): one per core.
+        notice: Function called with a text, the bytes done and the bytes in all. Default None.
+    Returns:
+        The partition book: sizes of the parts, and the quality of the partitioning.
+    Raises:
+        ValueError: An argument does not fit the graph, or `out` exists.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(4)}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4))}
+        >>> graph = khop.write_graph(tmp / "graph", nodes, edges)
+        >>> khop.partition_graph(graph, tmp / "parts", parts=2, method="range").offsets
+        {'item': (0, 2, 4)}
     """
     graph, out = path_of("graph", graph), path_of("out", out)
     threads = whole_number("threads", threads, 0)
@@ -87,12 +105,33 @@ def cluster_graph(
     threads: int = 0,
     notice: ProgressCallback | None = None,
 ) -> Path:
-    """Write a copy of a graph folder whose nodes have their cluster, a number below `clusters`, as a column.
+    """Write a copy of a graph folder whose nodes have their cluster as a column, for `khop.ClusterSampler`.
 
-    Clusters are made by a partitioning method of `khop.partition_graph`; "metis" cuts the fewest edges. A
-    cluster has at most 1 + `slack` times an equal share of the nodes. `khop.ClusterSampler` trains on them.
-    Numbers are int32, by original id, so a partitioned graph of the folder has the same clusters. The result
-    depends neither on the machine nor on `threads` (0: one per core).
+    Numbers are int32, by original id, so a partitioned graph of the folder has the same clusters. The
+    result depends neither on the machine nor on `threads`.
+
+    Args:
+        graph: The graph folder.
+        out: The new folder.
+        clusters: Number of clusters; the column has numbers below it.
+        column: Name of the column, default "cluster".
+        method: Method of `khop.partition_graph`, default "ldg"; "metis" cuts the fewest edges.
+        slack: Share by which a cluster may exceed an equal share of the nodes, default 0.1.
+        seed: Seed of the partitioning, default 0.
+        method_options: Options that the class of the method declares, by name; default none.
+        threads: Number of threads. 0 (default): one per core.
+        notice: Function called with a text, the bytes done and the bytes in all. Default None.
+    Returns:
+        The path of the new folder.
+    Raises:
+        ValueError: An argument does not fit the graph, or `out` exists.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(4)}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4))}
+        >>> graph = khop.write_graph(tmp / "graph", nodes, edges)
+        >>> path = khop.cluster_graph(graph, tmp / "clustered", clusters=2, method="range")
+        >>> khop.open_graph(path).columns["item"]["cluster"]
+        tensor([0, 0, 1, 1], dtype=torch.int32)
     """
     graph, out = path_of("graph", graph), path_of("out", out)
     threads = whole_number("threads", threads, 0)
@@ -103,9 +142,23 @@ def cluster_graph(
 
 
 def clusters_of(graph: Graph, column: str = CLUSTER) -> dict[NodeType, Tensor]:
-    """Return the cluster of every node, int64 (nodes) by type, from a column of whole numbers.
+    """Return the cluster of every node from a column of whole numbers.
 
     Collective if the columns are partitioned across ranks.
+
+    Args:
+        graph: The graph.
+        column: Column of clusters, default "cluster".
+    Returns:
+        Clusters, int64 (nodes) by node type, for `khop.ClusterSampler`.
+    Raises:
+        ValueError: Nodes of a type lack the column, or it is not one whole number per node.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(columns={"cluster": torch.tensor([0, 1, 1])})}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(3), torch.arange(3))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> khop.clusters_of(graph)
+        {'item': tensor([0, 1, 1])}
     """
     instance_of("graph", graph, Graph, "must be a khop.Graph, as khop.open_graph gives it")
     column_name(column)

@@ -241,14 +241,31 @@ def connect(
 ) -> Graph:
     """Connect to servers that `khop serve` has started, and return their graph: types, counts and splits.
 
-    The graph has no data here. A `khop.Loader` over it asks the servers for batches, which have the same bits
-    as batches of the graph's folder. Any server may make any batch: if one is lost, others are asked.
+    The graph has no data in this process. A `khop.Loader` over it asks the servers for batches, which
+    have the same bits as batches of the graph's folder. Any server may make any batch: if one is lost,
+    others are asked.
 
-    `addresses` are "host:port"; a name may resolve to several addresses. Servers on other machines need
-    `token_file`, and `ca`, the certificate that signs theirs; `client_cert` and `client_key` are for servers
-    that ask for them. `encryption` is "remote", or "off" for a network that you trust: data and the token
-    then travel to other machines unencrypted. An attempt ends after `attempt` seconds without a heartbeat of
-    the server, and khop.PeerLost is raised after `deadline` seconds without an answer of any server.
+    Args:
+        addresses: Addresses "host:port"; a name may resolve to several.
+        token_file: File with the token that servers on other machines require; default None.
+        ca: File with the certificate that signs those of the servers; default None.
+        client_cert: Certificate of this client, for servers that ask for one; default None.
+        client_key: Key of this certificate; default None.
+        encryption: "remote" (default), or "off" for a network that you trust: data and the token then
+            travel to other machines unencrypted.
+        deadline: Seconds without an answer of any server until `khop.PeerLost` is raised, default 60.
+        attempt: Seconds without a heartbeat of the server until an attempt ends, default 20.
+    Returns:
+        The graph on the servers.
+    Raises:
+        ValueError: The servers refuse the connection, have different graphs, or pyarrow is not installed.
+        PeerLost: No server answers within `deadline`.
+    Example:
+        >>> def first_batch(address):
+        ...     graph = khop.connect([address], token_file="token.txt", ca="ca.pem")
+        ...     sampler = khop.NeighborSampler(graph, [10, 5])
+        ...     loader = khop.Loader(sampler, graph.split("train"), batch_size=1024)
+        ...     return loader.batch(epoch=0, step=0)
     """
     if find_spec("pyarrow") is None:
         raise ValueError("khop.connect needs pyarrow, which is not installed: pip install pyarrow")

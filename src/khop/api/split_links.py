@@ -163,7 +163,22 @@ def _share_files(graph: Path, written: dict[str, Path]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class LinkSplit:
-    """The parts of `split_links`: graphs of the edges that carry messages, and the links to predict."""
+    """The parts of `split_links`: graphs of the edges that carry messages, and the links to predict.
+
+    Args:
+        train: Graph of messages in training.
+        val: Graph of messages in validation.
+        test: Graph of messages in test.
+        train_links: Links to predict in training.
+        val_links: Links to predict in validation, with negatives.
+        test_links: Links to predict in test, with negatives.
+    Example:
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(20), torch.arange(1, 21) % 20)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", {"item": khop.NodeTable(20)}, edges))
+        >>> split = khop.split_links(graph, "item to item", val=4, test=2)
+        >>> split.train.num_edges("item to item"), split.test.num_edges("item to item")
+        (14, 18)
+    """
 
     train: Graph
     val: Graph
@@ -175,8 +190,12 @@ class LinkSplit:
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write a folder of graph folders, one per field of this class, and return its path.
 
-        The folder appears whole or not at all. Files that are equal in several parts take space once if the
-        file system has hard links.
+        The folder appears whole or not at all. Files that are equal in several parts take space once if
+        the file system has hard links.
+
+        Args:
+            path: The new folder.
+            notice: Function called with a text, the bytes done and the bytes in all.
         """
         graphs = {"train": self.train, "val": self.val, "test": self.test}
         links = {"train": self.train_links, "val": self.val_links, "test": self.test_links}
@@ -185,7 +204,11 @@ class LinkSplit:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LinkSplit:
-        """Open a saved split, mapped: it opens in milliseconds, and processes share its pages."""
+        """Open a saved split, mapped: it opens in milliseconds, and processes share its pages.
+
+        Args:
+            path: The folder.
+        """
         graphs, links = open_parts(path_of("path", path))
         return cls(
             graphs["train"], graphs["val"], graphs["test"], links["train"], links["val"], links["test"]
@@ -207,18 +230,39 @@ def split_links(
 ) -> LinkSplit:
     """Split the edges of one or several types into training, validation and test at random, without leaks.
 
-    `val` and `test` are shares or counts of the links of each type. All edges between two nodes, and their
-    reverses of the reverse type, go to the same part. Validation passes messages over training edges, test
-    over training and validation edges. For an edge type that is its own reverse, a link appears in one
-    direction. With `disjoint_share`, this share of the training links is to be predicted and carries no
-    message. Without it, all training links are predicted and carry messages. Validation and test links have
-    `negatives` each, which are no edges of the whole graph. `label`, `time` and `relation` are edge columns
-    to use as the links' labels, times and relations; negatives are then no edges of the same relation. The
-    split is a function of the graph, the arguments and `seed`; partitions and ranks do not change it.
+    All edges between two nodes, and their reverses of the reverse type, go to the same part. Validation
+    passes messages over training edges, test over training and validation edges. For an edge type that is
+    its own reverse, a link appears in one direction. The split is a function of the graph, the arguments
+    and `seed`; partitions and ranks do not change it.
 
-    The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks hold
-    partitions of the edges, each rank gets its own edges and a share of the links, and the call is
+    The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks
+    have partitions of the edges, each rank gets its edges and a share of the links, and the call is
     collective. The links of a graph on servers are split there, and stay there.
+
+    Args:
+        graph: The graph.
+        edge_type: Edge type, or several.
+        val: Share (below 1) or number of the links of each type for validation, default 0.1.
+        test: Share or number of the links of each type for test, default 0.1.
+        disjoint_share: Share of the training links that are predicted and carry no message. Default 0:
+            all training links are predicted and carry messages.
+        negatives: Negatives of each validation and test link, which are no edges of the whole graph;
+            default 1.
+        label: Edge column to use as labels of the links; default None.
+        time: Edge column to use as times of the links; default None.
+        relation: Edge column to use as relations of the links: negatives are then no edges of the same
+            relation. Default None.
+        seed: Seed of the split, default 0.
+    Returns:
+        Graphs and links of the three parts.
+    Raises:
+        ValueError: The graph lacks an edge type or a column, or the shares leave no links.
+    Example:
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(20), torch.arange(1, 21) % 20)}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", {"item": khop.NodeTable(20)}, edges))
+        >>> split = khop.split_links(graph, "item to item", val=0.2, test=2, negatives=5)
+        >>> split.val_links.counts, split.test_links.negatives["item", "to", "item"].shape
+        ({('item', 'to', 'item'): 4}, torch.Size([2, 5]))
     """
     graph_of("graph", graph)
     edge_types, facts = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)

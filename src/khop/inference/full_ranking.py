@@ -44,16 +44,32 @@ def full_ranking(
     known: Tensor | None = None,
     chunk_bytes: int = 1 << 28,
 ) -> FullRanking:
-    """Rank all candidates for each query of `held_out`, except the candidates of the query in `seen`.
+    """Rank all candidates for each query, except those that were seen in training.
 
-    `held_out` and `seen` are int64 (2, pairs): queries, then candidates. A repeated pair counts once; a pair
-    that is also in `seen` does not count. MRR and hits are means over pairs: each pair is ranked alone, and
-    the candidates of its query in `known`, int64 (2, pairs), do not count against it (the filtered setting of
-    knowledge graphs; None: all count). `scores_of` receives as many queries at a time as fit into
-    `chunk_bytes`.
+    MRR and hits are means over pairs: each pair is ranked alone. Collective: the ranks share the queries,
+    and every rank gets the result, which does not depend on their number. All ranks call `scores_of`
+    equally often, so `scores_of` may exchange rows.
 
-    Collective: the ranks share the queries, and every rank gets the result, which does not depend on their
-    number. All ranks call `scores_of` equally often, so `scores_of` may exchange rows.
+    Args:
+        scores_of: Function from queries, int64 (n), to their scores (n, candidates). It gets as many
+            queries at a time as fit into `chunk_bytes`.
+        held_out: Pairs to find, int64 (2, pairs): queries, then candidates. A repeated pair counts once.
+        seen: Pairs to leave out, int64 (2, pairs), also where they are in `held_out`.
+        num_candidates: Number of candidates.
+        at: Values of k for Recall@k, NDCG@k and Hits@k, default (10, 20).
+        known: Pairs, int64 (2, pairs), that do not count against another pair of their query (the
+            filtered setting of knowledge graphs). Default None: all count.
+        chunk_bytes: Memory for scores, default 256 MiB.
+    Returns:
+        Recall, NDCG, MRR and hits.
+    Raises:
+        ValueError: A pair is out of range, nothing is to be found, or a score is NaN.
+    Example:
+        >>> scores = torch.tensor([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
+        >>> held_out, seen = torch.tensor([[0, 1], [1, 2]]), torch.tensor([[0], [0]])
+        >>> ranking = khop.full_ranking(lambda queries: scores[queries], held_out, seen, 3, at=[1])
+        >>> ranking.recall, ranking.mrr
+        ({1: 0.5}, 0.75)
     """
     num_candidates = whole_number("num_candidates", num_candidates, 1)
     chunk_bytes = whole_number("chunk_bytes", chunk_bytes, 1)
@@ -188,7 +204,17 @@ def _sums(places: Places, row: Tensor, found: Tensor, at: Sequence[int]) -> Tens
 
 @dataclass(frozen=True)
 class TripleRanking:
-    """Ranking of the destinations of triples, of their sources, and the mean over both ends."""
+    """Ranking of the destinations of triples, of their sources, and the mean over both ends.
+
+    Args:
+        destinations: Ranking of the destinations.
+        sources: Ranking of the sources.
+    Example:
+        >>> decoder, rows = khop.models.DistMult(4, relations=2), torch.rand(5, 4)
+        >>> ranking = khop.triple_ranking(decoder, rows, rows, torch.tensor([[0], [1], [2]]))
+        >>> ranking.mrr == (ranking.destinations.mrr + ranking.sources.mrr) / 2
+        True
+    """
 
     destinations: FullRanking
     sources: FullRanking
@@ -214,10 +240,26 @@ def triple_ranking(
 ) -> TripleRanking:
     """Rank both ends of triples among all nodes of their types, by a decoder of relations.
 
-    `sources` and `destinations` are the rows of all nodes at both ends, (nodes, width). `triples` are int64
-    (3, n): source, relation, destination. `known` are further triples, (3, m), which do not count against a
-    triple of the same relation and other end: give training, validation and test triples for the filtered
-    setting (Bordes et al. 2013); None: the raw one. Collective, as `khop.full_ranking`.
+    Collective, as `khop.full_ranking`.
+
+    Args:
+        decoder: Decoder, such as `khop.models.TransE`.
+        sources: Rows of all nodes of the source type (nodes, width).
+        destinations: Rows of all nodes of the destination type (nodes, width).
+        triples: Triples to rank, int64 (3, n): source, relation, destination.
+        known: Triples, int64 (3, m), that do not count against a triple of the same relation and other
+            end: give training, validation and test triples for the filtered setting (Bordes et al. 2013).
+            Default None: the raw setting.
+        at: Values of k for Hits@k, default (1, 3, 10).
+    Returns:
+        The ranking of both ends.
+    Raises:
+        ValueError: The triples have another shape or dtype, or a relation that the decoder lacks.
+    Example:
+        >>> decoder, rows = khop.models.TransE(4, relations=2), torch.rand(5, 4)
+        >>> triples = torch.tensor([[0, 1], [1, 0], [2, 3]])
+        >>> sorted(khop.triple_ranking(decoder, rows, rows, triples, known=triples).hits)
+        [1, 3, 10]
     """
     if not isinstance(decoder, RelationDecoder | RowsOfType):
         raise ValueError(f"decoder {shown(decoder)}: give a decoder of relations, as khop.models.TransE")

@@ -71,9 +71,32 @@ def node_rows(
 ) -> dict[NodeType, Tensor]:
     """Compute an encoder's rows for all nodes of some types: exact, layer by layer over all neighbors.
 
-    The encoder must expose its layers (khop.models.Layered). Each layer is computed once for all types.
-    Give the `rule` and the `fanouts` of training, as for `layerwise_inference`. The ranks of a group share
-    the work.
+    Each layer is computed once for all types.
+
+    Args:
+        encoder: Encoder that exposes its layers (`khop.models.Layered`).
+        graph: Edges.
+        features: Columns.
+        node_types: Node types.
+        rule: Rule of training, as for `khop.layerwise_inference`; default `Uniform()`.
+        fanouts: Fanouts of training, for rules that need them; default None.
+        chunk_size: Nodes per chunk, default 8192.
+        chunk_edges: Most edges of a chunk with several nodes, default 1048576.
+        progress: Function called with the number of chunks done and in all; by default none.
+        in_flight: Threads and memory of the batches.
+        group: Ranks that share the work; by default this process.
+        lanes: Lanes of a graph of which ranks have parts; default None.
+    Returns:
+        Rows (nodes, width) by node type, on the CPU.
+    Raises:
+        ValueError: The encoder does not expose its layers, or does not fit the graph.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(columns={"x": torch.rand(4, 8)})}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4).flip(0))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> encoder = khop.models.SAGE.for_graph(graph, hidden=16, target=["item"], outputs=16)
+        >>> khop.node_rows(encoder, graph, graph.features, ["item"])["item"].shape
+        torch.Size([4, 16])
     """
     chunks = ChunkLimits(chunk_size, chunk_edges)
     layers = Layers.of(
@@ -170,11 +193,25 @@ def check_has_negatives(links: LinkList) -> None:
 def with_negatives(
     graph: GraphStore, links: Links, negatives: DrawnNegatives, seed: int = 0, time: str | None = None
 ) -> Links:
-    """Return the same links with negatives drawn for them; the same seed draws the same negatives.
+    """Draw negatives for links; the same seed draws the same negatives.
 
-    `graph` is the graph from which negatives are drawn; exact negatives are no edges of it. Give the whole
-    graph, with the held-out links in it, so that no held-out link is drawn as a negative. If links have
-    times, `time` is the column of their destinations that states from when a destination exists.
+    Args:
+        graph: Graph from which negatives are drawn; exact negatives are no edges of it. Give the whole
+            graph, with the held-out links in it, so that no held-out link is drawn as a negative.
+        links: The links.
+        negatives: Distribution of the negatives, such as `khop.UniformNegatives(100)`.
+        seed: Seed of the draws, default 0.
+        time: For links with times, the column of their destinations that states from when a destination
+            exists. Default None.
+    Returns:
+        The same links with negatives.
+    Raises:
+        ValueError: The links do not fit the graph, or have no times for `time`.
+    Example:
+        >>> graph = khop.open_graph("debian")
+        >>> links = khop.with_negatives(graph, khop.Links([[0, 1], [2, 3]]), khop.UniformNegatives(5))
+        >>> links.negatives["package", "linked", "package"].shape
+        torch.Size([2, 5])
     """
     check_drawn(negatives)
     graph_of("graph", graph)

@@ -229,19 +229,40 @@ def layerwise_inference(
     group: Group = ALONE,
     lanes: Lanes | None = None,
 ) -> Tensor:
-    """Compute the model's exact outputs for `nodes`, by default for all nodes of the type.
+    """Compute the model's exact outputs over all neighbors, one layer after another.
 
-    Returns (nodes, outputs) on the CPU. Every layer is computed for all nodes before the next begins, over
-    all neighbors and `chunk_size` nodes at a time, or fewer if they have more than `chunk_edges` edges. A
-    node with more edges is a chunk by itself. The values of two layers are held in memory, once per machine.
-    Neighbors are weighed by what draws by `rule`, the rule of training, estimate: see
-    `RuleBase.has_weights`. ValueError for rules with time limits. `TopK` takes the edges that training takes,
-    for which it needs the `fanouts` of training; other rules ignore them.
+    Every layer is computed for all nodes before the next begins. The values of two layers are in memory,
+    once per machine; `khop.infer` keeps them in files instead. The ranks of a group share the chunks of
+    each layer, and every rank gets all values. The result is bit-identical for any number of ranks.
 
-    The ranks of a group share the chunks of each layer, and every rank gets all values. The result is
-    bit-identical for any number of ranks. If ranks hold parts of the graph, `lanes` are the graph's, and each
-    rank computes and stores its nodes' values, regardless of `group`. ValueError if the model does not expose
-    its layers. `khop.infer` keeps the values in files instead.
+    Args:
+        model: Model that exposes its layers (`khop.models.Layered`).
+        graph: Edges.
+        features: Columns.
+        node_type: Node type.
+        nodes: Nodes, as ids or a boolean mask; by default all of the type.
+        rule: Rule of training: neighbors are weighed by what its draws estimate (`RuleBase.has_weights`).
+            Default `Uniform()`.
+        fanouts: Fanouts of training, for `TopK`, which takes the edges that training takes; other rules
+            ignore them. Default None.
+        chunk_size: Nodes per chunk, default 8192.
+        chunk_edges: Most edges of a chunk with several nodes, default 1048576.
+        progress: Function called with the number of chunks done and in all; by default none.
+        in_flight: Threads and memory of the batches.
+        group: Ranks that share the work; by default this process.
+        lanes: Lanes of a graph of which ranks have parts: each rank then computes and stores its nodes'
+            values, regardless of `group`. Default None.
+    Returns:
+        Outputs (nodes, outputs), on the CPU.
+    Raises:
+        ValueError: The model does not expose its layers, or the rule has time limits.
+    Example:
+        >>> nodes = {"item": khop.NodeTable(columns={"x": torch.rand(4, 8)})}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4).flip(0))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> model = khop.models.SAGE.for_graph(graph, hidden=16, target="item", outputs=2)
+        >>> khop.layerwise_inference(model, graph, graph.features, "item", nodes=[1, 2]).shape
+        torch.Size([2, 2])
     """
     ids = None if nodes is None else _node_ids(graph, node_type, nodes)
     order = PartOrder.of(ids, graph.partition_bounds(node_type))
@@ -269,15 +290,41 @@ def sampled_inference(
     group: Group = ALONE,
     lanes: Lanes | None = None,
 ) -> Tensor:
-    """Compute the outputs of `model(batch)` for `nodes` over sampled neighborhoods.
+    """Compute the outputs of `model(batch)` over sampled neighborhoods.
 
-    Returns (nodes, outputs) on the CPU. The model may be any module that takes a batch. The ranks of a group
-    share the chunks, and every rank gets all outputs. If ranks hold parts of the graph, `lanes` are the
-    graph's.
+    One key draws for all chunks. With the layered expansion a node's output is therefore independent of
+    its chunk, and two evaluations with the same seed differ only by the model. The ranks of a group share
+    the chunks, and every rank gets all outputs.
 
-    One key draws for all chunks. With the layered expansion a node's output is therefore independent of its
-    chunk, and two evaluations with the same seed differ only by the model. `times`, one per node or the
-    name of their column, is required by temporal samplers.
+    Args:
+        model: Any module that takes a batch.
+        sampler: Sampler of the neighborhoods.
+        features: Columns.
+        node_type: Node type.
+        nodes: Nodes, as ids or a boolean mask.
+        times: One time per node, or the name of a column of them; temporal samplers need it. Default
+            None.
+        columns: Columns of the batches, a `khop.loading.columns.ColumnChoice`.
+        seed: Seed of the draws, default 0.
+        chunk_size: Nodes per chunk, default 1024.
+        progress: Function called with the number of chunks done and in all; by default none.
+        in_flight: Threads and memory of the batches.
+        group: Ranks that share the work; by default this process.
+        lanes: Lanes of a graph of which ranks have parts; default None.
+    Returns:
+        Outputs (nodes, outputs), on the CPU.
+    Raises:
+        ValueError: Nodes, times or columns do not fit the graph or the sampler.
+    Example:
+        >>> from khop.loading.columns import ColumnChoice
+        >>> nodes = {"item": khop.NodeTable(columns={"x": torch.rand(4, 8)})}
+        >>> edges = {"item to item": khop.EdgeTable(torch.arange(4), torch.arange(4).flip(0))}
+        >>> graph = khop.open_graph(khop.write_graph(tmp / "graph", nodes, edges))
+        >>> model = khop.models.SAGE.for_graph(graph, hidden=16, target="item", outputs=2)
+        >>> sampler, columns = khop.NeighborSampler(graph, [2, 2]), ColumnChoice({"item": ("x",)})
+        >>> place = (model, sampler, graph.features, "item")
+        >>> khop.sampled_inference(*place, nodes=[1, 2], columns=columns).shape
+        torch.Size([2, 2])
     """
     seed, chunk_size = seed_number(seed), whole_number("chunk_size", chunk_size, 1)
     graph = sampler.graph
