@@ -90,8 +90,11 @@ def append(
         ValueError: A table does not fit. The text names file, row and column of the first problem.
     Example:
         >>> import pyarrow as pa
-        >>> follows = {"rows": pa.table({"a": [1, 2], "b": [2, 3]}), "source": "a", "destination": "b"}
-        >>> graph = khop.import_tables({"edges": {"user follows user": follows}}, tmp / "users").path
+        >>> def users(*ids):
+        ...     return {"nodes": {"user": {"rows": pa.table({"user": ids}), "id": "user"}}}
+        >>> graph = khop.import_tables(users(1, 2, 3), tmp / "users").path
+        >>> khop.append(graph, users(4)).nodes
+        {'user': 1}
         >>> khop.append(graph, delete={"user": [3]}).nodes
         {'user': -1}
     """

@@ -598,7 +598,9 @@ def import_tables(
     Example:
         >>> import pyarrow as pa
         >>> follows = {"rows": pa.table({"a": [1, 2], "b": [2, 3]}), "source": "a", "destination": "b"}
-        >>> khop.import_tables({"edges": {"user follows user": follows}}, tmp / "users").nodes
+        >>> users = {"rows": pa.table({"user": [1, 2, 3]}), "id": "user"}
+        >>> spec = {"nodes": {"user": users}, "edges": {"user follows user": follows}}
+        >>> khop.import_tables(spec, tmp / "users").nodes
         {'user': 3}
     """
     threads = whole_number("threads", threads, 1)
