@@ -1,6 +1,6 @@
 """How close to the limits of the memory does a GPU sample, gather, aggregate and train? See gpu_run.py.
 
-usage: python benchmarks/gpu.py [--stages limits,sampling,...] [--nodes 2449029] [--seconds 530]
+usage: python benchmarks/gpu.py [--stages limits,sampling,...] [--nodes 2449029] [--seconds 380]
 """
 
 from gpu_run import main

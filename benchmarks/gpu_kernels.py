@@ -1,9 +1,7 @@
-"""Stages of gpu.py: limits of the machine, tests of kernels, sampling, gathering and aggregation."""
+"""Stages of gpu.py: limits of the machine, sampling, gathering and aggregation."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 
 import gpu_graph
@@ -11,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from gpu_bench import COPY, HIDDEN, LINK, Bench, captured, check_equal, device_ms, kernel_ms, kernel_times
 from gpu_roofline import bytes_by_kernel
-from harness import ROOT
 
 from khop.kernels.csc import Csc
 from khop.kernels.memory import empty_rows
@@ -21,24 +18,6 @@ from khop.loading.device.device_memory import memory_of
 from khop.loading.device.device_placement import StorePlace
 
 EQUAL_BATCHES = 5
-TESTS = (  # on the device instead of the interpreter
-    "tests/gpu",
-    "tests/kernels/triton",
-    "tests/kernels/test_edge_rows.py",
-    "tests/kernels/test_linear.py",
-    "tests/kernels/test_segment.py",
-    "tests/sampling/on_device",
-    "tests/sampling/test_engines.py",
-    "tests/loading/device/test_batch_slot.py",
-    "tests/loading/device/test_streams.py",
-    "tests/loading/test_deferred_columns.py",
-    "tests/loading/device/test_streams.py",
-    "tests/loading/device/test_transfer.py",
-    "tests/training/test_captured_steps.py",
-    "tests/models/test_padded_batches.py",
-    "tests/models/test_rgcn.py",
-)
-LEFT_OUT = ("--ignore=tests/kernels/triton/test_compilation.py",)  # needs no GPU, and takes minutes
 
 
 def limits(bench: Bench) -> None:
@@ -56,17 +35,6 @@ def limits(bench: Bench) -> None:
         bench.add(
             f"product of 8192, {dtype}", 2 * 8192**3 / device_ms(lambda a=a: a @ a, 10) / 1e9, "TFLOP/s"
         )
-
-
-def tests(bench: Bench) -> None:
-    """The tests of kernels and of batches with static shapes, on the device instead of the interpreter."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", "-n", "8", *TESTS, *LEFT_OUT]
-    begun = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(done.stdout[-6000:], file=sys.stderr)
-    last = done.stdout.strip().splitlines()[-1]
-    bench.add("tests of kernels on the device: failures", float(done.returncode != 0), "", None, summary=last)
-    bench.add("tests of kernels on the device: time", time.monotonic() - begun, "s")
 
 
 def sampling(bench: Bench) -> None:

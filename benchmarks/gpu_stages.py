@@ -17,7 +17,6 @@ from gpu_bench import Bench
 
 STAGES: dict[str, Callable[[Bench], None]] = {
     "limits": gpu_kernels.limits,
-    "tests": gpu_kernels.tests,
     "waits": gpu_training.waits,
     "sampling": gpu_kernels.sampling,
     "gather": gpu_kernels.gather,

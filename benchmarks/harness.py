@@ -15,7 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-RESULTS = HERE / "results"
+RESULTS = Path(os.environ.get("KHOP_BENCHMARK_RESULTS", HERE / "results"))
 GRAPHS = Path(os.environ.get("KHOP_BENCHMARK_GRAPHS", ROOT / "build" / "benchmark-graphs"))
 PEERS = Path(os.environ.get("KHOP_BENCHMARK_PEERS", ROOT / "build" / "peers"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import gpu_bench  # noqa: E402
 import gpu_epochs  # noqa: E402
 import gpu_first  # noqa: E402
 import gpu_graph  # noqa: E402
-import gpu_kernels  # noqa: E402
 import gpu_roofline  # noqa: E402
 import gpu_run  # noqa: E402
 import gpu_stages  # noqa: E402
@@ -46,24 +44,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_stage_has_a_limit_in_their_order() -> None:
     assert list(gpu_stages.STAGES) == list(gpu_run.LIMITS_S)
     assert next(iter(gpu_run.LIMITS_S)) == "limits"  # the ceilings that ratios are taken of
-    assert gpu_run.IN_ALL_S < 9 * 60
-
-
-def test_all_tests_that_a_gpu_can_run_are_in_a_stage() -> None:
-    tests = Path(__file__).parent
-    device = re.compile(
-        r"^from support\.(triton_rows|device_batches) import .*\b(DEVICE|\w*batch\w*)\b", re.M
-    )
-    marked = re.compile(r"mark\.gpu\b")
-    found = [
-        path.relative_to(tests.parent)
-        for path in tests.rglob("test_*.py")
-        if path != Path(__file__) and (device.search(text := path.read_text()) or marked.search(text))
-    ]
-    assert len(found) > 10
-    listed = set(map(Path, gpu_kernels.TESTS))
-    assert [str(path) for path in found if not listed & {path, *path.parents}] == []
-    assert all((tests.parent / path).exists() for path in listed)
+    assert gpu_run.IN_ALL_S < 7 * 60
 
 
 def test_without_a_gpu_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

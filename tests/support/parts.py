@@ -56,7 +56,10 @@ PARTS = {
         "scripts/test-without pyarrow,duckdb,ray tests/api tests/cli tests/run tests/data tests/inference "
         "tests/servers tests/test_suite.py",
     ), is_for_changes=False),
-    "kernels": Part(("csrc", "src/khop/kernels", "scripts/compile-kernels"), ("kernels", "gpu", "reference")),
+    "kernels": Part(
+        ("csrc", "src/khop/kernels", "scripts/compile-kernels", "scripts/gpu-contact"),
+        ("kernels", "gpu", "reference", "test_gpu_contact.py"),
+    ),
     "graph": Part(("src/khop/graph", *OF_ALL), ("graph", "contracts", "testing")),
     "sampling": Part(
         ("src/khop/sampling", "src/khop/kernels", *OF_ALL), ("sampling", "extension", "contracts"),

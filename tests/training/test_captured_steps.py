@@ -44,6 +44,30 @@ def ordinary(small: SmallGraph, model: nn.Module, task: NodeClassification, give
     return float(loss.detach()), [p.grad.clone() for p in model.parameters()]
 
 
+def prepared(
+    small: SmallGraph, node_type: str, model: nn.Module, given: list[StepInput], slots: int = 2
+) -> CapturedSteps:
+    """Captured steps of a model on the device of the tests; batches of 6 seeds fit."""
+    sampler = NeighborSampler(small.store, FANOUTS)
+    warm_up = [(one.seeds, one.key) for one in given if one.seeds.count == 6]
+    columns = {
+        t: {name: column.to(DEVICE) for name, column in of_type.items()}
+        for t, of_type in small.features.columns.items()
+    }
+    choice = ColumnChoice({t: ("x",) for t in columns if "x" in columns[t]}, {}, {node_type: ("y",)})
+    plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
+    made = [BatchSlot(plan, FeatureTable(columns), choice, recorder()) for _ in range(slots)]
+    task = NodeClassification(node_type, "y")
+    return CapturedSteps(model.to(DEVICE), task, made, streams(), torch.float64)
+
+
+def abandoned_losses(steps: CapturedSteps, given: list[StepInput]) -> None:
+    """Leave the losses after the first one, with another batch made ahead."""
+    losses = steps.losses(given)
+    next(losses)
+    losses.close()
+
+
 def case(kind: str) -> tuple[SmallGraph, str, nn.Module]:
     torch.manual_seed(0)
     if kind == "one type":
@@ -61,17 +85,8 @@ def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int)
     task = NodeClassification(node_type, "y")
     given = inputs(small, node_type, [6, 6, 3, 30, 6])  # 30 seeds have no place: made on the CPU
     expected = [ordinary(small, model, task, one) for one in given]
-    sampler = NeighborSampler(small.store, FANOUTS)
-    warm_up = [(one.seeds, one.key) for one in given if one.seeds.count == 6]
-    columns = {
-        t: {name: column.to(DEVICE) for name, column in of_type.items()}
-        for t, of_type in small.features.columns.items()
-    }
-    choice = ColumnChoice({t: ("x",) for t in columns if "x" in columns[t]}, {}, {node_type: ("y",)})
     with by_triton():
-        plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
-        made = [BatchSlot(plan, FeatureTable(columns), choice, recorder()) for _ in range(slots)]
-        steps = CapturedSteps(model.to(DEVICE), task, made, streams(), torch.float64)
+        steps = prepared(small, node_type, model, given, slots)
         found = 0
         for loss, one in zip(steps.losses(given), expected, strict=True):
             assert float(loss) == pytest.approx(one[0], abs=1e-12)
