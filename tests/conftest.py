@@ -1,4 +1,8 @@
-"""What every test runs under."""
+"""What every test runs under.
+
+Modules that are imported here need torch, Triton, NumPy and pytest alone, so that `pytest -m gpu` collects
+tests on a machine that has nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
 from khop.kernels.linear_choice import CHOICES
 from support.covering import redundant
@@ -26,11 +29,24 @@ from support.slowest_files import SlowestFiles
 from support.started_ranks import ranks  # noqa: F401  # a fixture
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "Seconds of a test, which pytest-timeout limits.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SlowestFiles())
     starts = ExitStack()
     starts.enter_context(forked_starts())
     config.add_cleanup(starts.close)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what has no test for a GPU if only those are wanted: others need more packages."""
+    if config.option.markexpr != "gpu":
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    return None if any("mark.gpu" in file.read_text() for file in files) else True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,17 +74,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# The same few examples on every run and machine. `make test-all` looks further, at other ones each time.
-settings.register_profile(
-    "khop",
-    max_examples=5,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile("all", settings.get_profile("khop"), max_examples=100, derandomize=False)
-settings.load_profile("khop")
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # tests of GPUs do without it
+    pass
+else:
+    # The same few examples on every run and machine. `make test-all` looks further, at other ones each time.
+    settings.register_profile(
+        "khop",
+        max_examples=5,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.register_profile("all", settings.get_profile("khop"), max_examples=100, derandomize=False)
+    settings.load_profile("khop")
 
 # A shell starts what it sends to the background with SIGINT ignored, which children inherit: tests of Ctrl-C
 # need it as a terminal gives it.

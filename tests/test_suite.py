@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,3 +125,55 @@ def test_a_forked_process_is_ended_by_signals(tmp_path: Path) -> None:
             assert process.stdout.readline() == b"ready\n"
             process.send_signal(number)
             assert process.wait(60) == -number
+
+
+COLLECTION = """
+import re, sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+
+def normal(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+there, wanted = set(), ["torch", "triton", "numpy", "pytest"]
+while wanted:
+    name = normal(wanted.pop())
+    if name not in there:
+        there.add(name)
+        try:
+            needs = requires(name) or []
+        except PackageNotFoundError:
+            needs = []
+        wanted += [re.match("[A-Za-z0-9._-]+", need)[0] for need in needs if "extra ==" not in need]
+blocked = {
+    module for module, packages in packages_distributions().items() if there.isdisjoint(map(normal, packages))
+} - {"khop"}
+assert {"pydantic", "hypothesis", "safetensors", "coverage", "pytest_timeout"} <= blocked, blocked
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Blocked())
+import pytest
+sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_tests_of_gpus_are_collected_with_torch_triton_numpy_and_pytest_alone() -> None:
+    root = TESTS_FOLDER.parent
+    path = os.pathsep.join(map(str, (root / "src", TESTS_FOLDER)))
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTION], cwd=root, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    found = done.stdout + done.stderr
+    assert done.returncode == 0, found.replace("pip install", "needs")  # else it would be skipped
+    mark = re.compile(r"mark\.gpu\b")
+    marked = {path for path in TESTS_FOLDER.rglob("test_*.py") if mark.search(path.read_text())}
+    marked -= {TESTS_FOLDER / "gpu" / "test_pyg.py"}
+    assert len(marked) >= 3
+    for file in marked:
+        assert f"{file.relative_to(root)}::" in done.stdout, done.stdout

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from khop.cli.main import run
 from support.gate import WAIT_S
 
 PYTHON = [sys.executable, "-W", "error", "-m"]
@@ -47,6 +46,8 @@ def infer_here(*arguments: str) -> str:
 
 
 def _here(*command: str) -> None:
+    from khop.cli.main import run  # needs more packages than tests of GPUs have
+
     threads = torch.get_num_threads()
     with pytest.raises(SystemExit) as left:
         run(command)

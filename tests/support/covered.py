@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec
-
-import coverage
 
 ROOT = Path(__file__).parents[2]
 WANTED = "KHOP_TESTS_COVERAGE"  # in the environment of ranks where the tests are measured
@@ -17,7 +16,7 @@ P = ParamSpec("P")
 
 def announce() -> None:
     """Have ranks that are spawned from now on measured, where this process is."""
-    if coverage.Coverage.current() is not None:
+    if _is_measured():
         os.environ[WANTED] = "1"
 
 
@@ -26,8 +25,10 @@ def covered(function: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(function)
     def measured(*args: P.args, **kwargs: P.kwargs) -> None:
-        if WANTED not in os.environ or coverage.Coverage.current() is not None:
+        if WANTED not in os.environ or _is_measured():
             return function(*args, **kwargs)
+        import coverage  # tests of GPUs run without it
+
         tracer = coverage.Coverage(
             data_file=str(ROOT / ".coverage"), data_suffix=True, config_file=str(ROOT / "pyproject.toml")
         )
@@ -39,3 +40,7 @@ def covered(function: Callable[P, None]) -> Callable[P, None]:
             tracer.save()
 
     return measured
+
+
+def _is_measured() -> bool:
+    return "coverage" in sys.modules and sys.modules["coverage"].Coverage.current() is not None
