@@ -34,10 +34,13 @@ from torch.nn.parallel import DistributedDataParallel
 import khop
 from khop.batch import Batch
 from khop.distributed.processes.group import Group, enter
+from khop.kernels.choice import why_no_kernels
 from khop.kernels.gather import gather
 from khop.kernels.triton import gather as device_gather
 from khop.loading.device.device_memory import CudaMemory, PinningRefused, own_pages
 from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.self_proof import CHECKS, why_not_proven
+from khop.loading.device.static_choice import kept_verdict
 from khop.training.gradients import GradientClock, _timed_average
 from khop.training.tasks import NodeClassification
 from khop.training.trainer import Trainer
@@ -131,8 +134,17 @@ def placements() -> Facts:
 
 
 def self_proof() -> Facts:
-    """Kernels give the CPU's bits on small graphs."""
-    return tests_of("tests/kernels/triton/test_batches.py")
+    """Kernels compiled anew give the CPU's bits on small graphs; the seconds that a first run waits."""
+    device, begun = torch.device("cuda", 0), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        reason = why_no_kernels(0) or why_not_proven(device, anew=True)
+        facts: Facts = {"seconds with compilation": round(time.monotonic() - begun, 1)}
+        reason = reason or why_not_proven(device, list(CHECKS), anew=True)
+    facts |= {"seconds of all": round(time.monotonic() - begun, 1), "kept": kept_verdict(0)}
+    if reason is not None:
+        raise Wrong(reason, **facts)
+    return facts
 
 
 def recorded() -> Facts:

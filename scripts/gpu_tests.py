@@ -21,6 +21,7 @@ TESTS = (  # on the device instead of the interpreter
     "tests/sampling/on_device",
     "tests/sampling/test_engines.py",
     "tests/loading/device/test_batch_slot.py",
+    "tests/loading/device/test_self_proof.py",
     "tests/loading/device/test_streams.py",
     "tests/loading/test_deferred_columns.py",
     "tests/loading/device/test_transfer.py",

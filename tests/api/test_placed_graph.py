@@ -11,11 +11,13 @@ import torch
 
 import khop
 import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
+from khop.api.open_graph import placed_on
 from khop.graph.features.row_cache import DiskTable
 from khop.graph.features.table import DiskPiece
 from khop.graph.partitions.local_partitions import LocalPartitionFeatures
 from khop.kernels.choice import Engine, forcing
-from khop.loading.device.device_placement import StorePlace
+from khop.loading.device.device_placement import DevicePlacement, StorePlace
+from khop.loading.device.memory_plan import WorkSizes
 from support.delaying_streams import PromptStreams
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
@@ -31,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _host_as_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A GPU with the memory of the host, whose kernels are the references."""
     monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
-    monkeypatch.setattr("khop.api.open_graph.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.api.open_graph.why_no_batches", lambda device: None)
     monkeypatch.setattr("khop.api.loader.streams_of", lambda device: PromptStreams())
     with forcing(Engine.TORCH):
         yield
@@ -77,13 +79,56 @@ def test_links_on_a_gpu_are_those_of_the_cpu(folder: Path) -> None:
     assert batch(graph.on("cuda", topology="device", columns="device")) == batch(graph)
 
 
-def test_without_a_request_the_cpu_works_until_the_gpu_is_proven(folder: Path) -> None:
-    placed = khop.open_graph(folder).on()
+def test_without_a_request_all_goes_on_the_card(folder: Path) -> None:
+    graph = khop.open_graph(folder)
+    placed = graph.on()
+    assert placed.stores is not None
+    assert placed.placement.startswith("cuda: topology device, columns ")
+    assert placed.placement.endswith("as much on the card as fits")
+    assert bits(loader(placed).batch(0, 1)) == bits(loader(graph).batch(0, 1))
+    assert graph.placement == "cpu: all stores are read by the CPU"
+
+
+def test_without_proven_kernels_the_cpu_makes_the_batches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "kernels do not give the CPU's bits on this card (gathers: gather: 1 of 9 numbers differ)"
+    monkeypatch.setattr("khop.api.open_graph.why_no_batches", lambda device: reason)
+    graph = khop.open_graph(folder)
+    placed = graph.on()
     assert placed.stores is not None
     assert placed.stores.edges is None
-    assert placed.placement.startswith("cuda: topology host, columns ")
-    assert "the path on the GPU is unproven" in placed.placement
-    assert khop.open_graph(folder).placement == "cpu: all stores are read by the CPU"
+    assert placed.placement.endswith(f"; the CPU draws and gathers: {reason}")
+    assert batches(placed) == batches(graph)
+    with pytest.raises(ValueError, match="cuda: kernels cannot make the batches: kernels do not give"):
+        graph.on(topology="device")
+
+
+def test_work_without_batches_leaves_stores_that_are_not_requested(folder: Path) -> None:
+    request, why = DevicePlacement.of(columns={"x": "device"}), "batches of the GPU are for training"
+    graph = khop.open_graph(folder)
+    placed = placed_on(graph, DevicePlacement.of(), WorkSizes(), why)
+    assert placed.stores is not None
+    assert placed.stores.edges is None
+    assert placed.placement.endswith(f"; the CPU draws and gathers: {why}")
+    requested = placed_on(graph, request, WorkSizes(), why)
+    assert requested.stores is not None
+    assert requested.stores.reads("x")
+
+
+def test_a_sampler_without_kernels_is_left_to_the_cpu(folder: Path) -> None:
+    graph = khop.open_graph(folder)
+
+    def batch(graph: khop.Graph) -> object:
+        sampler = khop.ShadowSampler(graph, [3, 2], layers=2)
+        seeds = {"user": torch.arange(20)}
+        return bits(khop.Loader(sampler, seeds, 5, columns=["x"]).batch(0, 1))
+
+    with pytest.warns(UserWarning, match=r"the CPU draws the batches, not the GPU: .*topology=.host"):
+        found = batch(graph.on())
+    assert found == batch(graph)
+    with pytest.raises(ValueError, match=r"topology=.host"):
+        batch(graph.on(topology="device"))
 
 
 def test_a_placed_graph_pickles_as_the_graph_and_the_request(folder: Path) -> None:

@@ -205,7 +205,7 @@ def host_as_gpu() -> Iterator[None]:
     """A GPU with the memory of the host, and references for kernels."""
     with (
         patch("khop.api.open_graph.memory_of", lambda device: HostAsDevice()),
-        patch("khop.api.open_graph.why_no_kernels", lambda index: None),
+        patch("khop.api.open_graph.why_no_batches", lambda device: None),
         patch("khop.api.loader.streams_of", lambda device: PromptStreams()),
         forcing(Engine.TORCH),
     ):

@@ -71,7 +71,7 @@ def test_batches_are_those_over_the_host_wherever_rows_are(loaded: list[dict[str
     assert placement.startswith("rows of this rank on cuda: topology host, columns ")
     assert "x pinned" in placement
     assert "age host" in placement
-    assert placement.endswith("as requested; this path is unproven: it has never run on GPUs")
+    assert placement.endswith("as requested; exchanges between GPUs are untested")
 
 
 def test_traffic_counts_at_least_the_rows_of_messages_of_exact_sizes(loaded: list[dict[str, Any]]) -> None:

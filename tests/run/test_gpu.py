@@ -103,7 +103,7 @@ def own_links(folder: Path, kind: str) -> RawRun:
 @pytest.fixture(autouse=True)
 def _host_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
-    monkeypatch.setattr("khop.api.open_graph.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.api.open_graph.why_no_batches", lambda device: None)
     monkeypatch.setattr("khop.run.build._check_device", lambda device, raw: None)
 
 
@@ -127,7 +127,10 @@ def test_stores_are_where_the_run_says(folder: Path, tmp_path: Path, monkeypatch
     assert stores is not None
     assert stores.plan.topology is StorePlace.PINNED
     assert {stores.plan.columns[name] for name in ("x", "age")} == {StorePlace.DEVICE}
-    run = prepare(raw(folder, {"cache": "20%"}), tmp_path)
+    run = prepare(raw(folder, {}), tmp_path)
+    assert run.graph.stores is not None
+    assert run.graph.stores.plan.topology is StorePlace.DEVICE
+    run = prepare(raw(folder, {"topology": "host", "features": "mapped", "cache": "20%"}), tmp_path)
     assert run.graph.stores is not None
     assert run.graph.stores.plan.topology is StorePlace.HOST
     assert list(run.graph.stores.plan.caches) == ["x"]

@@ -109,7 +109,7 @@ def test_edges_before_validation_are_placed_for_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("khop.api.open_graph.memory_of", lambda device: HostAsDevice())
-    monkeypatch.setattr("khop.api.open_graph.why_no_kernels", lambda index: None)
+    monkeypatch.setattr("khop.api.open_graph.why_no_batches", lambda device: None)
     monkeypatch.setattr("khop.run.build._check_device", lambda device, raw: None)
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
     monkeypatch.setattr("khop.run.contexts.seeds_loader", lambda config, sampler, *_: sampler)

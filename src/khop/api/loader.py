@@ -102,18 +102,29 @@ def local_source(
 def device_source(
     graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None
 ) -> DeviceSource | None:
-    """Return the source of batches that kernels of a GPU draw; None if the CPU draws them."""
+    """Return the source of batches that kernels of a GPU draw, prepared; None if the CPU draws them.
+
+    If khop has placed the edges on the GPU without a request, and kernels cannot draw by the sampler, the CPU
+    does, and a warning says why.
+    """
     stores = graph.stores
     if stores is None or stores.edges is None or streams is None:
         return None
-    if not order.seeds.is_for_kernels:
-        raise ValueError(
-            f"{type(order.seeds).__name__}: these seeds are sampled on the CPU; leave the topology to it, "
-            'topology="host"'
-        )
-    # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
-    module = import_module("khop.loading.device.device_source")
-    source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
+    try:
+        if not order.seeds.is_for_kernels:
+            raise ValueError(
+                f"{type(order.seeds).__name__}: these seeds are sampled on the CPU; leave the topology to "
+                'it, topology="host"'
+            )
+        # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
+        module = import_module("khop.loading.device.device_source")
+        source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
+        source.prepare()
+    except ValueError as error:
+        if stores.plan.request.topology is not None:
+            raise
+        warnings.warn(f"the CPU draws the batches, not the GPU: {error}", stacklevel=4)
+        return None
     return source
 
 

@@ -70,12 +70,12 @@ from khop.graph.store import (
     open_csc_graph,
 )
 from khop.graph.tables import EdgeTable
-from khop.kernels.choice import why_no_kernels
 from khop.kernels.csc import Csc, build_csc
 from khop.loading.device.device_memory import DeviceMemory, memory_of
 from khop.loading.device.device_placement import AUTO, DevicePlacement, StorePlace, byte_size
 from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
+from khop.loading.device.static_choice import why_no_batches
 from khop.process_tuning import check_fork
 from khop.sampling.seeds import ListedNodes, SeedIds, ids_here, node_ids
 from khop.schema import ColumnSpec, EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
@@ -92,7 +92,7 @@ class PartsTarget:
     lanes: Lanes | None  # None: this process has all partitions
     wire: Wire
     memory: DeviceMemory | None  # None: the CPU
-    no_kernels: str | None  # the reason why kernels cannot run on the device
+    no_kernels: str | None  # the reason why kernels cannot make the batches
     work: WorkSizes
 
 
@@ -136,8 +136,8 @@ def _rows_on_gpu(
         )
     if target.no_kernels is not None:
         raise ValueError(
-            f"{request.device}: kernels cannot run there: {target.no_kernels}; or leave the columns to the "
-            'CPU: columns="host"'
+            f"{request.device}: kernels cannot make the batches: {target.no_kernels}; or leave the columns "
+            'to the CPU: columns="host"'
         )
     asked = {name: request.place_of(name) for name in folder.schema.node_columns}
     on_host = {
@@ -306,7 +306,8 @@ class Graph:
             device: The GPU, by default "cuda", the GPU of this rank. "cpu" takes columns as "host",
                 "mapped" or "disk".
             topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or
-                "auto" (default), chosen by khop: today the CPU.
+                "auto" (default): the first of these with room, or "host" if kernels cannot make the
+                batches. The first call on a card compares them with the CPU, which takes seconds.
             columns: One of these, "mapped" (the graph's files) or "disk" (files read row by row) for all
                 columns of nodes, or a mapping from column names. Default "auto".
             cache: GPU memory for rows of a column that is not there: "4GB", or "20%" of the column; also
@@ -560,8 +561,11 @@ def _opened(path: str | os.PathLike[str] | GraphFolder, partition_options: Parti
     return Graph(open_csc_graph(folder), folder_features(folder), folder)
 
 
-def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does."""
+def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: str | None = None) -> Graph:
+    """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does.
+
+    `leave` is a reason to leave all stores to the CPU if none is requested on the GPU.
+    """
     is_cpu = request.device == "cpu" and bool(request.columns)
     if graph.partition_options is not None or graph.is_collective:
         return _parts_placed_on(graph, request, work)
@@ -574,7 +578,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     if is_cpu:
         stores = PlacedStores.on_cpu(request, work, graph.schema.node_columns)
     else:
-        stores = _placed_on_gpu(graph, folder, request, work)
+        stores = _placed_on_gpu(graph, folder, request, work, leave)
     if folder is None:
         return replace(graph, stores=stores)
     places = {n: place for n, place in stores.plan.columns.items() if request.place_of(n) is not None}
@@ -584,7 +588,7 @@ def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
 def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
     is_cpu = request.device == "cpu" and bool(request.columns)
     memory = None if is_cpu else memory_of(request.device)
-    no_kernels = None if memory is None else why_no_kernels(memory.device.index)
+    no_kernels = None if memory is None or not request.is_explicit else why_no_batches(memory.device)
     wire = Wire.STORED if graph.partition_options is None else graph.partition_options.wire
     target = PartsTarget(graph.lanes, wire, memory, no_kernels, work)
     stores, features, rank_rows = placed_parts(graph.folder, request, target)
@@ -592,19 +596,27 @@ def _parts_placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes) ->
 
 
 def _placed_on_gpu(
-    graph: Graph, folder: GraphFolder | None, request: DevicePlacement, work: WorkSizes
+    graph: Graph,
+    folder: GraphFolder | None,
+    request: DevicePlacement,
+    work: WorkSizes,
+    leave: str | None,
 ) -> PlacedStores:
     memory = memory_of(request.device)
     large = {} if folder is None else large_columns(folder)
+    group = this_group()
+    machine = MachineRanks(group) if group.local_world_size > 1 else None
+    is_left = leave is not None and not request.is_explicit
+    no_kernels = leave if is_left else why_no_batches(memory.device)
+    if machine is not None and not machine.all_say(int(no_kernels is None)):
+        no_kernels = no_kernels or "those of another rank of this machine cannot"
     conditions = Conditions(
         work,
-        no_kernels=why_no_kernels(memory.device.index),
+        no_kernels=no_kernels,
         is_mapped=folder is not None,
         on_disk=frozenset(name for of_type in large.values() for name in of_type),
     )
     edges = graph.in_one_piece("stores on a device")
-    group = this_group()
-    machine = MachineRanks(group) if group.local_world_size > 1 else None
     return placed_stores(edges, graph.columns, request, memory, conditions, machine)
 
 

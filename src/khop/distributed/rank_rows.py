@@ -241,7 +241,7 @@ class SwapStatus:
         return cls(overflowed, tuple(map(sum, zip(*own, strict=True))))
 
 
-_WHY = "as requested; this path is unproven: it has never run on GPUs"
+_WHY = "as requested; exchanges between GPUs are untested"
 
 
 def placed_rank_rows(
@@ -252,7 +252,7 @@ def placed_rank_rows(
     ValueError if they do not fit, or if a column is requested that no node type has.
     """
     free = memory.free()
-    plan = next(plans(request, _sizes(features), work, free, proven=False))
+    plan = next(plans(request, _sizes(features), work, free, only_requested=True))
     try:
         columns = _stored(features, plan, memory)
     except (OUT_OF_MEMORY, PinningRefused) as error:

@@ -464,14 +464,15 @@ def prepare(
     from equal weights. A model with embeddings by node, to be restored from `checkpoint`, gets the snapshot
     of the graph that the checkpoint was trained on; collective.
     """
-    run = _built(raw, cache, notice)
+    leave = None if checkpoint is None else "batches of the GPU are for training"
+    run = _built(raw, cache, notice, leave)
     if checkpoint is None or not has_node_tables(run.model, run.run_task.whole):
         return run
     snapshot = trained_snapshot(run.graph, checkpoint)
     if snapshot is None:
         return run
     del run  # its graph and its model may fill the memory
-    return _built(with_options(raw, {"graph": str(snapshot)}), cache, notice)
+    return _built(with_options(raw, {"graph": str(snapshot)}), cache, notice, leave)
 
 
 def resolved(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -> tuple[RunConfig, Folder]:
@@ -481,12 +482,12 @@ def resolved(raw: RawRun, cache: Path, notice: ProgressCallback | None = None) -
     return resolve(checked(raw), folder, raw), folder
 
 
-def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None) -> Run:
+def _built(raw: RawRun, cache: Path, notice: ProgressCallback | None, leave: str | None) -> Run:
     config, folder = resolved(raw, cache, notice)
     if isinstance(folder, GraphOnServers):
         return Run(config, folder.graph, built(config, "task", TaskContext(config, folder.graph)))
     parts = config.parts
     graph = open_graph(folder.path, placement=parts.placement, lanes=parts.lanes, wire=parts.wire)
     if is_placed(config):
-        graph = placed_graph(config, graph, folder, raw)
+        graph = placed_graph(config, graph, folder, raw, leave)
     return Run(config, graph, built(config, "task", TaskContext(config, graph)))

@@ -113,8 +113,13 @@ def is_placed(config: RunConfig) -> bool:
     return config.device != "cpu" or config.gpu.features in ("host", "mapped", "disk")
 
 
-def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -> Graph:
-    """Place the stores of a run's graph as its table `gpu` says. Raises ValueError if that cannot be."""
+def placed_graph(
+    config: RunConfig, graph: Graph, folder: Folder, raw: RawRun, leave: str | None = None
+) -> Graph:
+    """Place the stores of a run's graph as its table `gpu` says. Raises ValueError if that cannot be.
+
+    `leave` is a reason to leave all stores to the CPU if none is requested on the GPU.
+    """
     gpu = config.gpu
     labels = () if gpu.features == "disk" else (config.task.label,)  # small, and read one by one
     names = [name for name in (config.model.column, *labels) if name is not None]
@@ -129,7 +134,9 @@ def placed_graph(config: RunConfig, graph: Graph, folder: Folder, raw: RawRun) -
     try:
         if request.is_explicit and has_parts and graph.partition_options is None:
             return _placed_later(graph, request, work_sizes(config, folder))
-        return placed_on(graph, request, work_sizes(config, folder))
+        if has_parts:
+            leave = leave or "only requested stores of training edges are placed"
+        return placed_on(graph, request, work_sizes(config, folder), leave)
     except ValueError as error:
         raise ValueError(f"{error} ({where})") from error
 

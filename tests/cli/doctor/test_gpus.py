@@ -11,7 +11,7 @@ import pytest
 
 from cli.doctor.support import by_name
 from khop.cli.doctor.findings import FindingState, cards
-from khop.kernels import choice
+from khop.kernels import card
 
 
 def _torch(cuda: str | None, cards: int, capability: tuple[int, int] = (9, 0)) -> Any:  # noqa: ANN401
@@ -74,7 +74,7 @@ def test_triton_has_several_names_and_a_least_version(
             raise PackageNotFoundError(name)
         return version
 
-    monkeypatch.setattr(choice, "version", installed)
+    monkeypatch.setattr(card, "version", installed)
     found = by_name(cards(_torch("12.8", 1), "570.1", None))["Triton"]
     assert found.state is state
     assert found.found.startswith(version[:3] or "not installed")

@@ -38,7 +38,7 @@ def free(device: float, host: float) -> FreeMemory:
 
 
 def planned(request: DevicePlacement, room: FreeMemory, of: StoreSizes | None = None) -> MemoryPlan:
-    return next(plans(request, of or sizes(), WORK, room, proven=True))
+    return next(plans(request, of or sizes(), WORK, room, only_requested=False))
 
 
 def test_all_goes_to_a_card_with_room() -> None:
@@ -55,7 +55,7 @@ def test_a_column_too_large_for_the_card_is_pinned_and_for_the_host_mapped() -> 
 def test_a_column_that_memory_has_no_room_for_stays_on_disk() -> None:
     large = replace(sizes(), on_disk=frozenset({"x"}))
     assert planned(DevicePlacement.of(), free(5, 2), large).columns == {"x": DISK, "y": DEVICE}
-    failing = list(plans(DevicePlacement.of(), large, WORK, free(5, 20), proven=True))
+    failing = list(plans(DevicePlacement.of(), large, WORK, free(5, 20), only_requested=False))
     assert [plan.columns["x"] for plan in failing][-1] is DISK
 
 
@@ -66,8 +66,10 @@ def test_stamps_of_all_nodes_are_counted_where_sampling_is_on_the_card() -> None
     assert planned(DevicePlacement.of(), free(8.4, 20), many).topology is HOST
 
 
-def test_until_the_device_path_is_proven_only_requests_go_there() -> None:
-    plan = next(plans(DevicePlacement.of(columns={"y": "device"}), sizes(), WORK, free(90, 90), proven=False))
+def test_without_kernels_only_requests_go_there() -> None:
+    plan = next(
+        plans(DevicePlacement.of(columns={"y": "device"}), sizes(), WORK, free(90, 90), only_requested=True)
+    )
     assert (plan.topology, dict(plan.columns)) == (HOST, {"x": MAPPED, "y": DEVICE})
 
 
@@ -136,7 +138,7 @@ def test_plans_fit_and_keep_to_requests_and_shrink(
     )
     room = free(device, host)
     try:
-        found = list(plans(request, of, WORK, room, proven=True))
+        found = list(plans(request, of, WORK, room, only_requested=False))
     except ValueError:
         return
     assert found[0].fits(room)

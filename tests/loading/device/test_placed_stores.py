@@ -31,7 +31,7 @@ from khop.sampling.seeds import Seeds
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
 
-PROVEN = Conditions(proven=True, is_mapped=True)
+MAPPED_FILES = Conditions(is_mapped=True)
 DEVICE, PINNED, HOST, MAPPED, DISK = StorePlace
 
 
@@ -46,7 +46,7 @@ def placed(
     shop: tuple[CscGraph, Columns],
     request: DevicePlacement,
     memory: HostAsDevice | None = None,
-    conditions: Conditions = PROVEN,
+    conditions: Conditions = MAPPED_FILES,
 ) -> tuple[PlacedStores, str]:
     stores = placed_stores(*shop, request, memory or HostAsDevice(), conditions)
     return stores, stores.line
@@ -69,7 +69,7 @@ def test_the_sizes_are_what_the_copies_take(shop: tuple[CscGraph, Columns]) -> N
     memory = HostAsDevice()
     stores, _ = placed(shop, DevicePlacement.of("cuda", "pinned", "device"), memory)
     of_nodes = {t: shop[1][t] for t in shop[0].schema.node_types if t in shop[1]}
-    sizes = store_sizes(shop[0], of_nodes, PROVEN)
+    sizes = store_sizes(shop[0], of_nodes, MAPPED_FILES)
     assert memory.taken == {PINNED: sizes.topology, DEVICE: sum(sizes.columns.values())}
     assert (stores.plan.pinned_bytes, stores.plan.topology) == (sizes.topology, PINNED)
 
@@ -96,7 +96,9 @@ def test_draws_from_copies_are_those_of_the_graph(
 
 def test_a_failed_allocation_leads_to_the_next_plan(shop: tuple[CscGraph, Columns]) -> None:
     columns = shop[1]
-    sizes = store_sizes(shop[0], {t: columns[t] for t in shop[0].schema.node_types if t in columns}, PROVEN)
+    sizes = store_sizes(
+        shop[0], {t: columns[t] for t in shop[0].schema.node_types if t in columns}, MAPPED_FILES
+    )
     memory = HostAsDevice(most={DEVICE: sizes.topology})
     stores, line = placed(shop, DevicePlacement.of(), memory)
     assert (stores.plan.topology, set(stores.plan.columns.values())) == (DEVICE, {PINNED})
@@ -116,30 +118,21 @@ def test_a_requested_store_that_cannot_be_allocated_is_an_error(shop: tuple[CscG
         placed(shop, DevicePlacement.of(topology="device"), HostAsDevice(said=FreeMemory(10, 1 << 40)))
 
 
-def test_an_unproven_path_is_used_by_request_alone(shop: tuple[CscGraph, Columns]) -> None:
-    unproven = Conditions(proven=False, is_mapped=True)
-    stores, line = placed(shop, DevicePlacement.of(), conditions=unproven)
-    assert stores.edges is None
-    assert not any(stores.columns.values())
-    assert "the path on the GPU is unproven" in line
-    stores, line = placed(shop, DevicePlacement.of(columns={"x": "pinned"}), conditions=unproven)
-    assert stores.plan.columns["x"] is PINNED
-    assert "as requested; this path is unproven" in line
-
-
 def test_without_kernels_the_cpu_works_unless_a_placement_is_requested(
     shop: tuple[CscGraph, Columns],
 ) -> None:
-    old = Conditions(proven=True, no_kernels="compute capability 7.5, and 8.0 (A100) is the least")
+    old = Conditions(no_kernels="compute capability 7.5, and 8.0 (A100) is the least")
     stores, line = placed(shop, DevicePlacement.of(), conditions=old)
     assert stores.edges is None
     assert "the CPU draws and gathers: compute capability 7.5" in line
-    with pytest.raises(ValueError, match=r'kernels cannot run there: compute capability 7.5.*columns="host"'):
+    with pytest.raises(
+        ValueError, match=r'kernels cannot make the batches: compute capability 7.5.*columns="host"'
+    ):
         placed(shop, DevicePlacement.of(columns="device"), conditions=old)
 
 
 def test_files_are_asked_for_where_there_are_some(shop: tuple[CscGraph, Columns]) -> None:
-    in_memory = Conditions(proven=True, is_mapped=False)
+    in_memory = Conditions(is_mapped=False)
     for place in (MAPPED, DISK):
         with pytest.raises(ValueError, match=f'"{place}": the graph is in memory, not in a folder'):
             placed(shop, DevicePlacement.of(columns=place), conditions=in_memory)

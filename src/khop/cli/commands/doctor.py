@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from khop.cli.arguments import Report
@@ -13,7 +15,12 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(takes_groups(doctor))
 
 
-def doctor(report: Report) -> None:
+def doctor(
+    report: Report,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="First compare all kernels of each GPU with the CPU, bit by bit.")
+    ] = False,
+) -> None:
     """Check the installation and this machine: versions, cores, memory, GPUs, network, limits, disk.
 
     Each line says ok, or names the problem and a line that mends it. The exit code is 1 only if a problem
@@ -21,4 +28,4 @@ def doctor(report: Report) -> None:
     """
     from khop.cli.doctor.examine import examine
 
-    examine(report.as_json)
+    examine(report.as_json, gpu)

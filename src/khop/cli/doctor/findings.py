@@ -141,12 +141,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 GPUS = "GPUs"
-DRIVER = Path("/proc/driver/nvidia/version")
 _BUILD = "install a build of torch for the GPU: https://pytorch.org/get-started/locally"
 _TORCH = 'pip install "torch>=2.7"'  # it brings a Triton that is new enough
 
 
-def gpus(environment: Mapping[str, str], driver: Path = DRIVER) -> Iterator[Finding]:
+def gpus(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield torch's build, the driver, the cards, and Triton if there is a card."""
     try:
         torch = import_module("torch")
@@ -154,7 +153,9 @@ def gpus(environment: Mapping[str, str], driver: Path = DRIVER) -> Iterator[Find
         remedy = 'pip install --force-reinstall "torch>=2.6"'
         yield Finding(GPUS, "torch", f"cannot be imported: {error}", FindingState.STOPS, remedy)
         return
-    yield from cards(torch, _driver_version(driver), environment.get("CUDA_VISIBLE_DEVICES"))
+    yield from cards(
+        torch, import_module("khop.kernels.card").driver_version(), environment.get("CUDA_VISIBLE_DEVICES")
+    )
 
 
 def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterator[Finding]:
@@ -219,13 +220,19 @@ def _choice() -> ModuleType:
     return import_module("khop.kernels.choice")  # imports torch, which may be missing
 
 
-def _driver_version(path: Path) -> str | None:
-    """Return the version of NVIDIA's driver; None without a driver."""
-    try:
-        words = path.read_text().split()
-    except OSError:
-        return None
-    return next((word for word in words if word[:1].isdigit() and "." in word), "of an unknown version")
+def kernels_of(number: int, reason: str | None, answers: Mapping[str, str]) -> Finding:
+    """Return the finding on the kernels of a card: the reason why they make no batches, or what is proven.
+
+    `answers` are those that are kept about the card: "" for each comparison with equal bits.
+    """
+    name, proven = f"kernels of cuda:{number}", ", ".join(name for name, text in answers.items() if not text)
+    if reason is not None:
+        again = "khop doctor --gpu (compares again, after the cause is mended)"
+        return Finding(GPUS, name, f"the CPU makes the batches: {reason}", FindingState.WRONG, again)
+    if not proven:
+        found = "not compared with the CPU yet: the first run on the card does so"
+        return Finding(GPUS, name, found, FindingState.NOTE, "khop doctor --gpu")
+    return Finding(GPUS, name, f"give the CPU's bits: {proven}")
 
 
 CORES = "cores"

@@ -20,6 +20,7 @@ from khop.loading.columns import ColumnChoice, DeferredColumns
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_caching import CopiesByColumn, SlotCounts
 from khop.loading.device.placed_stores import PlacedStores
+from khop.loading.device.self_proof import checks_of, why_not_proven
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.device.transfer import Arrival, storages
 from khop.loading.local_source import LocalSource, gather_columns
@@ -214,6 +215,18 @@ class DeviceSource:
         self._plan = None
         with self._streams.issuing(self._stream):
             self._plan = BatchPlan(self._sampler.over(self._stores.edges), capacities, self._stores.device)
+        self._check_kernels(capacities)
+
+    def _check_kernels(self, capacities: Capacities) -> None:
+        """Raise ValueError unless the kernels of the sampler give the CPU's bits on this card."""
+        device, plan = self._stores.device, self._plan
+        assert plan is not None
+        if device.type == "cpu":  # of tests
+            return
+        names = checks_of(self._sampler, plan.arrays, excludes=bool(capacities.excluded))
+        reason = why_not_proven(device, names)
+        if reason is not None:
+            raise ValueError(f'{reason}; leave the topology to the CPU, topology="host"')
 
     def _issue(self, request: BatchRequest) -> _Issued:
         """Start the kernels of a batch. The host does not wait."""

@@ -123,20 +123,20 @@ class MemoryPlan:
 
 
 def plans(
-    request: DevicePlacement, sizes: StoreSizes, work: WorkSizes, free: FreeMemory, *, proven: bool
+    request: DevicePlacement, sizes: StoreSizes, work: WorkSizes, free: FreeMemory, *, only_requested: bool
 ) -> Iterator[MemoryPlan]:
     """Yield the plans that fit, the best one first; the next one is for an allocation that fails.
 
     Requested stores are where they are requested. Of the others, the topology comes first, because its reads
     are small and random, then columns from small to large. Each goes to the card, else it is pinned, else the
-    CPU reads it. Unless the device path is proven, the CPU reads every store that is not requested.
+    CPU reads it. With `only_requested`, the CPU reads all others.
 
     ValueError if the requested stores alone do not fit.
     """
     request.check_names(sizes.columns)
     plan = _requested(request, sizes, work)
     _check(plan, free)
-    if proven:
+    if not only_requested:
         plan = _improved(plan, free)
     yield plan
     while (smaller := _smaller(plan)) is not None:

@@ -29,9 +29,6 @@ from khop.schema import EdgeType, NodeType, Schema
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
 
-# False: "auto" leaves all stores to the CPU. True once a committed run of `benchmarks/gpu.py --stages tests`
-# passes every case on a device, with the kernels as they are; see docs/gpu.md, "Limits".
-PROVEN = False
 _ARRAY_BYTES = 8  # per edge: a running sum, or a time
 
 
@@ -41,8 +38,7 @@ class Conditions:
 
     work: WorkSizes = WorkSizes()
     arrays_of_rule: int = 0  # per edge: sums, and times
-    proven: bool = PROVEN
-    no_kernels: str | None = None  # the reason why kernels cannot run on the device
+    no_kernels: str | None = None  # the reason why kernels cannot make the batches
     is_mapped: bool = False  # the columns are files
     on_disk: frozenset[str] = frozenset()  # columns that memory has no room for
 
@@ -107,8 +103,9 @@ def placed_stores(
     _check(request, of_nodes, conditions)
     sizes, free = store_sizes(edges, of_nodes, conditions), memory.free()
     why = _reason(request, conditions)
-    proven = conditions.proven and conditions.no_kernels is None
-    for plan in plans(request, sizes, conditions.work, free, proven=proven):
+    for plan in plans(
+        request, sizes, conditions.work, free, only_requested=conditions.no_kernels is not None
+    ):
         stored = None
         try:
             stored = _stored(plan, edges, of_nodes, _sharing(plan, edges, of_nodes, memory, machine))
@@ -171,8 +168,8 @@ def _stored(plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceM
 def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -> None:
     if request.is_explicit and conditions.no_kernels is not None:
         raise ValueError(
-            f"{request.device}: kernels cannot run there: {conditions.no_kernels}; or leave the stores to "
-            'the CPU: topology="host", columns="host"'
+            f"{request.device}: kernels cannot make the batches: {conditions.no_kernels}; or leave the "
+            'stores to the CPU: topology="host", columns="host"'
         )
     names = {name for of_type in columns.values() for name in of_type}
     files = (StorePlace.MAPPED, StorePlace.DISK)
@@ -186,12 +183,9 @@ def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -
 
 def _reason(request: DevicePlacement, conditions: Conditions) -> str:
     if request.is_explicit:
-        unproven = "; this path is unproven: some of its kernels have run on no GPU"
-        return "as requested" + unproven * (not conditions.proven)
+        return "as requested"
     if conditions.no_kernels is not None:
         return f"the CPU draws and gathers: {conditions.no_kernels}"
-    if not conditions.proven:
-        return "the CPU draws and gathers, because the path on the GPU is unproven; ask for it by a placement"
     return "as much on the card as fits"
 
 

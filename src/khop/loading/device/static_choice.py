@@ -1,11 +1,18 @@
-"""Choice of batches with static shapes, if the batches of a loader are sampled on a GPU."""
+"""Batches that kernels of a GPU make: the reason why they must not, and batches with static shapes.
+
+Modules that import Triton are imported on use.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+import torch
+
 from khop.errors import Unsupported
+from khop.kernels.card import CardAnswers, card_key
+from khop.kernels.choice import BUILDS, why_no_kernels
 from khop.loading.columns import DeferredColumns
 from khop.loading.source import LoopProgress, State
 from khop.sampling.seeds import SeedOrder
@@ -15,6 +22,26 @@ if TYPE_CHECKING:
     from khop.loading.device.device_source import DeviceSource, StaticBatches
 
 SLOTS = 2  # batches in memory: one is made while the step computes with the other
+
+
+def why_no_batches(device: torch.device, *, every: bool = False) -> str | None:
+    """Return the reason why kernels must not make batches on a GPU of this process; None: they may.
+
+    The first call on a card compares kernels with the CPU, bit by bit, which takes seconds; see `self_proof`.
+    With `every`, all kernels are compared, also those with a kept verdict.
+    """
+    reason = why_no_kernels(device.index)
+    if reason is not None:
+        return reason
+    module = import_module("khop.loading.device.self_proof")
+    found: str | None = module.why_not_proven(device, list(module.CHECKS) if every else None, anew=every)
+    return found
+
+
+def kept_verdict(index: int) -> dict[str, str]:
+    """Return the kept results of comparisons on a GPU, by name: "" for equal bits, else the difference."""
+    answers = CardAnswers.of(card_key(index)).read()
+    return {name: problem for name, problem in answers.items() if name != BUILDS}
 
 
 def static_batches_of(

@@ -1,0 +1,32 @@
+"""The smallest kernel, which shows whether Triton can build and start kernels at all."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from khop.kernels.triton.launch import Variant, launch
+
+COUNT = 64
+
+
+@triton.jit
+def copy_numbers(values: tl.tensor, out: tl.tensor, BLOCK: tl.constexpr) -> None:
+    """Copy int64 numbers."""
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(values + at))
+
+
+def try_kernel(device: torch.device) -> None:
+    """Build and start the kernel; RuntimeError if it does not copy; Triton raises other errors too."""
+    values = torch.arange(COUNT, device=device)
+    out = torch.zeros_like(values)
+    launch(copy_numbers, 1, out, values, out, BLOCK=COUNT)
+    if not torch.equal(out, values):
+        raise RuntimeError("a kernel that copies numbers gives other ones")
+
+
+VARIANTS = (
+    Variant("copy numbers", copy_numbers, {"values": "*i64", "out": "*i64"}, {"BLOCK": COUNT}, vector_bits=0),
+)
