@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.util.inspect import TypeAliasForwardRef
 
 import khop
@@ -82,6 +83,16 @@ def _escaped(match: re.Match[str]) -> str:
     return f"{text[0]}\\_" if text.endswith("_") and len(text) == 2 else f"\\{text}"
 
 
+def without_dashes(_app, doctree: nodes.document) -> None:  # noqa: ANN001
+    """Remove the dash between a parameter and its description: khop.css shows them as the cells of a row."""
+    for fields in doctree.findall(nodes.field_list):
+        for paragraph in fields.findall(nodes.paragraph):
+            dash = paragraph[1] if len(paragraph) > 1 else None
+            if isinstance(dash, nodes.Text) and dash.strip() in ("--", "–"):
+                paragraph.remove(dash)
+
+
 def setup(app) -> None:  # noqa: ANN001
     """Connect the conversion of docstrings."""
     app.connect("autodoc-process-docstring", as_markup, priority=100)  # before napoleon reads the sections
+    app.connect("doctree-read", without_dashes)
