@@ -49,7 +49,11 @@ def namespace(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> d
     return {"__name__": "__main__", "khop": khop, "torch": torch, "np": np, "tmp": tmp_path}
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = ("load_run",)  # its example trains a run by the command
+CASES = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in NAMES]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_docstring_of_a_public_name_is_complete(name: str, namespace: dict[str, object]) -> None:
     module, _, attribute = f"khop.{name}".rpartition(".")
     value = getattr(import_module(module), attribute) if attribute else import_module(module)

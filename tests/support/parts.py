@@ -71,7 +71,9 @@ PARTS = {
     "processes": Part(("src/khop/distributed", "src/khop/loading", "src/khop/training", "src/khop/inference"),
                       ("distributed", "processes", "test_walks.py")),
     "servers": Part(("src/khop/servers", "src/khop/api"), ("servers", "processes")),
-    "run": Part(("src/khop/run", "src/khop/cli", "src/khop/api"), ("run", "cli", "api")),
+    "run": Part(
+        ("src/khop/run", "src/khop/cli", "src/khop/api"), ("run", "cli", "api", "test_docstrings.py"),
+    ),
     "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),
     "site": Part(("docs", "README.md", "scripts/build_docs.py", "scripts/error_index.py"),
                  ("test_site.py", "test_site_browser.py", "test_docs.py")),
