@@ -628,17 +628,18 @@ def save_graph(
     ids = {} if origin is None else stored_ids(origin)
     documents = {} if origin is None else documents_of(origin.path, origin.documents)
     nodes = {
-        node_type: _node_table(graph, node_type, columns, splits, ids.get(node_type))
+        node_type: node_table(graph, node_type, columns, splits, ids.get(node_type))
         for node_type in graph.schema.node_types
     }
-    own = {edge_type: _edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
+    own = {edge_type: edge_table(graph, edge_type, columns) for edge_type in graph.schema.edge_types}
     edges: dict[EdgeType, EdgeTable | EdgeChunks] = {**own, **added}
     return write_graph(path, nodes, edges, sort_by=sort_by, documents=documents, notice=notice)
 
 
-def _node_table(
+def node_table(
     graph: CscGraph, node_type: NodeType, columns: Columns, splits: Splits, ids: Keys | None
 ) -> NodeTable:
+    """Return the columns of a node type with their splits, as `write_graph` takes them."""
     specs = graph.schema.columns.get(node_type, {})
     return NodeTable(
         graph.num_nodes(node_type),
@@ -650,7 +651,8 @@ def _node_table(
     )
 
 
-def _edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTable:
+def edge_table(graph: CscGraph, edge_type: EdgeType, columns: Columns) -> EdgeTable:
+    """Return the edges of a type with their columns, as `write_graph` takes them."""
     csc = graph.csc(edge_type)
     csc.check()
     destinations = csc.destinations()

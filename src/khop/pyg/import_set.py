@@ -21,14 +21,13 @@ except ModuleNotFoundError as error:
         "khop import pyg:NAME needs torch_geometric: pip install torch_geometric scipy"
     ) from error
 
-from khop.api.open_graph import Graph
-from khop.data.formats.downloads import fetched, fetched_file, mirrored
+from khop.data.formats.downloads import fetched, mirrored
 from khop.data.formats.raw_arrays import NpzArray
 from khop.data.formats.set_graph import SetGraph, memory_budget
 from khop.data.formats.tensor_file import tensor_file
 from khop.data.importers import ImportContext, PygOptions
 from khop.graph.atomic import ProgressCallback, refuse_existing
-from khop.graph.tables import EdgeTable, NodeTable
+from khop.graph.build import edge_table, node_table
 from khop.pyg.convert import graph_from_pyg
 from khop.sampling.seeds import ids_here
 
@@ -115,10 +114,7 @@ class PygImporter:
         raw = PYG_RAW.get(self.name)
         if raw is None or raw.url is None:
             raise ValueError(f"pyg:{self.asked}: {_way_out(self.name)}")
-        url = mirrored(raw.url, self.mirror)
-        if url.endswith(".zip"):
-            return fetched(url, self.context, notice)
-        return fetched_file(url, self.context, notice).parent
+        return fetched(mirrored(raw.url, self.mirror), self.context, notice)
 
 
 def pyg_importer(options: PygOptions, context: ImportContext) -> PygImporter:
@@ -172,29 +168,17 @@ def _set_of(name: str, data: Data | HeteroData) -> SetGraph:
             elif bool(((labels == 0) | (labels == 1)).all()):
                 store[LABEL] = labels.to(torch.uint8)
     graph = graph_from_pyg(data)
-    nodes = {node_type: _nodes(graph, node_type) for node_type in graph.schema.node_types}
-    edges = {}
-    for edge_type in graph.schema.edge_types:
-        csc = graph.csc(edge_type)
-        edges[edge_type] = EdgeTable(csc.indices, csc.destinations(), dict(graph.columns[edge_type]))
+    topology, columns = graph.in_one_piece("import"), graph.columns
+    splits = {
+        name: {t: ids_here(of) for t, of in graph.split(name).items() if len(of)}
+        for name in graph.split_names
+    }
+    nodes = {t: node_table(topology, t, columns, splits, None) for t in graph.schema.node_types}
+    edges = {t: edge_table(topology, t, columns) for t in graph.schema.edge_types}
     kinds = {
-        node_type: "multi-label" for node_type, table in nodes.items()
-        if graph.columns[node_type].get(LABEL, torch.empty(0)).dtype == torch.uint8
+        t: "multi-label" for t in nodes if columns[t].get(LABEL, torch.empty(0)).dtype == torch.uint8
     }  # fmt: skip
     return SetGraph(name, nodes, edges, kinds)
-
-
-def _nodes(graph: Graph, node_type: str) -> NodeTable:
-    columns = dict(graph.columns[node_type])
-    splits = {}
-    for name in graph.split_names:
-        of_type = graph.split(name)
-        if node_type in of_type and len(of_type[node_type]):
-            splits[name] = ids_here(of_type[node_type])
-    specs = graph.schema.columns[node_type]
-    classes = {name: spec.num_classes for name, spec in specs.items() if spec.num_classes}
-    unknown = [LABEL] if LABEL in columns and columns[LABEL].is_floating_point() else []
-    return NodeTable(graph.num_nodes(node_type), columns, splits, classes, unknown=unknown)
 
 
 def _way_out(name: str) -> str:

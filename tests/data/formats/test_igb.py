@@ -1,4 +1,4 @@
-"""`khop import igb:SIZE`."""
+"""The Illinois Graph Benchmark: files as published become graph folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import khop
 from data.formats.layouts import igb
 from data.formats.server import FileServer
 from khop.data.formats import igb as module
-from khop.data.formats.igb import igb_importer
+from khop.data.formats.igb import IGB_SETS, igb_edges, igb_importer
 from khop.data.importers import IgbOptions, ImportContext
 
 
@@ -110,3 +110,28 @@ def test_more_labels_than_papers(tmp_path: Path) -> None:
     np.save(tmp_path / "tiny" / "processed" / "paper" / "node_label_19.npy", np.zeros(11, np.float32))
     with pytest.raises(ValueError, match="has 11 labels, and there are 10 papers"):
         igb_importer(IgbOptions("tiny", root="."), ImportContext(tmp_path)).write(tmp_path / "out")
+
+
+def test_types_between_known_nodes_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("khop.data.formats.igb._EDGES_AT_ONCE", 2)
+    pairs = igb(tmp_path)
+    found = igb_edges(tmp_path / "processed", ("paper",))
+    ((edge_type, chunks),) = found.items()
+    assert (edge_type, chunks.reverse) == (("paper", "cites", "paper"), ("paper", "rev_cites", "paper"))
+    tables = list(chunks.chunks)
+    assert len(tables) == 3
+    assert np.concatenate([table.sources for table in tables]).tolist() == pairs[:, 0].tolist()
+    with pytest.raises(ValueError, match="has no SOURCE__RELATION__DESTINATION/edge_index.npy"):
+        igb_edges(tmp_path, ("paper",))
+    np.save(tmp_path / "processed" / "paper__cites__paper" / "edge_index.npy", np.zeros((2, 5), np.int64))
+    with pytest.raises(ValueError, match=r"has shape \(2, 5\), and \(edges, 2\) is expected"):
+        list(igb_edges(tmp_path / "processed", ("paper",))[edge_type].chunks)
+
+
+def test_addresses_and_checksums() -> None:
+    one = IGB_SETS["hetero-small"]
+    assert one.url is not None
+    assert one.url.endswith("/igb-heterogeneous/igb_heterogeneous_small.tar.gz")
+    assert one.md5 is not None
+    assert IGB_SETS["full"].url is None
+    assert IGB_SETS["full"].md5 is None

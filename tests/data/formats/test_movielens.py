@@ -1,4 +1,4 @@
-"""`khop import movielens:NAME`: three layouts, one graph."""
+"""khop import movielens:NAME: three layouts, one graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import khop
 from data.formats.layouts import movielens
 from data.formats.server import FileServer
-from khop.data.formats.movielens import movielens_importer
+from khop.data.formats.movielens import movielens_importer, movielens_tables
 from khop.data.importers import ImportContext, MovielensOptions
 from khop.run.proposed_run import proposed_run
 
@@ -47,6 +47,22 @@ def test_wrong_names_and_folders(tmp_path: Path) -> None:
         movielens_importer(MovielensOptions("ml-2m"), ImportContext(tmp_path))
     importer = movielens_importer(MovielensOptions("ml-1m", root="."), ImportContext(tmp_path))
     with pytest.raises(
-        ValueError, match=r"has none of ratings.csv, ratings.dat, u.data; give the folder of ml-1m"
+        ValueError, match=r"has none of ratings.csv, ratings.dat, u.data, .*; give the folder of ml-1m"
     ):
         importer.write(tmp_path / "out")
+
+
+@pytest.mark.parametrize("layout", ["csv", "dat", "tab"])
+def test_all_layouts_hold_the_same(layout: str, tmp_path: Path) -> None:
+    movielens(tmp_path / "a", layout)
+    ratings, movies = movielens_tables(tmp_path / "a")
+    assert ratings.num_rows == 20
+    assert ratings.column("timestamp").to_pylist()[:2] == [1000, 1001]
+    assert movies.to_pylist()[0] == {"movieId": 1, "title": "Café, the (1995)", "genres": "Action|Comedy"}
+
+
+def test_a_cut_line_is_named(tmp_path: Path) -> None:
+    movielens(tmp_path / "a", "dat")
+    (tmp_path / "a" / "ratings.dat").write_text("1::2::3::4\n1::2\n")
+    with pytest.raises(ValueError, match=r"ratings.dat, line 2: has 2 fields, and 4 are expected"):
+        movielens_tables(tmp_path / "a")

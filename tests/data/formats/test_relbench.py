@@ -1,16 +1,19 @@
-"""`khop import relbench:NAME`: databases as their package stores them."""
+"""khop import relbench:NAME: databases as their package stores them."""
 
 from __future__ import annotations
 
 import shutil
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import khop
 from data.formats.layouts import relbench
 from data.formats.server import FileServer
-from khop.data.formats.relbench import relbench_importer
+from khop.data.formats.relbench import RelbenchTable, relbench_importer, relbench_spec
 from khop.data.importers import ImportContext, RelbenchOptions
 from khop.graph.folder import open_folder, recorded_cut_offs
 
@@ -53,7 +56,23 @@ def test_cut_offs_and_folders_that_are_missing(tmp_path: Path) -> None:
         relbench_importer(RelbenchOptions("rel-own"), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="--val soon: must be a day"):
         relbench_importer(RelbenchOptions("rel-f1", val="soon"), ImportContext(tmp_path))
-    with pytest.raises(ValueError, match=r"has neither \*.parquet nor db/\*.parquet"):
+    with pytest.raises(ValueError, match=r"has none of \*.parquet, db/\*.parquet"):
         relbench_importer(RelbenchOptions("rel-f1", root="."), ImportContext(tmp_path)).write(
             tmp_path / "out"
         )
+
+
+def test_keys_times_and_kinds(tmp_path: Path) -> None:
+    relbench(tmp_path)
+    tables = [RelbenchTable.read(path) for path in sorted(tmp_path.glob("*.parquet"))]
+    spec = relbench_spec(tables, date(2005, 1, 1), date(2010, 1, 1))
+    results = spec["nodes"]["results"]
+    assert (results["id"], results["time"], results["timezone"]) == ("khop_row", "date", "UTC")
+    assert results["columns"] == {"points": {"kind": "number"}, "fast": {"kind": "bool"}}
+    assert spec["nodes"]["drivers"]["columns"] == {
+        "code": {"kind": "category"}, "dob": {"kind": "date", "timezone": "UTC"},
+    }  # fmt: skip
+    assert list(spec["edges"]) == ["results driverId drivers"]
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "plain.parquet")
+    with pytest.raises(ValueError, match="plain.parquet: does not record its keys"):
+        RelbenchTable.read(tmp_path / "plain.parquet")

@@ -1,7 +1,4 @@
-"""The folder of a set keeps its record, and `khop init` proposes a run of it.
-
-Published results stand in the graph folder and in the proposed run.
-"""
+"""Tables of a set, written as a graph folder with their record."""
 
 from __future__ import annotations
 
@@ -10,9 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from khop.data.formats.ogb import OGB_SETS
-from khop.data.formats.set_graph import EDGE, NODE, PUBLISHED, SetGraph
+from khop.data.formats.set_graph import EDGE, NODE, PUBLISHED, SetGraph, memory_budget
+from khop.data.importers import ImportContext
 from khop.graph.folder import open_folder, standard_set
 from khop.graph.tables import EdgeTable, NodeTable
+from khop.kernels.memory import free_memory_bytes
 from khop.pyg.import_set import PYG_RAW
 from khop.run.check import checked
 from khop.run.proposed_run import proposed_run
@@ -56,3 +55,8 @@ def test_each_result_has_its_source() -> None:
         assert one.source.startswith("https://"), name
         assert one.record()["value"] == one.value
         assert str(one).startswith(one.metric)
+
+
+def test_a_given_budget_counts() -> None:
+    assert memory_budget(ImportContext(Path(), 5)) == 5
+    assert 0 < memory_budget(ImportContext(Path())) < free_memory_bytes()

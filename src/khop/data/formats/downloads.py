@@ -6,18 +6,13 @@ import hashlib
 import http.client
 import json
 import os
-import stat
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from collections.abc import Sequence
+from pathlib import Path
 
 from khop.data.importers import ImportContext
 from khop.graph.atomic import Meter, ProgressCallback, check_disk, new_folder
@@ -27,70 +22,67 @@ _BLOCK = 1 << 20
 _ATTEMPTS = 5
 _TIMEOUT_S = 60.0
 _PARTIAL, _REST_UNKNOWN = 206, 416
+_BY_HAND = "download the set yourself and give its folder by --root"
 
 
-@dataclass(frozen=True)
-class Checksum:
-    """A checksum as its publisher gives it."""
-
-    algorithm: str  # "md5", "sha256"
-    digest: str
-
-
-def download(
-    url: str, target: Path, checksum: Checksum | None = None, notice: ProgressCallback | None = None
-) -> str:
-    """Download `url` to `target` and return its sha256. A file that is there already is kept.
+def download(url: str, target: Path, md5: str | None = None, notice: ProgressCallback | None = None) -> None:
+    """Download `url` to `target`. A file that is there already is kept.
 
     An interrupted download continues at the next call, if the server still has the same file, else starts
     again. The connection is tried five times. `target` appears complete; TARGET.json beside it records url,
-    size and sha256. ValueError for an error of the server and for another checksum.
+    size and sha256. ValueError for an error of the server, and for a file with another `md5`.
     """
     record = target.with_name(f"{target.name}.json")
     if target.is_file() and record.is_file():
-        found: str = json.loads(record.read_text())["sha256"]
-        return found
+        return
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: only http and https addresses are downloaded")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    _whole(url, part, notice)
-    sha256 = _checked(url, part, checksum)
-    record.write_text(json.dumps({"url": url, "bytes": part.stat().st_size, "sha256": sha256}, indent=1))
+    _complete(url, part, notice)
+    if md5 is not None and (found := _digest(part, "md5")) != md5:
+        part.unlink()
+        raise ValueError(
+            f"{url}: its md5 is {found}, the publisher's is {md5}: the file was changed or damaged; try "
+            f"again later, or {_BY_HAND}"
+        )
+    found = {"url": url, "bytes": part.stat().st_size, "sha256": _digest(part, "sha256")}
+    record.write_text(json.dumps(found, indent=1))
     _version(part).unlink(missing_ok=True)
     part.replace(target)
-    return sha256
 
 
-def _whole(url: str, part: Path, notice: ProgressCallback | None) -> None:
-    """Append to `part` until it is whole."""
-    for attempt in range(1, _ATTEMPTS + 1):
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _complete(url: str, part: Path, notice: ProgressCallback | None) -> None:
+    """Append to `part` until it is complete."""
+    problem = "the connection ended too early"
+    for _ in range(_ATTEMPTS):
         try:
-            if _more(url, part, notice):
+            if _append(url, part, notice):
                 return
             problem = "the connection ended too early"
         except urllib.error.HTTPError as error:
-            raise ValueError(
-                f"{url}: the server answers {error.code} {error.reason}; download the set yourself "
-                "and give its folder by --root"
-            ) from None
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
-            if isinstance(error, OSError) and part.exists() and error.filename is not None:
+            raise ValueError(f"{url}: the server answers {error.code} {error.reason}; {_BY_HAND}") from None
+        except (http.client.HTTPException, ConnectionResetError):
+            problem = "the connection ended too early"
+        except OSError as error:
+            if part.exists() and error.filename is not None:  # of the disk
                 raise
             is_late = "timed out" in str(error)
             problem = f"no answer within {_TIMEOUT_S} s" if is_late else "the server cannot be reached"
-            if isinstance(error, http.client.HTTPException | ConnectionResetError):
-                problem = "the connection ended too early"
-        if attempt == _ATTEMPTS:
-            raise ValueError(
-                f"{url}: {problem}, {_ATTEMPTS} times; import again to continue at byte {_size(part):,}, or "
-                "download the set yourself and give its folder by --root"
-            )
+    size = part.stat().st_size if part.exists() else 0
+    raise ValueError(
+        f"{url}: {problem}, {_ATTEMPTS} times; import again to continue at byte {size:,}, or {_BY_HAND}"
+    )
 
 
-def _more(url: str, part: Path, notice: ProgressCallback | None) -> bool:
-    """Make one request for what is missing; return True if `part` is whole then."""
-    start, version = _size(part), _version(part)
+def _append(url: str, part: Path, notice: ProgressCallback | None) -> bool:
+    """Make one request for what is missing; return True if `part` is complete then."""
+    start, version = part.stat().st_size if part.exists() else 0, _version(part)
     request = urllib.request.Request(url, headers={"User-Agent": "khop", "Accept-Encoding": "identity"})
     if start and version.is_file():
         request.add_header("Range", f"bytes={start}-")
@@ -100,51 +92,26 @@ def _more(url: str, part: Path, notice: ProgressCallback | None) -> bool:
     except urllib.error.HTTPError as error:
         if error.code != _REST_UNKNOWN:
             raise
-        # `part` was whole, or the file became shorter: only the whole file can decide.
-        part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)  # it was complete, or the file became shorter: ask for the whole file
         return False
     with answer:
-        if answer.status != _PARTIAL:
-            start = 0
+        start = start if answer.status == _PARTIAL else 0
         length = answer.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         check_disk(part, (total or start) - start, "the download")
-        strong = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-        if strong and not strong.startswith("W/"):
-            version.write_text(strong)
-        else:
-            version.unlink(missing_ok=True)
+        strong = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "W/"
+        version.write_text(strong)
+        if strong.startswith("W/"):
+            version.unlink()
+        meter = Meter(max(start, total or 0), notice, start)
         with part.open("r+b" if start else "wb") as file:
             file.seek(start)
-            done = _copy(answer, file, Meter(max(start, total or 0), notice, start), url)
-    return total is None or done >= total
-
-
-def _copy(answer: IO[bytes], file: IO[bytes], meter: Meter, url: str) -> int:
-    what = f"downloading {url.rpartition('/')[2]}"
-    while block := answer.read(_BLOCK):
-        file.write(block)
-        meter.at(what, len(block))
-    file.flush()
-    os.fsync(file.fileno())
-    return meter.done
-
-
-def _checked(url: str, part: Path, checksum: Checksum | None) -> str:
-    digests = {name: hashlib.new(name) for name in {"sha256", checksum.algorithm if checksum else "sha256"}}
-    with part.open("rb") as file:
-        while block := file.read(_BLOCK):
-            for digest in digests.values():
-                digest.update(block)
-    if checksum is not None and digests[checksum.algorithm].hexdigest() != checksum.digest:
-        part.unlink()
-        found = digests[checksum.algorithm].hexdigest()
-        raise ValueError(
-            f"{url}: its {checksum.algorithm} is {found}, the publisher's is "
-            f"{checksum.digest}: the file was changed or damaged on its way; try again later, or download it "
-            "yourself and give its folder by --root"
-        )
-    return digests["sha256"].hexdigest()
+            while block := answer.read(_BLOCK):
+                file.write(block)
+                meter.at(f"downloading {url.rpartition('/')[2]}", len(block))
+            file.flush()
+            os.fsync(file.fileno())
+    return total is None or meter.done >= total
 
 
 def _version(part: Path) -> Path:
@@ -152,31 +119,36 @@ def _version(part: Path) -> Path:
     return part.with_name(f"{part.name}.version")
 
 
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0
-
-
-MOST_EXPANSION = 100  # bytes of the members, over bytes of the archive
-_LEAST_LIMIT = 64 << 20
-_MOST_MEMBERS = 1_000_000
-
-
 def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None) -> Path:
     """Unpack a .zip or .tar file into the new folder `folder` and return it.
 
-    The folder appears complete or not at all. ValueError for a member outside the folder, for links and
-    devices, and for members that are in all more than 100 times as large as the archive (64 MiB are always
-    allowed).
+    The folder appears complete or not at all. Nothing is written outside it. ValueError for an archive that
+    is damaged, and for a member of a .tar file that leads outside the folder or is a device.
     """
     try:
         if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened:
-                _unpack(archive, folder, [_of_zip(opened, entry) for entry in opened.infolist()], notice)
+            with zipfile.ZipFile(archive) as opened, new_folder(folder) as made:
+                entries = opened.infolist()
+                meter = _meter(folder, sum(entry.file_size for entry in entries), notice)
+                for entry in entries:  # leaves out ".." and the root of names, and makes no links
+                    opened.extract(entry, made)
+                    meter.at(f"unpacking {entry.filename}", entry.file_size)
         elif tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as tar:
-                _unpack(archive, folder, [_of_tar(tar, entry) for entry in tar], notice)
+            if not hasattr(tarfile, "data_filter"):  # before Python 3.11.4
+                raise ValueError(f"{archive}: this Python unpacks no .tar file safely; unpack it yourself")
+            with tarfile.open(archive) as tar, new_folder(folder) as made:
+                members = tar.getmembers()
+                meter = _meter(folder, sum(member.size for member in members), notice)
+                for member in members:
+                    tar.extract(member, made, filter="data")
+                    meter.at(f"unpacking {member.name}", member.size)
         else:
             raise ValueError(f"{archive}: neither a .zip nor a .tar archive; remove it and import again")
+    except tarfile.FilterError as error:
+        name = error.tarinfo.name  # type: ignore[attr-defined]
+        raise ValueError(
+            f"{archive}: member {name!r} leads outside the folder, or is a device; do not use this archive"
+        ) from None
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError):
         raise ValueError(f"{archive}: is damaged or cut off; remove it and import again") from None
     except (NotImplementedError, RuntimeError):
@@ -187,93 +159,30 @@ def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None
     return folder
 
 
-@dataclass(frozen=True)
-class _Member:
-    name: str
-    size: int
-    kind: str  # "file", "folder", or another kind in words
-    open: Callable[[], Any]
-
-
-def _of_zip(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Member:
-    is_link = stat.S_ISLNK(entry.external_attr >> 16)
-    kind = "link" if is_link else "folder" if entry.is_dir() else "file"
-    return _Member(entry.filename, entry.file_size, kind, partial(opened.open, entry))
-
-
-def _of_tar(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> _Member:
-    kind = "file" if entry.isreg() else "folder" if entry.isdir() else "link or device"
-    return _Member(entry.name, entry.size, kind, partial(tar.extractfile, entry))
-
-
-def _unpack(archive: Path, folder: Path, members: list[_Member], notice: ProgressCallback | None) -> None:
-    total, limit = sum(member.size for member in members), MOST_EXPANSION * archive.stat().st_size
-    for member in members:
-        path = PurePosixPath(member.name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts:
-            raise ValueError(
-                f"{archive}: member {member.name!r} lies outside the folder; do not use this archive"
-            )
-        if member.kind not in ("file", "folder"):
-            raise ValueError(f"{archive}: member {member.name!r} is a {member.kind}; do not use this archive")
-    if total > max(_LEAST_LIMIT, limit) or len(members) > _MOST_MEMBERS:
-        raise ValueError(
-            f"{archive}: its members take more than {max(_LEAST_LIMIT, limit) / 1e9:,.2f} GB, "
-            f"{MOST_EXPANSION} times the archive; if you trust it, unpack it yourself and give its folder by "
-            "--root"
-        )
+def _meter(folder: Path, total: int, notice: ProgressCallback | None) -> Meter:
     check_disk(folder, total, "the unpacked set")
-    meter = Meter(total, notice)
-    with new_folder(folder) as made:
-        for member in members:
-            place = made / member.name.replace("\\", "/")
-            if member.kind == "file":
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with member.open() as source, place.open("xb") as target:
-                    while block := source.read(_BLOCK):
-                        target.write(block)
-                        meter.at(f"unpacking {place.name}", len(block))
+    return Meter(total, notice)
 
 
 def fetched(
-    url: str,
-    context: ImportContext,
-    notice: ProgressCallback | None = None,
-    checksum: Checksum | None = None,
+    url: str, context: ImportContext, notice: ProgressCallback | None = None, md5: str | None = None
 ) -> Path:
-    """Return the folder of an unpacked archive in the cache; the first use downloads it.
+    """Return the folder in the cache with a file, or with the content of an archive; download it first.
 
-    The archive is removed once it is unpacked; its size and sha256 stay recorded beside the folder.
+    An archive is removed once it is unpacked; its size and sha256 stay recorded beside the folder.
     """
-    folder, archive = _places(url, context)
-    if not folder.is_dir():
-        download(url, archive, checksum, notice)
-        unpacked(archive, folder, notice)
-    archive.unlink(missing_ok=True)
-    return folder
-
-
-def fetched_file(
-    url: str,
-    context: ImportContext,
-    notice: ProgressCallback | None = None,
-    checksum: Checksum | None = None,
-) -> Path:
-    """Return a downloaded file in the cache that is no archive."""
-    _, file = _places(url, context)
-    download(url, file, checksum, notice)
-    return file
-
-
-def _places(url: str, context: ImportContext) -> tuple[Path, Path]:
-    """Return the folder of a set, and the place of its archive. They differ for each address."""
     name = url.rpartition("/")[2]
-    home = (
-        (context.cache or cache_folder())
-        / "sets"
-        / f"{Path(name).stem}-{sha256(url.encode()).hexdigest()[:8]}"
-    )
-    return home / "unpacked", home / name
+    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
+    home = (context.cache or cache_folder()) / "sets" / f"{Path(name).stem}-{digest}"
+    if not name.endswith((".zip", ".tar.gz")):
+        download(url, home / name, md5, notice)
+        return home
+    folder = home / "unpacked"
+    if not folder.is_dir():
+        download(url, home / name, md5, notice)
+        unpacked(home / name, folder, notice)
+    (home / name).unlink(missing_ok=True)
+    return folder
 
 
 def mirrored(url: str, mirror: str | None) -> str:
@@ -281,15 +190,13 @@ def mirrored(url: str, mirror: str | None) -> str:
     return url if mirror is None else f"{mirror.rstrip('/')}/{url.rpartition('/')[2]}"
 
 
-def set_folder(root: Path, names: Sequence[str], content: str, source: str) -> Path:
-    """Return `root` or one of its folders `names`: the first that has `content`, a file or folder.
+def set_folder(root: Path, names: Sequence[str], contents: Sequence[str], source: str) -> Path:
+    """Return `root` or one of its folders `names`: the first that has one of `contents`, as patterns.
 
-    ValueError with the places that were tried, and with `source`, the address of the set.
+    ValueError with the places that were tried, and with `source`, the name or the address of the set.
     """
     for folder in (root, *(root / name for name in names)):
-        if (folder / content).exists():
+        if any(next(folder.glob(content), None) for content in contents):
             return folder
-    tried = ", ".join(str(Path(name, content)) for name in (".", *names))
-    raise ValueError(
-        f"{root}: has none of {tried}; give the folder of the set as published, unpacked from {source}"
-    )
+    tried = ", ".join(str(Path(name, content)) for name in (".", *names) for content in contents)
+    raise ValueError(f"{root}: has none of {tried}; give the folder of {source} as published and unpacked")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from khop.data.formats.downloads import Checksum, fetched, mirrored, set_folder
+from khop.data.formats.downloads import fetched, mirrored, set_folder
 from khop.data.formats.ogb import ogb_labels
 from khop.data.formats.raw_arrays import npy_array
 from khop.data.formats.set_graph import SetGraph, memory_budget
@@ -41,11 +41,6 @@ class IgbSet:
         kind = "homogeneous" if self.kind == "plain" else "heterogeneous"
         name = f"igb-{kind}/igb_{kind}_{self.size}.tar.gz"
         return None if self.md5 is None else f"{_ADDRESS}/{name}"
-
-    @property
-    def checksum(self) -> Checksum | None:
-        """Checksum of the archive."""
-        return None if self.md5 is None else Checksum("md5", self.md5)
 
 
 _MD5 = {
@@ -123,9 +118,9 @@ class IgbImporter:
         if root is None:
             if self.igb.url is None:
                 raise ValueError(f"igb:{self.name}: khop does not download it; give its folder by --root")
-            root = fetched(mirrored(self.igb.url, self.mirror), self.context, notice, self.igb.checksum)
+            root = fetched(mirrored(self.igb.url, self.mirror), self.context, notice, self.igb.md5)
         names = (size, f"{size}/processed", "processed", f"{root.name}/{size}/processed")
-        return set_folder(root, names, f"{PAPER}/node_feat.npy", source)
+        return set_folder(root, names, [f"{PAPER}/node_feat.npy"], source)
 
     def _read(self, folder: Path) -> SetGraph:
         nodes: dict[str, NodeTable] = {}

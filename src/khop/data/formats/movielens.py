@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.formats.downloads import Checksum, fetched, mirrored
+from khop.data.formats.downloads import fetched, mirrored, set_folder
 from khop.data.formats.set_graph import memory_budget
 from khop.data.importers import ImportContext, MovielensOptions
 from khop.data.tables.packages import pa, pa_csv, reading
@@ -123,13 +123,9 @@ class MovielensImporter:
     def _folder(self, notice: ProgressCallback | None) -> Path:
         root = self.root
         if root is None:
-            md5 = _MD5[self.name]
             url = mirrored(f"{_ADDRESS}/{self.name}.zip", self.mirror)
-            root = fetched(url, self.context, notice, None if md5 is None else Checksum("md5", md5))
-        for folder in (root, root / self.name):
-            if any((folder / name).is_file() for name in _FILES):
-                return folder
-        raise ValueError(f"{root}: has none of {', '.join(_FILES)}; give the folder of {self.name}")
+            root = fetched(url, self.context, notice, _MD5[self.name])
+        return set_folder(root, [self.name], _FILES, self.name)
 
 
 def movielens_importer(options: MovielensOptions, context: ImportContext) -> MovielensImporter:

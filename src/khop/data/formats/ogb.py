@@ -446,7 +446,7 @@ class OgbImporter:
         """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
         root = fetched(self.url, self.context, notice) if self.root is None else self.root
-        folder = set_folder(root, self.ogb.folders, "raw", self.url)
+        folder = set_folder(root, self.ogb.folders, ["raw"], self.url)
         memory = memory_budget(self.context)
         with Scratch.beside(out, memory // 4) as scratch:
             read = ogb_links if self.ogb.has_links else ogb_nodes

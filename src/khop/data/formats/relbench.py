@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from khop.data.formats.downloads import fetched
+from khop.data.formats.downloads import fetched, set_folder
 from khop.data.formats.set_graph import memory_budget
 from khop.data.importers import ImportContext, RelbenchOptions
 from khop.data.tables.packages import pa, pc, pq, reading
@@ -137,10 +137,7 @@ class RelbenchImporter:
             root = fetched(
                 f"{(self.mirror or _ADDRESS).rstrip('/')}/{self.name}/db.zip", self.context, notice
             )
-        for folder in (root, root / "db", root / self.name / "db"):
-            if any(folder.glob("*.parquet")):
-                return folder
-        raise ValueError(f"{root}: has neither *.parquet nor db/*.parquet; give the folder of {self.name}")
+        return set_folder(root, ["db", f"{self.name}/db"], ["*.parquet"], self.name)
 
 
 def relbench_importer(options: RelbenchOptions, context: ImportContext) -> RelbenchImporter:
