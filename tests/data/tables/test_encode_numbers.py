@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from khop.data.tables.encode_numbers import (
     BooleanEncoder,
+    DateEncoder,
     DateFitter,
+    NumberEncoder,
     NumberFitter,
     VectorEncoder,
     numbers_of,
@@ -24,7 +26,7 @@ def where(row: int) -> str:
 
 
 def fitter(*parts: str, missing: str = "zero", timezone: str | None = "UTC") -> DateFitter:
-    return DateFitter("signup", parts, None, timezone, None, missing)
+    return DateFitter(DateEncoder("signup", parts, None, timezone, None, missing))
 
 
 def test_age_and_year_are_standardized() -> None:
@@ -57,7 +59,7 @@ def encode_number_where(row: int) -> str:
 
 def fitted(values: list[float | None], **settings: str) -> NumberFitter:
     options = {"scale": "standard", "missing": "mean", "flag": "none", **settings}
-    fitter = NumberFitter("price", **options)
+    fitter = NumberFitter(NumberEncoder("price", **options))
     fitter.add(pa.array(values, pa.float64()), encode_number_where)
     return fitter
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import khop
 from data.tables.shop import items, roomy, spec
 from khop import append, import_tables, open_graph
-from khop.data.tables.encode_numbers import BooleanEncoder, ColumnEncoder, NumberFitter
+from khop.data.tables.encode_numbers import BooleanEncoder, ColumnEncoder, NumberEncoder, NumberFitter
 from khop.data.tables.encode_text import CategoryFitter
 from khop.data.tables.encoders import FeatureRows
 from khop.data.tables.read_spec import checked_spec
@@ -38,7 +38,7 @@ def where(row: int) -> str:
 def encoders(training: list[str | None], encoding: str) -> dict[str, ColumnEncoder]:
     brand = CategoryFitter("brand", "none", None, 3, 1, encoding)
     brand.add(pa.array(training, pa.string()), where)
-    price = NumberFitter("price", "standard", "mean", "missing")
+    price = NumberFitter(NumberEncoder("price", "standard", "mean", "missing"))
     price.add(pa.array([1.0, 3.0]), where)
     other = CategoryFitter("kind", "none", None, 9, 1)
     other.add(pa.array(["a", "b"]), where)

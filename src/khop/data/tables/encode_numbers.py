@@ -8,13 +8,13 @@ Dates as numbers: age and year standardized, months, days and hours as places on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, numpy_of, pa, pc
+from khop.data.tables.packages import converted, numpy_of, pa, pc, shown
 from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.moments import Moments
 
@@ -67,8 +67,8 @@ class NumberEncoder:
     scale: str
     missing: str
     flag: str
-    mean: float
-    std: float
+    mean: float = 0.0
+    std: float = 1.0
 
     @property
     def width(self) -> int:
@@ -97,20 +97,16 @@ class NumberEncoder:
 class NumberFitter:
     """Mean and deviation of numbers, exact in any grouping."""
 
-    key: str
-    scale: str
-    missing: str
-    flag: str
+    plain: NumberEncoder  # without statistics
     moments: Moments = field(default_factory=Moments)
 
     def add(self, array: Any, where: Where) -> None:
         """Add the values of training rows."""
-        self.moments = self.moments.merged(Moments.of(scaled(array, self.scale, self.key, where)))
+        self.moments = self.moments.merged(Moments.of(scaled(array, self.plain.scale, self.plain.key, where)))
 
     def encoder(self) -> NumberEncoder:
         """Return the encoder; a constant column has deviation 1."""
-        mean, std = self.moments.mean(), self.moments.std()
-        return NumberEncoder(self.key, self.scale, self.missing, self.flag, mean, std or 1.0)
+        return replace(self.plain, mean=self.moments.mean(), std=self.moments.std() or 1.0)
 
 
 @dataclass(frozen=True)
@@ -131,19 +127,15 @@ class BooleanEncoder:
         return Encoded(np.stack([true, null], axis=1).astype(np.float32))
 
     def _truths(self, array: Any, where: Where) -> Any:
-        words = dict.fromkeys(map(str.lower, self.false), False) | dict.fromkeys(
-            map(str.lower, self.true), True
-        )
-        found: list[bool | None] = []
-        for row, value in enumerate(array.to_pylist()):
-            word = None if value is None else str(value).lower().removesuffix(".0")
-            if word is not None and word not in words:
-                raise ValueError(
-                    f"{where(row)}: {self.key} is {value!r}: neither true nor false; "
-                    'give kind = "category", or words, as true = ["Y"] and false = ["N"]'
-                )
-            found.append(None if word is None else words[word])
-        return pa.array(found, pa.bool_())
+        reason = 'neither true nor false; give kind = "category", or words, as true = ["Y"] and false = ["N"]'
+        words = converted(array, lambda part: part.cast(pa.string()), self.key, where, reason)
+        words = pc.replace_substring_regex(pc.utf8_lower(words), r"\.0$", "")
+        true, false = (pc.is_in(words, pa.array([*map(str.lower, of)])) for of in (self.true, self.false))
+        wrong = numpy_of(pc.and_(words.is_valid(), pc.invert(pc.or_(true, false))))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(f"{where(row)}: {self.key} is {shown(array[row])}: {reason}")
+        return pc.if_else(words.is_valid(), true, pa.scalar(None, pa.bool_()))
 
     def state(self) -> Mapping[str, Any]:
         """Return settings as JSON values."""
@@ -255,8 +247,8 @@ class DateEncoder:
     timezone: str | None
     format: str | None
     missing: str
-    means: tuple[float, ...]  # of age and year, where they are among the parts
-    stds: tuple[float, ...]
+    means: tuple[float, ...] = ()  # of age and year, where they are among the parts
+    stds: tuple[float, ...] = ()
 
     @property
     def width(self) -> int:
@@ -273,9 +265,9 @@ class DateEncoder:
         for part in self.parts:
             if part in _LINES:
                 mean, std = next(statistics)
-                columns.append((_LINE[part](seconds) - mean) / std)
+                columns.append((_part(part, seconds) - mean) / std)
             else:
-                angle = _CYCLE[part](seconds) * (2 * np.pi)
+                angle = _part(part, seconds) * (2 * np.pi)
                 columns += [np.sin(angle), np.cos(angle)]
         values = np.stack(columns, axis=1).astype(np.float32)
         values[null] = 0
@@ -290,34 +282,25 @@ class DateEncoder:
 class DateFitter:
     """Means and deviations of age and year."""
 
-    key: str
-    parts: tuple[str, ...]
-    unit: str | None
-    timezone: str | None
-    format: str | None
-    missing: str
+    plain: DateEncoder  # without statistics
     moments: dict[str, Moments] = field(default_factory=dict)
 
     def add(self, array: Any, where: Where) -> None:
         """Add the times of training rows."""
-        seconds, null = _seconds(array, self, where)
-        for part in self.parts:
+        seconds, null = _seconds(array, self.plain, where)
+        for part in self.plain.parts:
             if part in _LINES:
                 before = self.moments.get(part, Moments())
-                self.moments[part] = before.merged(Moments.of(_LINE[part](seconds[~null])))
+                self.moments[part] = before.merged(Moments.of(_part(part, seconds[~null])))
 
     def encoder(self) -> DateEncoder:
         """Return the encoder."""
-        found = [self.moments.get(part, Moments()) for part in self.parts if part in _LINES]
-        return DateEncoder(
-            self.key, self.parts, self.unit, self.timezone, self.format, self.missing,
-            tuple(one.mean() for one in found), tuple(one.std() or 1.0 for one in found),
-        )  # fmt: skip
+        found = [self.moments.get(part, Moments()) for part in self.plain.parts if part in _LINES]
+        means, stds = [one.mean() for one in found], [one.std() or 1.0 for one in found]
+        return replace(self.plain, means=tuple(means), stds=tuple(stds))
 
 
-def _seconds(
-    array: Any, given: DateEncoder | DateFitter, where: Where
-) -> tuple[Counts, npt.NDArray[np.bool_]]:
+def _seconds(array: Any, given: DateEncoder, where: Where) -> tuple[Counts, npt.NDArray[np.bool_]]:
     """Return seconds since 1970, 0 for nulls, and a mask of the nulls."""
     null: npt.NDArray[np.bool_] = numpy_of(array.is_null())
     seconds = np.zeros(len(array), np.int64)
@@ -333,31 +316,21 @@ def _seconds(
     return seconds, null
 
 
-def _age(seconds: Counts) -> npt.NDArray[np.float64]:
-    return np.asarray(seconds / _DAY, np.float64)
-
-
-def _year(seconds: Counts) -> npt.NDArray[np.float64]:
-    return np.asarray(seconds.astype("datetime64[s]").astype("datetime64[Y]").astype(np.int64) + 1970.0)
-
-
-def _month(seconds: Counts) -> npt.NDArray[np.float64]:
-    return seconds.astype("datetime64[s]").astype("datetime64[M]").astype(np.int64) % 12 / 12
-
-
-def _day_of_month(seconds: Counts) -> npt.NDArray[np.float64]:
+def _part(part: str, seconds: Counts) -> npt.NDArray[np.float64]:
+    """Return the age in days, the year, or a place on a cycle from 0 to 1."""
     days = seconds.astype("datetime64[s]").astype("datetime64[D]")
-    return np.asarray((days - days.astype("datetime64[M]")).astype(np.int64) / 31, np.float64)
-
-
-def _weekday(seconds: Counts) -> npt.NDArray[np.float64]:
-    return (seconds // _DAY + 3) % 7 / 7  # 1970 began on a Thursday
-
-
-def _hour(seconds: Counts) -> npt.NDArray[np.float64]:
-    return seconds % _DAY / _DAY
-
-
-_Part = Callable[[Counts], npt.NDArray[np.float64]]
-_LINE: Mapping[str, _Part] = {"age": _age, "year": _year}
-_CYCLE: Mapping[str, _Part] = {"month": _month, "day": _day_of_month, "weekday": _weekday, "hour": _hour}
+    months = days.astype("datetime64[M]")
+    match part:
+        case "age":
+            found = seconds / _DAY
+        case "year":
+            found = months.astype("datetime64[Y]").astype(np.int64) + 1970.0
+        case "month":
+            found = months.astype(np.int64) % 12 / 12
+        case "day":
+            found = (days - months).astype(np.int64) / 31
+        case "weekday":
+            found = (seconds // _DAY + 3) % 7 / 7  # 1970 began on a Thursday
+        case _:
+            found = seconds % _DAY / _DAY
+    return np.asarray(found, np.float64)

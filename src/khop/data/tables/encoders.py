@@ -108,7 +108,7 @@ def fitter(spec: Column, key: str) -> Fitter:
     """Return an empty fitter of a column; `key` names it in errors."""
     match spec:
         case Number():
-            return NumberFitter(key, spec.scale, spec.fill, spec.flag)
+            return NumberFitter(NumberEncoder(key, spec.scale, spec.fill, spec.flag))
         case Category():
             return CategoryFitter(key, "none", None, spec.most, spec.min_count, spec.encoding)
         case Multi():
@@ -119,7 +119,7 @@ def fitter(spec: Column, key: str) -> Fitter:
             bags = Bags(key, spec.words, spec.separator, spec.bigrams)
             return WordsFitter(bags, spec.values, spec.most)
         case Date():
-            return DateFitter(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill)
+            return DateFitter(DateEncoder(key, spec.parts, spec.unit, spec.timezone, spec.format, spec.fill))
         case Vector():
             return VectorFitter(spec, key)
         case Boolean():
