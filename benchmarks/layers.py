@@ -3,7 +3,7 @@
 Training steps of SAGE (mean, 3 layers of 256, Adam) on ready batches of [15,10,5], batch 1024. Every round
 takes one step of each way in turn, forced, so that a slow minute of the machine hits all alike; the least
 processor time and the least wall time of each way are compared. `torch` is the step without blocks. The last
-figures are of the ways that this machine's measurement chooses.
+figures are of the ways that the rule names for this machine.
 
 usage: OMP_WAIT_POLICY=passive python benchmarks/layers.py [--graph products] [--rounds 20] [--rows 2048]
                                                            [--threads 2] [--slowest 4] [--untuned]
@@ -25,7 +25,7 @@ from torch import nn
 import khop
 from khop.batch import Batch
 from khop.kernels.linear_blocks import Blocks, has_onednn
-from khop.kernels.linear_choice import CHOICES, LayerKind
+from khop.kernels.linear_choice import CHOICES, way_of_rule
 from khop.process_tuning import tune_memory
 
 Way = tuple[str, Blocks | None]  # precision, how layers are computed
@@ -65,9 +65,7 @@ class Steps:
 def name_of(way: Way) -> str:
     """As in KHOP_LINEAR."""
     precision, blocks = way
-    if blocks is None:
-        return f"{precision}, torch"
-    return f"{precision}, {blocks.library}{'-float32' if blocks.in_float32 else ''}:{blocks.rows}"
+    return f"{precision}, {blocks or 'torch'}"
 
 
 def ways_of(rows: int) -> list[Way]:
@@ -81,8 +79,8 @@ def ways_of(rows: int) -> list[Way]:
 
 
 def chosen(precision: str) -> Way:
-    """This machine's choice for layers as wide as these."""
-    return precision, CHOICES.settle(LayerKind.here(getattr(torch, precision), "wide")).blocks
+    """The way that the rule names on this machine."""
+    return precision, way_of_rule(getattr(torch, precision))
 
 
 def measured(steps: Steps, ways: list[Way], rounds: int, slowest: float) -> dict[Way, tuple[float, float]]:

@@ -6,7 +6,6 @@ A processor says what it multiplies.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.process_tuning import usable_cores
-from khop.run.bottleneck import Bottleneck, Kind, Machine, bottleneck, has_fast_bfloat16, this_machine
+from khop.run.bottleneck import Bottleneck, Kind, Machine, bottleneck, this_machine
 from khop.run.check import checked
 from khop.run.fields import field_at
 from khop.run.profile import summarized
@@ -239,28 +238,6 @@ def test_whatever_is_found_names_a_field_of_the_run_and_another_value_than_its_o
         value: object = entry.kind(result.value)
         assert checked(with_options(RawRun({}, "a test"), {"graph": "g", result.setting: value}))
     assert not result.finding.endswith(".")
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ("model name : a\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
-        ("flags\t\t: fpu amx_bf16\n", True),
-        ("Features\t: fp asimd bf16\n", True),
-        ("flags\t\t: fpu avx512f\n", False),
-        ("nothing\n", False),
-    ],
-)
-def test_processors_that_multiply_bfloat16_are_known_by_their_flags(
-    facts: str, expected: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "cpuinfo"
-    path.write_text(facts)
-    assert has_fast_bfloat16("cpu", path) is expected
-
-
-def test_a_machine_that_says_nothing_has_none(tmp_path: Path) -> None:
-    assert not has_fast_bfloat16("cpu", tmp_path / "absent")
 
 
 def test_the_cores_are_shared_by_the_ranks_of_a_machine() -> None:

@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from khop.kernels.activations import relu_
 from khop.kernels.choice import Engine, engine
 from khop.kernels.lazy_rows import SparseRows
-from khop.kernels.linear_blocks import Activation, Blocks, linear_sum_blocks
+from khop.kernels.linear_blocks import Activation, linear_sum_blocks
 from khop.kernels.linear_choice import CHOICES, FEW_ROWS
 from khop.kernels.memory import LOAD_BYTES
 
@@ -99,8 +99,7 @@ _apply: Callable[..., Tensor] = _LinearSum.apply
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias`, as torch.nn.functional.linear: x (rows, in), weight (out, in), bias (out).
 
-    Differentiable once if it is computed in blocks. The library and the block size come from a short
-    measurement, made once per machine: see `khop.kernels.linear_choice`.
+    Differentiable once if it is computed in blocks; see `khop.kernels.linear_choice`.
     """
     if isinstance(x, SparseRows):
         return x.product(weight, bias)
@@ -119,7 +118,7 @@ def linear_sum(
     At least one input or an addend.
     """
     dtype = _block_dtype([*inputs, *weights], addend)
-    blocks = None if dtype is None else _blocks(dtype, weights)
+    blocks = None if dtype is None else CHOICES.blocks(dtype)
     if bias is not None and addend is None and inputs and engine(bias.device) is Engine.TRITON:
         return linear_sum_device(inputs, weights, bias, activation)
     if dtype is None or blocks is None:
@@ -162,12 +161,6 @@ def _block_dtype(operands: Sequence[Tensor], addend: Tensor | None) -> torch.dty
         lowered = dtypes <= {torch.float32, torch.bfloat16}
         return torch.bfloat16 if lowered and torch.get_autocast_dtype("cpu") == torch.bfloat16 else None
     return dtypes.pop() if len(dtypes) == 1 else None
-
-
-def _blocks(dtype: torch.dtype, weights: Sequence[Tensor]) -> Blocks | None:
-    """Return the choice for a layer of this size. Inference uses the choice measured in training."""
-    width = max(weights[0].shape[0], sum(weight.shape[1] for weight in weights))
-    return CHOICES.blocks(dtype, width, may_measure=torch.is_grad_enabled())
 
 
 TILE = 16  # rows of one group that are multiplied together; groups are padded to whole tiles

@@ -35,6 +35,9 @@ class Blocks:
         if not FEWEST_ROWS <= self.rows <= MOST_ROWS:
             raise ValueError(f"rows {self.rows} of a block: must be {FEWEST_ROWS} to {MOST_ROWS}")
 
+    def __str__(self) -> str:
+        return f"{self.library}{'-float32' if self.in_float32 else ''}:{self.rows}"
+
     def can_compute(self, dtype: torch.dtype) -> bool:
         """Return true if this torch has the operators for rows of a dtype."""
         if self.in_float32 and dtype != torch.bfloat16:

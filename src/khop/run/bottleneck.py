@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import torch
 
+from khop.kernels.linear_choice import has_bfloat16_instructions
 from khop.process_tuning import usable_cores
 from khop.run.profile import RankSummary, Summary
 from khop.run.values import RunConfig
 from khop.servers.access import parsed_addresses
 from khop.training.step_clock import BESIDE
-
-CPU_FACTS = Path("/proc/cpuinfo")
-_OF_CPUS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last one is for ARM
 
 
 @dataclass(frozen=True)
@@ -34,16 +31,11 @@ def this_machine(device: str, ranks_here: int) -> Machine:
     return Machine(max(1, usable_cores() // ranks_here), has_fast_bfloat16(device))
 
 
-def has_fast_bfloat16(device: str, facts: Path = CPU_FACTS) -> bool:
+def has_fast_bfloat16(device: str) -> bool:
     """Return whether a device has instructions to multiply bfloat16; False if unknown."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    try:
-        lines = facts.read_text().splitlines()
-    except OSError:
-        return False
-    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    return bool(_OF_CPUS & set(flags.split()))
+    return has_bfloat16_instructions()
 
 
 HOLDS_UP = 0.1  # share of the time: a smaller loss is not worth a change

@@ -25,7 +25,7 @@ from khop.kernels.linear_choice import CHOICES
 from khop.training import traffic
 from khop.training.checkpoint import restore_model, restore_optimizer
 from khop.training.chosen_steps import chosen_steps
-from khop.training.linear_setup import products, settle_linear
+from khop.training.linear_setup import linear_ways, products
 from khop.training.metrics import is_better
 from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import Record
@@ -346,7 +346,7 @@ class Trainer:
         if self._group.rank == 0:
             notice_drawn_relations(self.model, self.loader)
         self._output.begin(state.epoch * len(self.loader) + state.step, len(self.loader))
-        linear = settle_linear(self._group, self.model, settings, self.state.linear, self.observer.warned)
+        linear = linear_ways(settings, self.state.linear, self.observer.warned)
         with self._group.exchanging("sharing the weights"):
             made = (self.model, self.task, self.loader, settings)
             self._steps = chosen_steps(

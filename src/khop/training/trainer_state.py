@@ -34,7 +34,7 @@ class TrainerState:
     loader: Mapping[str, object] = field(default_factory=dict)
     schedule: Mapping[str, object] = field(default_factory=dict)  # torch's scheduler of the learning rate
     facts: Mapping[str, str] = field(default_factory=dict)  # facts of the settings it was made with
-    linear: Mapping[str, Any] = field(default_factory=dict)  # way to compute layers, by machine
+    linear: Mapping[str, str] = field(default_factory=dict)  # way to compute layers, by dtype
     plateau_scale: float = 1.0  # factor of the learning rate, reduced at plateaus
     plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
     shapes: Mapping[str, Any] = field(default_factory=dict)  # capacities of recorded steps' batches
