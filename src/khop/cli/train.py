@@ -27,7 +27,6 @@ from khop.api.launch import launched_by_others
 from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.options import named, shown
-from khop.cli.plots import drawn_curve, drawn_timeline
 from khop.cli.progress import beside_scores, two_columns, watching
 from khop.cli.ranks import as_ranks, check_once, fitted_run_of_rank
 from khop.cli.run_folder import (
@@ -63,6 +62,7 @@ from khop.run.profile import (
     without_first,
 )
 from khop.run.read import CHECKPOINTS, CONFIG, RawRun
+from khop.run.reporting.charts import drawn_curve, drawn_timeline
 from khop.run.reporting.run_summary import (
     ENVIRONMENT,
     baselines_of,

@@ -1,11 +1,4 @@
-"""A run folder in short, read from the files that training leaves.
-
-Values that differ between runs.
-
-Versions and the machine of a run.
-
-Scores and baselines in a record.
-"""
+"""A run folder in short, runs below a folder, and differences between runs."""
 
 from __future__ import annotations
 
@@ -23,6 +16,7 @@ from khop.run.reporting.run_summary import (
     baselines_of,
     differences,
     environment,
+    find_runs,
     peak_memory_bytes,
     plain_scores,
     processor,
@@ -140,3 +134,16 @@ def test_baselines_are_not_scores_of_their_own() -> None:
     }
     assert plain_scores(record) == {"val_mrr": 0.5, "test_mrr": 0.3}
     assert baselines_of(record)["test_mrr"] == {"test_own_features_mrr": "own features"}
+
+
+def test_runs_are_found_at_any_depth_and_profiles_are_not_runs(tmp_path: Path) -> None:
+    for name in ("b", "a", "more/deep/c", ".hidden/d"):
+        write_run(tmp_path / name, 1, None)
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    (profile / "config.toml").write_text(CONFIG)
+    (profile / "steps.jsonl").touch()
+    assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "b", "more/deep/c"]
+    assert list(find_runs(tmp_path / "a")) == [tmp_path / "a"]
+    with pytest.raises(ValueError, match="no such folder"):
+        list(find_runs(tmp_path / "none"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,21 +15,19 @@ import torch
 from torch.nn import functional
 
 from khop.api.launch import launch
+from khop.api.loader import Loader
+from khop.api.open_graph import Graph
 from khop.batch import Batch
 from khop.distributed.exchange.peers import Message, open_peers
-from khop.distributed.processes.group import ALONE, Group, this_group
+from khop.distributed.processes.group import this_group
 from khop.graph.features.table import FeatureTable
 from khop.graph.needs import Columns
 from khop.graph.store import CscGraph
 from khop.kernels.csc import Csc
 from khop.kernels.gather import RowFile, read_file_rows
-from khop.loading.columns import ColumnChoice
-from khop.loading.local_source import LocalSource
-from khop.loading.source import Position, finished, request_of
 from khop.models.sage import SAGE
 from khop.run.planning.prediction import MEASURED_EDGES, Constants, training_flop
 from khop.sampling.sampler import NeighborSampler
-from khop.sampling.seeds import NodeSeeds, SeedOrder
 from khop.schema import ColumnSpec, Schema
 from khop.training.settings import TrainerSettings
 from khop.training.step_clock import Unwatched
@@ -50,10 +47,8 @@ _NODE, _TO = "node", ("node", "to", "node")
 def measured(nodes: int = MEASURED_EDGES // _DEGREE, disk_bytes: int = _DISK_BYTES) -> Constants:
     """Measure the cost of work on this machine, with a graph of `nodes` nodes and a file of `disk_bytes`."""
     graph = _graph(nodes)
-    batches = _batches(graph)
     sampling, gathering = [], []
-    for step in range(_BATCHES):
-        batch = batches.batch(0, step)  # one at a time, so that memory is reused as in a loader
+    for batch in islice(_loader(graph, _SEEDS).epoch(0), _BATCHES):
         edges = sum(a.indices.numel() for block in batch.blocks for a in block.adjacencies.values())
         seconds = {span.stage: span.seconds for span in batch.spans}
         sampling.append(seconds["sampling"] / edges)
@@ -94,7 +89,7 @@ def _disk(num_bytes: int) -> tuple[float, float]:
         return ids.numel() / (time.perf_counter() - begun), bytes_per_s
 
 
-def _graph(nodes: int) -> CscGraph:
+def _graph(nodes: int) -> Graph:
     """Make a graph with the same number of random in-neighbors for every node."""
     generator = torch.Generator().manual_seed(0)
     indices = torch.randint(nodes, (nodes * _DEGREE,), generator=generator, dtype=torch.int32)
@@ -103,20 +98,19 @@ def _graph(nodes: int) -> CscGraph:
     specs = {"x": ColumnSpec("float32", (_WIDTH,)), "y": ColumnSpec("int64", (), _CLASSES)}
     schema = Schema((_NODE,), (_TO,), columns={_NODE: specs})
     edges = {_TO: Csc(torch.arange(nodes + 1) * _DEGREE, indices)}
-    return CscGraph(schema, {_NODE: nodes}, edges, columns=columns)
+    topology = CscGraph(schema, {_NODE: nodes}, edges, columns=columns)
+    return Graph(topology, FeatureTable(columns))
 
 
-def _batches(graph: CscGraph, seeds: int = _SEEDS, group: Group = ALONE) -> _Batches:
-    """Make a loader of the graph, with a sampler of one thread."""
-    nodes = NodeSeeds({_NODE: torch.arange(graph.num_nodes(_NODE))})
-    order = SeedOrder(nodes, seeds, shuffle=True, rank=group.rank, world_size=group.world_size)
-    choice = ColumnChoice.of(graph.schema, ["x"], ["y"], [_NODE])
+def _loader(graph: Graph, seeds: int) -> Loader:
+    """Make a loader with one thread, of one batch at a time."""
     sampler = NeighborSampler(graph, _FANOUTS)
-    cpu = torch.device("cpu")
-    return _Batches(order, LocalSource(sampler, FeatureTable(graph.columns), choice, cpu), cpu)
+    return Loader(
+        sampler, "all", seeds, shuffle=True, columns=["x"], seed_columns=["y"], threads=1, prefetch=1
+    )
 
 
-def _training(graph: CscGraph, batch: Batch) -> float:
+def _training(graph: Graph, batch: Batch) -> float:
     """Measure the operations per second of one core, over complete training steps on a ready batch."""
     model = _model(graph)
     optimizer = torch.optim.Adam(model.parameters())
@@ -133,7 +127,7 @@ def _training(graph: CscGraph, batch: Batch) -> float:
     return work / median(seconds[_WARM_UP:]) / torch.get_num_threads()
 
 
-def _model(graph: CscGraph) -> SAGE:
+def _model(graph: Graph) -> SAGE:
     return seeded(0, lambda: SAGE.for_graph(graph, hidden=_HIDDEN, layers=len(_FANOUTS)))
 
 
@@ -179,10 +173,10 @@ def _smallest_step(place: Path) -> float:
     The time includes making the batch.
     """
     graph, observer = _graph(_TINY), _Stepping()
-    batches = _batches(graph, 2, this_group())
+    loader = _loader(graph, 2)
     settings = TrainerSettings(epochs=1)
     task = NodeClassification(_NODE, "y")
-    trainer = Trainer(_model(graph), task, batches, lambda: {"val": 0.0}, settings, place / "run", observer)
+    trainer = Trainer(_model(graph), task, loader, lambda: {"val": 0.0}, settings, place / "run", observer)
     trainer.rehearse(_SMALL_STEPS)
     return median(after - before for before, after in pairwise(observer.at[_WARM_UP:]))
 
@@ -196,32 +190,3 @@ class _Stepping(Unwatched):
     def stepped(self, epoch: int, step: int, loss: float) -> None:
         """See Observer."""
         self.at.append(time.process_time())
-
-
-@dataclass(frozen=True)
-class _Batches:
-    """A loader for the trainer that makes one batch at a time."""
-
-    order: SeedOrder
-    source: LocalSource
-    device: torch.device
-
-    def __len__(self) -> int:
-        """Return the number of steps per epoch."""
-        return self.order.num_steps
-
-    def batch(self, epoch: int, step: int) -> Batch:
-        """Make one batch on the calling thread."""
-        drawn = self.source.draw(request_of(self.order, epoch, step))
-        return finished(drawn, self.order, Position(epoch, step), self.device)
-
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield all batches of one epoch."""
-        return (self.batch(epoch, step) for step in range(len(self)))
-
-    def state_dict(self) -> dict[str, object]:
-        """Return an empty state: a measurement is never resumed."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Ignore the state: a measurement is never resumed."""
