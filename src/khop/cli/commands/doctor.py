@@ -26,6 +26,6 @@ def doctor(
     Each line says ok, or names the problem and a line that mends it. The exit code is 1 only if a problem
     stops khop.
     """
-    from khop.cli.doctor.examine import examine
+    from khop.cli.doctor import examine
 
     examine(report.as_json, gpu)
