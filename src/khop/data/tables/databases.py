@@ -148,12 +148,9 @@ class DatabaseTable:
     types: Mapping[str, Mapping[str, int]]  # of SQLite: the rows of each type in a column
     schema: Any
     num_rows: int
-    num_bytes: int  # 0 for a view of a server
 
     @classmethod
-    def open(
-        cls, snapshot: DatabaseState, table: str, order_by: str, key: str, num_bytes: int
-    ) -> DatabaseTable:
+    def open(cls, snapshot: DatabaseState, table: str, order_by: str, key: str) -> DatabaseTable:
         """Check the table, and that each row has another value in `order_by`."""
         kind, name = snapshot.kind, f"{snapshot.name}, table {table}"
         with snapshot.sentences(f"{key}: {name}", "is damaged, or is a view that fails"):
@@ -174,13 +171,11 @@ class DatabaseTable:
                     f"{key}: order_by {order_by!r} of {name} has {distinct:,} values in {rows:,} rows, so "
                     "rows have no fixed order; give a unique column"
                 )
-            if kind == "postgresql":
-                num_bytes = int(snapshot.rows(f"SELECT pg_table_size({text}::regclass)")[0][0])
             types = _sqlite_types(snapshot, place, list(columns)) if kind == "sqlite" else {}
             columns |= {c: f"CAST({columns[c]} AS REAL)" for c, of in types.items() if _type(of) == "real"}
-            opened = cls(snapshot, name, key, place, order_by, columns, types, None, int(rows), num_bytes)
+            opened = cls(snapshot, name, key, place, order_by, columns, types, None, int(rows))
             schema = _schema(snapshot, opened.query(list(columns), "WHERE false"))
-        return cls(snapshot, name, key, place, order_by, columns, types, schema, int(rows), num_bytes)
+        return cls(snapshot, name, key, place, order_by, columns, types, schema, int(rows))
 
     def query(self, columns: Sequence[str], where: str = "") -> str:
         """Return the query of some columns. That of SQLite has a first row, for its types."""
@@ -268,8 +263,7 @@ class Databases:
 
     def open_table(self, database: Database, table: str, order_by: str, key: str) -> DatabaseTable:
         """Open a table, and check that `order_by` has another value in each row."""
-        size = 0 if database.path is None or not database.path.is_file() else database.path.stat().st_size
-        return DatabaseTable.open(self.snapshot(database, key), table, order_by, key, size)
+        return DatabaseTable.open(self.snapshot(database, key), table, order_by, key)
 
     def snapshot(self, database: Database, key: str) -> DatabaseState:
         """Return the snapshot of a database; the first call makes it."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, numpy_of, pa, pc, shown
+from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, shown
 from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.moments import Moments
 
@@ -223,13 +223,6 @@ def as_lists(array: Any, separator: str | None, key: str, where: Where) -> Any:
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         return array
     raise ValueError(f"{key}: is {array.type}; give a list column, or text with a separator")
-
-
-def is_text(dtype: Any) -> bool:
-    """Return True for the types of strings."""
-    return any(
-        kind(dtype) for kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    )
 
 
 Counts = npt.NDArray[np.int64]

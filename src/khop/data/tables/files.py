@@ -562,12 +562,6 @@ class MemoryTable:
         """Names and types of the columns."""
         return self.table.schema
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of the table in memory."""
-        size: int = self.table.nbytes
-        return size
-
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield slices of the table."""
         chosen = self.table.select(list(columns))

@@ -15,11 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from khop.data.tables.encode_numbers import is_text
 from khop.data.tables.encode_text import texts_of
 from khop.data.tables.files import FORMATS, CsvTable, Dialect, InputFile, codec, find_files, open_files
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import duckdb, pa, pc
+from khop.data.tables.packages import duckdb, is_text, pa, pc
 from khop.data.tables.rows import Table, read_pieces
 from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table

@@ -386,11 +386,6 @@ class KeptTable:
         """Names and types of its columns, as a pyarrow schema."""
         return self.table.schema
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of its files."""
-        return self.table.num_bytes
-
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         """Yield rows that have been read already."""
         if self._places is None:

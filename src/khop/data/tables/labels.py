@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.encode_numbers import Where, as_float32, as_lists, is_text, scaled
+from khop.data.tables.encode_numbers import Where, as_float32, as_lists, scaled
 from khop.data.tables.encode_text import texts_of
-from khop.data.tables.packages import converted, duckdb, numpy_of, pa, pc
+from khop.data.tables.packages import converted, duckdb, is_text, numpy_of, pa, pc
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.spec import Label, Split, Unit
 from khop.data.tables.times import instant

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.encode_numbers import ColumnEncoder, is_text, numbers_of
+from khop.data.tables.encode_numbers import ColumnEncoder, numbers_of
 from khop.data.tables.encode_text import WordsEncoder
 from khop.data.tables.encoders import FeatureRows, fitter, raw_record, stored, time_record
 from khop.data.tables.labels import (
@@ -26,7 +26,7 @@ from khop.data.tables.labels import (
     parts_by_column,
     parts_by_hash,
 )
-from khop.data.tables.packages import numpy_of, pa, pc, shown
+from khop.data.tables.packages import is_text, numpy_of, pa, pc, shown
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import NodeSpec, Raw, Split, Unit

@@ -116,6 +116,12 @@ _ARROW_KINDS = (
 )
 
 
+def is_text(dtype: Any) -> bool:
+    """Return True for the types of strings."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(kind(dtype) for kind in kinds)
+
+
 def numpy_of(array: Any) -> npt.NDArray[Any]:
     """Return the values of an array as `Array.to_numpy` does; numbers are shared with it where possible.
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, pa, reading
+from khop.data.tables.packages import converted, is_text, pa, reading
 from khop.data.tables.read_spec import nearest
 
 NamedPath = tuple[str, Path]
@@ -36,11 +36,6 @@ class FileTable:
         """The first file, and the number of others."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return f"{self.files[0][0]}{more}"
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files."""
-        return total_bytes(self.files)
 
 
 def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict[str, str]]:
@@ -68,11 +63,6 @@ def same_schema(schemas: Sequence[tuple[str, Any]], key: str) -> tuple[Any, dict
     return merged, {column: names[0] for column, names in without.items() if names}
 
 
-def total_bytes(files: Sequence[NamedPath]) -> int:
-    """Return the size of the files."""
-    return sum(path.stat().st_size for _, path in files)
-
-
 def _widest(types: list[Any]) -> Any:
     """Return a type that holds all of these: the only one, or the widest integer or float."""
     if len(set(types)) == 1:
@@ -95,7 +85,7 @@ def _kind(dtype: Any) -> str | None:
         return "integer"
     if pa.types.is_floating(dtype):
         return "float"
-    if pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype):
+    if is_text(dtype):
         return "string"
     return "null" if pa.types.is_null(dtype) else None
 
@@ -158,11 +148,6 @@ class Table(Protocol):
     @property
     def schema(self) -> Any:
         """Names and types of its columns, as a pyarrow schema."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files, for progress; 0 if unknown."""
         ...
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.data.tables.databases import Databases, database_of
-from khop.data.tables.encode_numbers import is_text
 from khop.data.tables.files import (
     CsvTable,
     Dialect,
@@ -32,7 +31,7 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import duckdb, first_failing, numpy_of, pa, pc, shown
+from khop.data.tables.packages import duckdb, first_failing, is_text, numpy_of, pa, pc, shown
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Table, TableRows, check_columns, read_pieces
 from khop.data.tables.spec import Also, Source, Split

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, duckdb, numpy_of, pa, pc
+from khop.data.tables.packages import converted, duckdb, is_text, numpy_of, pa, pc
 from khop.data.tables.spec import Unit
 
 UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
@@ -49,7 +49,7 @@ def unit_of(dtype: Any, given: TimeFormat, key: str) -> Unit:
         if given.unit is None:
             raise ValueError(f'{key}: times are numbers without a unit; give unit = "s", "ms", "us" or "ns"')
         return given.unit
-    if _is_text(dtype):
+    if is_text(dtype):
         return given.unit or _TEXT_UNIT
     raise ValueError(f"{key}: is {dtype}, which is no time; give a column of timestamps, integers or text")
 
@@ -64,7 +64,7 @@ def epoch_unit(low: float, high: float) -> Unit | None:
 
 def found_unit(array: Any) -> Unit | None:
     """Return the unit of the numbers of a column of times, also in text; None if their range tells none."""
-    if _is_text(array.type):
+    if is_text(array.type):
         array = array.drop_null()
         is_number = numpy_of(pc.match_substring_regex(array, r"^\d{9,19}(\.\d+)?$"))
         if not len(array) or not is_number.all():
@@ -101,7 +101,7 @@ def to_unit(array: Any, given: TimeFormat, unit: Unit, key: str, where: Where) -
 
 def may_have_fractions(dtype: Any, given: TimeFormat) -> bool:
     """Return True for numbers such as 1546300800.25, which are read in any finer unit."""
-    return given.unit is not None and (_is_text(dtype) or pa.types.is_floating(dtype))
+    return given.unit is not None and (is_text(dtype) or pa.types.is_floating(dtype))
 
 
 def instant(value: datetime | int, unit: Unit, key: str) -> int:
@@ -130,7 +130,7 @@ def _counts(array: Any, own: Unit, given: TimeFormat, key: str, where: Where) ->
         return numbers.astype(np.int64)
     if pa.types.is_integer(array.type):
         return _numpy(_cast(array, pa.int64(), key, where))
-    if _is_text(array.type):
+    if is_text(array.type):
         return _text_counts(array, own, given, key, where)
     if pa.types.is_date(array.type):
         array = _cast(array, pa.timestamp("s"), key, where)
@@ -280,9 +280,3 @@ def _converted(
 def _numpy(array: Any) -> npt.NDArray[np.int64]:
     values: npt.NDArray[np.int64] = numpy_of(array)
     return values
-
-
-def _is_text(dtype: Any) -> bool:
-    return bool(
-        pa.types.is_string(dtype) or pa.types.is_large_string(dtype) or pa.types.is_string_view(dtype)
-    )
