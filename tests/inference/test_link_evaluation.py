@@ -40,7 +40,7 @@ from khop.inference.node_outputs import ALL_NEIGHBORS
 from khop.inference.stages import Stage, row_table
 from khop.loading.columns import ColumnChoice
 from khop.models.decoders import DecoderKind
-from khop.models.link_predictor import EdgePredictor
+from khop.models.link_predictor import EdgePredictor, LinkPredictor
 from khop.sampling.links.link_seeds import Links
 from khop.sampling.links.links import LinkSampler
 from khop.schema import EdgeType
@@ -388,6 +388,74 @@ def test_a_link_is_sampled_alike_in_every_chunk_and_every_evaluation() -> None:
     )
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
     assert not torch.allclose(second, other)
+
+
+TO = ("node", "to", "node")
+
+
+@pytest.mark.parametrize("fanouts", [[-1, -1], None])
+def test_links_of_one_node_type_take_an_encoder_of_rows_alone(fanouts: list[int] | None) -> None:
+    """A classifier, one named target and a user's module give a tensor, several targets a mapping."""
+    small = one_type()
+    whole = Graph(small.store, small.features)
+    torch.manual_seed(3)
+    typed = khop.models.SAGE.for_graph(whole, 8, 2, target=["node"], outputs=3)
+    ends = torch.stack([torch.arange(9), torch.arange(9) + 20])
+    compared = Links({TO: ends}, negatives={TO: torch.arange(18).view(9, 2) + 30})
+    labeled = Links({TO: ends}, {TO: torch.arange(9) % 2})
+    for encoder in (
+        khop.models.SAGE.for_graph(whole, 8, 2),
+        khop.models.SAGE.for_graph(whole, 8, 2, target="node", outputs=3),
+    ):
+        encoder.load_state_dict(typed.state_dict())
+        for given in (compared, labeled):
+            found, wanted = (
+                evaluate_links(LinkPredictor.of(one, [TO], "dot", 3), whole, given, fanouts=fanouts)
+                for one in (encoder, typed)
+            )
+            assert found == wanted
+        torch.manual_seed(4)
+        head = EdgePredictor.of(encoder, [TO], 3, 2)
+        again = EdgePredictor(typed, {TO: head.head(TO)})
+        task = EdgeClassification(TO, "stars")
+        assert evaluate_edges(head, whole, labeled, task, fanouts=fanouts) == evaluate_edges(
+            again, whole, labeled, task, fanouts=fanouts
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("item", r"the encoder gives a Tensor, and the links have the node types \['user', 'item'\]"),
+        (["user", "item"], r"the encoder gives \['user', 'item'\], and the links .*give an encoder of these"),
+    ],
+)
+def test_an_encoder_without_rows_of_an_end_is_refused(target: str | list[str], sentence: str) -> None:
+    encoder = khop.models.SAGE.for_graph(graph(), 8, 2, target=target, outputs=4, embedding=4).double()
+    with pytest.raises(ValueError, match=sentence):
+        evaluate_links(LinkPredictor.of(encoder, [BUYS, ON], "dot", 4), graph(), links(3), fanouts=[2, 2])
+    with pytest.raises(ValueError, match=sentence):
+        evaluate_edges(
+            EdgePredictor.of(encoder, [BUYS, ON], 4, 2).double(), graph(), labeled(),
+            EdgeClassification(BUYS, "stars"), fanouts=[2, 2],
+        )  # fmt: skip
+
+
+def test_rows_that_are_not_one_per_seed_are_refused() -> None:
+    small = one_type()
+
+    class AllNodes(torch.nn.Module):
+        def forward(self, batch: khop.Batch) -> Tensor:
+            return batch["x"]
+
+    given = Links({TO: torch.tensor([[0, 1], [2, 3]])}, negatives={TO: torch.tensor([[4], [5]])})
+    with pytest.raises(ValueError, match=r"gives \d+ rows of 'node', and the batch has \d+ seeds: give one"):
+        evaluate_links(
+            LinkPredictor.of(AllNodes(), [TO], "dot", 7),
+            Graph(small.store, small.features),
+            given,
+            fanouts=[3],
+        )
 
 
 # Splits are scored together and apart.

@@ -85,7 +85,8 @@ class EdgePredictor(nn.Module):
 
     Args:
         encoder: Module that returns a batch's rows by node type, one per seed, such as
-            `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`.
+            `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`; for links within one
+            node type also the rows alone.
         heads: Module of the rows of both ends by edge type, such as a `khop.models.EdgeHead`.
     Raises:
         ValueError: `heads` is empty.
@@ -144,7 +145,7 @@ class EdgePredictor(nn.Module):
         """
         if not batch.links:
             raise ValueError("the batch has no links: give the loader a khop.LinkSampler and links as seeds")
-        rows: Mapping[str, Tensor] = self.encoder(batch)
+        rows = _rows_of_ends(self.encoder, batch)
         # index_select: its backward adds in a fixed order if a row is in several pairs.
         return {
             edge_type: self.head(edge_type)(
@@ -153,6 +154,31 @@ class EdgePredictor(nn.Module):
             )
             for edge_type, links in batch.links.items()
         }
+
+
+def _rows_of_ends(encoder: nn.Module, batch: Batch) -> Mapping[NodeType, Tensor]:
+    """Return the encoder's rows of the seeds, by node type; a tensor holds those of the only type.
+
+    ValueError if the rows of a type at the ends of links are missing, or are not one per seed.
+    """
+    rows = encoder(batch)
+    types = list(dict.fromkeys(end for edge_type in batch.links for end in (edge_type[0], edge_type[2])))
+    if isinstance(rows, Tensor) and len(types) == 1:
+        rows = {types[0]: rows}
+    there = list(rows) if isinstance(rows, Mapping) else f"a {type(rows).__name__}"
+    if not isinstance(rows, Mapping) or not set(types) <= set(rows):
+        raise ValueError(
+            f"the encoder gives {there}, and the links have the node types {types}: give an encoder of these "
+            f"targets, such as khop.models.SAGE.for_graph(graph, target={types}, outputs=64)"
+        )
+    for node_type in types:
+        seeds, found = batch.sample.seed_index[node_type].numel(), rows[node_type].shape[0]
+        if found != seeds:
+            raise ValueError(
+                f"the encoder gives {found:,} rows of {node_type!r}, and the batch has {seeds:,} seeds: give "
+                "one row per seed, as h[batch.seed_index]"
+            )
+    return rows
 
 
 @dataclass(frozen=True)
@@ -369,7 +395,8 @@ class LinkPredictor(nn.Module):
 
     Args:
         encoder: Module that returns a batch's rows by node type, one per seed, such as
-            `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`.
+            `khop.models.SAGE.for_graph(graph, target=["user", "item"], outputs=64)`; for links within one
+            node type also the rows alone.
         decoders: Decoder by edge type, or a `khop.models.SharedDecoder`, which scores the links of all edge
             types at once.
     Raises:
@@ -460,7 +487,7 @@ class LinkPredictor(nn.Module):
             raise ValueError("the batch has no links: give the loader a khop.LinkSampler and links as seeds")
         for edge_type in batch.links:
             self.decoder(edge_type)
-        rows: Mapping[str, Tensor] = self.encoder(batch)
+        rows = _rows_of_ends(self.encoder, batch)
         if self._rows is not None:
             shared = self.decoders["relations"]
             assert isinstance(shared, RelationDecoder)
