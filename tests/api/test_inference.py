@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import khop
+import khop.models
 from khop import (
     Batch,
     EdgeTable,
@@ -63,6 +67,36 @@ def test_samples_of_all_neighbors_give_the_exact_score_and_others_repeat(graph: 
     assert evaluate(model, graph, split="val", fanouts=[-1, -1]) == exact
     sampled = [evaluate(model, graph, split="val", fanouts=[1, 1]) for _ in range(2)]
     assert sampled[0] == sampled[1]
+
+
+@pytest.mark.parametrize("name", ["GCN", "GIN", "LightGCN"])
+def test_a_model_that_needs_a_rule_is_computed_by_it(graph: Graph, name: str, tmp_path: Path) -> None:
+    """As a run that names no rule: an explicit one that does not fit stays an error."""
+    made = partial(getattr(khop.models, name).for_graph, graph, hidden=8, layers=2, embedding=8)
+    model = made()
+    loader = Loader(
+        NeighborSampler(graph, [-1, -1], rule=model.rule), {"item": torch.arange(10)}, 10, columns=["x"]
+    )
+    for fanouts in (None, [-1, -1]):
+        expected = evaluate(model, graph, split="val", fanouts=fanouts, loader=loader)
+        assert evaluate(model, graph, split="val", fanouts=fanouts) == expected
+    rows = np.load(
+        khop.infer(model, graph, tmp_path / "rows.npy", node_types="item", values="outputs")["item"]
+    )
+    assert (
+        rows.tolist() == layerwise_inference(model, graph, graph.features, "item", rule=model.rule).tolist()
+    )
+    encoder = made(target=["user", "item"], outputs=8)
+    predictor, buys = LinkPredictor(encoder, {"user buys item": Dot()}), ("user", "buys", "item")
+    links = Links({buys: torch.tensor([[0, 1], [2, 3]])}, negatives={buys: torch.tensor([[4], [5]])})
+    for fanouts in (None, [-1, -1]):
+        expected_links = khop.evaluate_links(predictor, graph, links, fanouts=fanouts, rule=encoder.rule)
+        assert khop.evaluate_links(predictor, graph, links, fanouts=fanouts) == expected_links
+    found = khop.recommend(predictor, graph, buys, [0, 1], k=3)
+    expected_found = khop.recommend(predictor, graph, buys, [0, 1], k=3, rule=encoder.rule)
+    assert torch.equal(found.destinations, expected_found.destinations)
+    with pytest.raises(ValueError, match="have no weights"):
+        layerwise_inference(model, graph, graph.features, "item", rule=khop.Uniform())
 
 
 class Plain(nn.Module):

@@ -69,6 +69,7 @@ from khop.inference.node_outputs import (
     columns_read,
     evaluation_sampler,
     layerwise_inference,
+    rule_of,
     sampled_inference,
     takes_fanouts,
     unknown_fanouts,
@@ -104,7 +105,7 @@ def infer(
     node_types: NodeType | Sequence[NodeType] | None = None,
     nodes: SeedIds | None = None,
     values: Values = "embeddings",
-    rule: Rule = UNIFORM,
+    rule: Rule | None = None,
     fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 2048,
     chunk_edges: int = CHUNK_EDGES,
@@ -133,7 +134,7 @@ def infer(
         values: "embeddings" (default), the outputs of the model's last layer for the node type, or of a
             link-prediction model the inputs of its decoder; or "outputs", those of the whole model, such
             as logits.
-        rule: Rule of training, as for `khop.layerwise_inference`; default `Uniform()`.
+        rule: Rule of training, as for `khop.layerwise_inference`; by default the model's.
         fanouts: Fanouts of training, for rules that need them; default None.
         chunk_size: Nodes per chunk, default 2048.
         chunk_edges: Most edges of a chunk with several nodes, default 1048576.
@@ -157,7 +158,7 @@ def infer(
     wanted = (node_types,) if isinstance(node_types, str) else tuple(node_types or ())
     wanted = wanted or (sole_type(graph.schema.node_types, "infer without node_types"),)
     chunks = ChunkLimits(chunk_size, chunk_edges)
-    draws = ExactDraws(rule, fanouts)
+    draws = ExactDraws(rule_of(unwrapped(model)) if rule is None else rule, fanouts)
     planned = Inference.of(model, graph, path_of("out", out), wanted, nodes, values, chunks, draws)
     return planned.run(progress, in_flight)
 
@@ -390,7 +391,7 @@ def evaluate(
         columns: Columns of the batches, by default the model's `input_columns`, else the loader's
             columns, else all node columns except labels.
         loader: Loader that the model is trained with; neighbors are drawn, or all weighed, by the rule of
-            its sampler. Default None.
+            its sampler. Default None: by the model's rule.
         progress: Function called with the number of chunks done and in all; by default none.
     Returns:
         The score.
@@ -418,14 +419,14 @@ def evaluate(
 
     def outputs_of(nodes: Tensor) -> Tensor:
         if hops is None:
-            rule = _rule_of(loader)
+            rule = _rule_of(loader, model)
             draws = _draws(rule, graph, model, loader, fanouts)
             place = (model, graph, graph.features, node_type)
             compute = partial(layerwise_inference, *place, rule=rule, fanouts=draws.fanouts)
         else:
             chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
             like = None if loader is None else loader.graph_sampler
-            sampler = evaluation_sampler(graph, hops, chosen, like)
+            sampler = evaluation_sampler(graph, hops, chosen, like, _rule_of(loader, model))
             compute = partial(sampled_inference, model, sampler, graph.features, node_type, columns=chosen)
         return compute(nodes=nodes, progress=progress, group=group, lanes=graph.lanes)
 
@@ -471,8 +472,8 @@ def evaluate_links(
         fanouts: Fanouts of the hops: every link is then scored from a sampled batch, as in training, the
             same in every evaluation. This works for any encoder, and for links with times, with
             `rule=khop.Temporal(column)`. Default None: all neighbors.
-        rule: Rule that weighs the neighbors, by default that of the sampler of `loader`, else
-            `khop.Uniform()`. A rule that takes the same edges in exact inference, such as `TopK`, needs
+        rule: Rule that weighs the neighbors, by default that of the sampler of `loader`, else the
+            model's. A rule that takes the same edges in exact inference, such as `TopK`, needs
             `loader` or `fanouts`.
         columns: Columns of the batches for the encoder, as in `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
@@ -510,7 +511,7 @@ def evaluate_links(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
-    rule = _rule_of(loader) if rule is None else rule
+    rule = _rule_of(loader, predictor) if rule is None else rule
     draws = _draws(rule, graph, encoder, loader, fanouts)
     hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
@@ -581,7 +582,7 @@ def evaluate_edges(
     encoder = predictor.encoder
     if fanouts is None:
         check_untimed(links)
-    rule = _rule_of(loader) if rule is None else rule
+    rule = _rule_of(loader, predictor) if rule is None else rule
     draws = _draws(rule, graph, encoder, loader, fanouts)
     hops = _hops(encoder, fanouts, loader, group)
     of_loader = None if loader is None else loader.columns
@@ -602,9 +603,9 @@ def _check_list(links: object) -> None:
     instance_of("links", links, LinkList, "give khop.Links(...), or the links of a split")
 
 
-def _rule_of(loader: Loader | None) -> Rule:
-    """Return the rule of training: that of the loader's sampler, if there is a loader."""
-    return UNIFORM if loader is None else loader.graph_sampler.rule
+def _rule_of(loader: Loader | None, model: nn.Module) -> Rule:
+    """Return the rule of training: that of the loader's sampler, else the one that the model needs."""
+    return rule_of(model) if loader is None else loader.graph_sampler.rule
 
 
 def _link_sampler(
@@ -677,7 +678,7 @@ def recommend(
     *,
     k: int = 20,
     candidates: Candidates = "unseen",
-    rule: Rule = UNIFORM,
+    rule: Rule | None = None,
     fanouts: Sequence[Fanout] | None = None,
     work_folder: str | os.PathLike[str] | None = None,
     progress: Progress = unwatched,
@@ -696,7 +697,7 @@ def recommend(
         k: Destinations per source, default 20.
         candidates: "unseen" (default) leaves out the destinations that a source is linked to already;
             "all".
-        rule: Rule of training, as for `khop.layerwise_inference`; default `Uniform()`.
+        rule: Rule of training, as for `khop.layerwise_inference`; by default the model's.
         fanouts: Fanouts of training, for rules that need them; default None.
         work_folder: Folder for files of the rows of all nodes, which are removed at the end; by default
             the system's folder of temporary files.
@@ -717,7 +718,8 @@ def recommend(
     work = None if work_folder is None else path_of("work_folder", work_folder)
     checked = Recommender.checked(model, graph, edge_type_of(edge_type), k, candidates)
     wanted = checked.sources(sources)
-    with checked.rows(ExactDraws(rule, fanouts), work, progress) as recommender:
+    draws = ExactDraws(rule_of(checked.model) if rule is None else rule, fanouts)
+    with checked.rows(draws, work, progress) as recommender:
         pieces = list(recommender.pieces(wanted, progress))
     return Recommendations(
         *(torch.cat([getattr(piece, name) for piece in pieces]) for name in Recommendations.__annotations__)

@@ -175,13 +175,22 @@ def columns_read(
     )
 
 
+def rule_of(model: nn.Module) -> Rule:
+    """Return the rule by which neighbors are drawn for a model, unless another one is chosen."""
+    rule: Rule = getattr(model, "rule", UNIFORM)
+    return rule
+
+
 def evaluation_sampler(
-    graph: GraphStore, fanouts: Sequence[Fanout], columns: ColumnChoice, like: Sampler | None
+    graph: GraphStore, fanouts: Sequence[Fanout], columns: ColumnChoice, like: Sampler | None, rule: Rule
 ) -> Sampler:
-    """Make a sampler with these fanouts, and with the other settings of the loader's sampler."""
+    """Make a sampler with these fanouts, and with the other settings of the loader's sampler.
+
+    Without a loader it draws by `rule`.
+    """
     edge_ids = bool(columns.of_edges)
     made = None if like is None else like.for_evaluation(graph, fanouts, edge_ids=edge_ids)
-    return NeighborSampler(graph, fanouts, edge_ids=edge_ids) if made is None else made
+    return NeighborSampler(graph, fanouts, rule=rule, edge_ids=edge_ids) if made is None else made
 
 
 def all_neighbors(model: nn.Module, like: Sampler | None, *, warn: bool) -> Sequence[Fanout]:
@@ -220,7 +229,7 @@ def layerwise_inference(
     node_type: NodeType,
     *,
     nodes: SeedIds | None = None,
-    rule: Rule = UNIFORM,
+    rule: Rule | None = None,
     fanouts: Sequence[Fanout] | None = None,
     chunk_size: int = 8192,
     chunk_edges: int = CHUNK_EDGES,
@@ -242,7 +251,7 @@ def layerwise_inference(
         node_type: Node type.
         nodes: Nodes, as ids or a boolean mask; by default all of the type.
         rule: Rule of training: neighbors are weighed by what its draws estimate (`RuleBase.has_weights`).
-            Default `Uniform()`.
+            By default the model's.
         fanouts: Fanouts of training, for `TopK`, which takes the edges that training takes; other rules
             ignore them. Default None.
         chunk_size: Nodes per chunk, default 8192.
@@ -268,7 +277,8 @@ def layerwise_inference(
     order = PartOrder.of(ids, graph.partition_bounds(node_type))
     wanted = {node_type: None if ids is None else order.there(ids)}
     limits = ChunkLimits(chunk_size, chunk_edges)
-    layers = Layers.of(model, graph, features, wanted, limits, draws=ExactDraws(rule, fanouts))
+    draws = ExactDraws(rule_of(model) if rule is None else rule, fanouts)
+    layers = Layers.of(model, graph, features, wanted, limits, draws=draws)
     sharing = layers.sharing(lanes, group, in_flight)
     rows = layers.computed(sharing, sharing.layer_store(), progress, last=MemoryStore(sharing.group))
     return order.back(rows[node_type])
