@@ -57,7 +57,8 @@ def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Co
     """Return the attributes of nodes or edges as columns, with notes; see `NetworkxTables.of`."""
     found: Columns = {}
     notes: list[str] = []
-    for name in dict.fromkeys(name for one in given for name in one):
+    names = dict.fromkeys(name for one in given for name in one)
+    for name in names:
         values = [one.get(name) for one in given]
         absent = np.array([value is None or value != value for value in map(_scalar, values)])
         if all(value is None for value in values):
@@ -67,13 +68,17 @@ def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Co
             notes.append(f"attribute {name!r} of {what} is left out: {_reason(values)}")
             continue
         found[str(name)] = column
+        if rounded := _rounded(values, column):
+            notes.append(f"attribute {name!r}: {rounded:,} whole numbers beyond 2**53 are rounded")
         if absent.any():
             fill = "they get NaN"
             if what == "edges":
-                fill = "they get 1" if name == _WEIGHT else f"they get 0, and 1 in {name}{MISSING}"
+                marks = (f"{name}{MISSING}{end}" for end in ("", *(f".{at}" for at in range(2, 1 << 20))))
+                mark = next(one for one in marks if one not in names)
+                fill = "they get 1" if name == _WEIGHT else f"they get 0, and 1 in {mark}"
                 column[absent] = name == _WEIGHT
                 if name != _WEIGHT:
-                    found[f"{name}{MISSING}"] = absent.astype(np.uint8)
+                    found[mark] = absent.astype(np.uint8)
             notes.append(
                 f"attribute {name!r}: {absent.sum():,} of {len(values):,} {what} have no number; {fill}"
             )
@@ -98,6 +103,14 @@ def _column(values: Sequence[Any], absent: npt.NDArray[np.bool_]) -> npt.NDArray
     if array.dtype.kind not in "ifb":
         return None
     return narrowed(array) if array.dtype.kind == "f" else array
+
+
+def _rounded(values: Sequence[Any], column: npt.NDArray[Any]) -> int:
+    """Return the number of whole numbers that a column of floats does not hold exactly."""
+    if column.dtype.kind != "f" or column.ndim > 1:
+        return 0
+    pairs = zip(values, column, strict=True)
+    return sum(isinstance(one, int | np.integer) and int(one) != int(number) for one, number in pairs)
 
 
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -23,6 +23,10 @@ from khop.kernels.id_table import StringKeys
 
 EDGE, BACK = ("node", "to", "node"), ("node", "rev_to", "node")
 HEAD = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+GRAPH_OF = (
+    f'{HEAD}<key id="k" for="node" attr.name="k" attr.type="double"/><graph edgedefault="directed">'
+    '<node id="a">%s</node></graph></graphml>'
+)
 WRITERS: dict[str, Callable[..., None]] = {
     "graphml": networkx.write_graphml,
     "gml": networkx.write_gml,
@@ -148,6 +152,81 @@ def test_other_graphml_is_refused(body: str, sentence: str, tmp_path: Path) -> N
         imported(graphml(tmp_path, "", body))
 
 
+def test_numbers_that_floats_do_not_hold_are_counted(tmp_path: Path) -> None:
+    keys = "".join(f'<key id="{n}" for="node" attr.name="{n}" attr.type="long"/>' for n in "abc")
+    large = (
+        f'<data key="a">{2**53 + 1}</data><data key="b">{2**63 + 1}</data><data key="c">{2**53 + 1}</data>'
+    )
+    body = f'<node id="1">{large}</node><node id="2"><data key="b">1</data><data key="c">1</data></node>'
+    found, said = imported(graphml(tmp_path, keys, body))
+    assert found.columns["node"]["c"].tolist() == [2**53 + 1, 1]
+    rounded = [f"attribute {name!r}: 1 whole numbers beyond 2**53 are rounded" for name in "ab"]
+    assert [note for note in said if "rounded" in note] == rounded
+
+
+def test_a_mark_of_missing_values_replaces_no_attribute(tmp_path: Path) -> None:
+    keys = "".join(f'<key id="{n}" for="edge" attr.name="{n}" attr.type="int"/>' for n in ("c", "c_missing"))
+    edges = (
+        '<edge source="a" target="b"><data key="c">7</data><data key="c_missing">9</data></edge>'
+        '<edge source="b" target="a"><data key="c_missing">5</data></edge>'
+    )
+    found, said = imported(graphml(tmp_path, keys, f'<node id="a"/><node id="b"/>{edges}'))
+    columns = {name: column.tolist() for name, column in found.columns[EDGE].items()}
+    assert columns == {"c": [0, 7], "c_missing": [5, 9], "c_missing.2": [1, 0]}  # by destination
+    assert "attribute 'c': 1 of 2 edges have no number; they get 0, and 1 in c_missing.2" in said
+
+
+def test_an_attribute_keys_no_draws(tmp_path: Path) -> None:
+    key = '<key id="o" for="node" attr.name="original_id" attr.type="int"/>'
+    nodes = "".join(f'<node id="{n}"><data key="o">4</data></node>' for n in "ab")
+    found, said = imported(graphml(tmp_path, key, nodes))
+    assert found.columns["node"]["original_id.2"].tolist() == [4, 4]
+    assert "attribute 'original_id' is column 'original_id.2'" in said
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_xml_in_other_encodings(encoding: str, tmp_path: Path) -> None:
+    declared = encoding.removesuffix("-le")
+    body = '<graph edgedefault="directed"><node id="é"/><node id="b"/><edge source="é" target="b"/></graph>'
+    text = f'<?xml version="1.0" encoding="{declared}"?>\n{HEAD}{body}</graphml>'
+    start = codecs.BOM_UTF16_LE if encoding == "utf-16-le" else b""
+    (tmp_path / "a.graphml").write_bytes(start + text.encode(encoding))
+    found, _ = imported(tmp_path / "a.graphml")
+    assert edges_of(found) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        (
+            "a.graphml",
+            GRAPH_OF % "<data key='k'>INF</data>",
+            "attribute 'k' of node a is infinite; correct it",
+        ),
+        (
+            "a.graphml",
+            GRAPH_OF % "<data key='z'>1</data>",
+            "data of the key z, which is not declared; declare it",
+        ),
+        (
+            "a.gexf",
+            '<gexf xmlns="http://www.gexf.net/1.2draft" version="1.2"><graph defaultedgetype="undirected"><nodes>'
+            '<node id="0"/><node id="1"/></nodes><edges><edge id="0" source="0" target="1"/><edge id="1" source="1"'
+            ' target="0" type="directed"/></edges></graph></gexf>',
+            "it has directed and undirected edges; write all of them directed",
+        ),
+        ("a.net", "*Vertices 2\n1 a\n3 b\n*Arcs\n1 2\n", "'3 b': numbers of vertices are 1 to 2, each once"),
+        ("a.net", "*Vertices 2\n1 a\n1 b\n*Arcs\n1 2\n", "'1 b': numbers of vertices are 1 to 2, each once"),
+    ],
+)
+def test_graphs_that_are_not_complete_are_refused(
+    name: str, text: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name}: .*{sentence}"):
+        imported(tmp_path / name)
+
+
 def test_entities_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.graphml"
     path.write_text(
@@ -178,6 +257,14 @@ def test_arcs_beside_edges(tmp_path: Path) -> None:
     assert imported(tmp_path / "b.net")[0].schema.reverse(EDGE) == BACK
 
 
+def test_vertices_without_names_have_their_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.net").write_text("*Vertices 4\n2 b [1-3]\n3\n*Arcs\n1 2\n2 3\n4 1\n")
+    found, said = imported(tmp_path / "a.net")
+    assert edges_of(found) == [(0, 1), (1, 2), (3, 0)]
+    assert "3 vertices have no name: their ids are their numbers" in said
+    assert "times in brackets are left out" in said
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -206,6 +293,27 @@ def test_matrix_market(symmetry: str, name: str, tmp_path: Path) -> None:
     assert edges_of(found) == ([(0, 1), (1, 2)] if symmetry == "general" else [(1, 0), (2, 1)])
     assert (found.schema.reverse(EDGE) == BACK) == (symmetry == "symmetric")
     assert found.columns[EDGE]["weight"].tolist() == [2.5, 2.5]
+
+
+@pytest.mark.parametrize("banner", [b"\xef\xbb\xbf%%MatrixMarket", b"%%MATRIXMARKET", b"\n%%matrixmarket"])
+def test_a_line_of_sizes_is_no_edge(banner: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(
+        banner + b" matrix coordinate real general\n% sizes\n3 3 2\n1 2 0.5\n2 3 2\n"
+    )
+    found, _ = imported(tmp_path / "a.txt")
+    assert edges_of(found) == [(0, 1), (1, 2)]
+    assert found.columns[EDGE]["weight"].tolist() == [0.5, 2]
+
+
+def test_weights_of_matrices_are_those_of_the_file(tmp_path: Path) -> None:
+    head = "%%MatrixMarket matrix coordinate {} general\n3 3 2\n1 2 {}\n2 3 1\n"
+    (tmp_path / "a.mtx").write_text(head.format("integer", 16777217))
+    assert imported(tmp_path / "a.mtx")[0].columns[EDGE]["weight"].tolist() == [16777217, 1]
+    (tmp_path / "b.mtx").write_text(head.format("real", "nan"))
+    with pytest.raises(
+        ValueError, match="b.mtx: the entry of row 1 and column 2 is no finite number; correct"
+    ):
+        imported(tmp_path / "b.mtx")
 
 
 @pytest.mark.parametrize(
@@ -333,6 +441,21 @@ def test_text_after_many_numbers(tmp_path: Path) -> None:
     assert len(found.sources) == 5_000_001
 
 
+def test_weights_are_those_of_the_file(tmp_path: Path) -> None:
+    found = read(tmp_path, "a b 16777217\nb c 1e40\n").edge_columns["weight"]
+    assert (found.dtype, found.tolist()) == (np.float64, [16777217, 1e40])
+
+
+@pytest.mark.parametrize(
+    "content", ["1,2,\n2,3,\n", "source,target,\n1,2,\n2,3,\n", "1|2\n2|3\n", "1 | 2\n2 | 3\n"]
+)
+def test_a_separator_at_the_end_and_bars(content: str, tmp_path: Path) -> None:
+    """A spreadsheet writes an empty column."""
+    found = read(tmp_path, content)
+    assert edge_list_edges_of(found) == [(1, 2), (2, 3)]
+    assert found.edge_columns == {}
+
+
 def test_weights_and_times(tmp_path: Path) -> None:
     found = read(tmp_path, "a b 2 1700000000\nb c 0.5 1700000001\n").edge_columns
     assert (found["weight"].dtype, found["weight"].tolist()) == (np.float32, [2, 0.5])
@@ -377,6 +500,22 @@ def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
         ("a;b;2,5\nb;c;x\n", "line 2: the third field is 'x'"),
         (b"a,b\n\xff,c\n", "line 2: invalid UTF-8; save the file as UTF-8"),
         ("a,b\n".encode("utf-16"), "is UTF-16; save the file as UTF-8"),
+        (
+            "a,b\nc,d".encode("utf-16-le"),
+            "line 1: has a NUL byte; save the file as UTF-8, or correct the line",
+        ),
+        ("a b nan\nb c 1\n", "line 1: the third field is 'nan', which is not a number"),
+        ("a b 1\nb c 1 \na c inf\n", "line 3: the third field is 'inf', which is not a number"),
+        (
+            '{"source": 1, "target": 2}\n{"source": 2, "target": 3}\n',
+            "is JSON; write lines of two ids, or import",
+        ),
+        ("[[1, 2],\n [2, 3]]\n", "is JSON; write lines of two ids, or import it by a spec"),
+        (gzip.compress(b"1 2\n2 3\n"), "edges.txt: is compressed; rename it to end in .txt.gz"),
+        (b"\xfd7zXZ\0 1 2\n", "edges.txt: is compressed by xz; unpack it"),
+        (b"PAR1 1 2\n", "edges.txt: is a Parquet file; rename it to end in .parquet"),
+        ("1 2\n\f\n2 3\n", "line 2: has 1 fields, and other lines have 2"),
+        ("a,b,\nb,c,1\n", "line 1: the third field is '', which is not a number"),
     ],
 )
 def test_bad_lines(content: str | bytes, sentence: str, tmp_path: Path) -> None:

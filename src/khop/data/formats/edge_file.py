@@ -24,24 +24,27 @@ from networkx.readwrite import gexf, graphml, pajek
 
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.data.importers import EdgeFileOptions, ImportContext
+from khop.data.tables.files import other_format
 from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
 from khop.graph.atomic import ProgressCallback, refuse_existing
-from khop.graph.networkx_tables import NetworkxTables, attribute_columns
+from khop.graph.folder import ORIGINAL_ID
+from khop.graph.networkx_tables import NetworkxTables, attribute_columns, narrowed
 from khop.graph.tables import EdgeTable, NodeTable
 from khop.kernels.id_table import Keys, StringKeys, id_table
 from khop.schema import EdgeType
 
 WEIGHT, TIME = "weight", "time"
 Header = Literal["auto", "yes", "no"]
-_SEPARATORS = ("\t", ";", ",", " ")  # blanks are last: "a, b" is separated by a comma
+_SEPARATORS = ("\t", ";", ",", "|", " ")  # blanks are last: "a, b" is separated by a comma
 _FIELDS = range(2, 5)
 _CHUNK_BYTES = 32 << 20
 _SAMPLE_LINES, _SAMPLE_BYTES = 1000, 1 << 14
 _COMMENT = re.compile(rb"(?m)^[ \t]*(?:#|%|//).*$")
-_ATTRIBUTES = re.compile(rb"[ \t,;]*(\{.*\})[ \t]*$")
+_ATTRIBUTES = re.compile(rb"[ \t,;|]+(\{.*\})[ \t]*$")
 _DECIMAL_COMMA = re.compile(rb"\s*[^\s,]+[ \t]+[^\s,]+[ \t]+[+-]?\d+,\d+\s*")  # of a weight after blanks
 _ENDS = ({"source", "target"}, {"src", "dst"}, {"from", "to"}, {"source", "destination"}, {"head", "tail"})
+_PLACES = ("third", "fourth")
 _FORM = "an edge has two ids and maybe a weight and a time; correct it, or import by a spec (docs/import.md)"
 
 
@@ -103,7 +106,11 @@ def edge_list(path: Path, header: Header = "auto") -> ReadEdges:
         raise ValueError(f"{path}: has no edges; give a file with two ids on each line")
     columns = {}
     for at, name in enumerate(names):
-        numbers = _numbers(pa.chunked_array([table[at] for table in content.values]), name, form.separator)
+        values = pa.chunked_array([table[at] for table in content.values])
+        numbers = _numbers(values, name, form.separator)
+        if numbers is None and pc.all(pc.equal(values, "")).as_py():
+            notes.append(f"the {_PLACES[at]} field is empty on all lines: it is left out")
+            continue
         if numbers is None:
             raise _problem(form, is_header, f"{name} is not a number")
         columns[name] = numbers
@@ -185,7 +192,10 @@ def _is_header(content: _Content, header: Header) -> bool:
 
 
 def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
-    """Return a column of weights as float32, of other whole numbers as int64; None if one is no number."""
+    """Return weights as float32, other whole numbers as int64; None if one is no finite number.
+
+    Weights are float64 if float32 would change a whole number.
+    """
     if separator != "," and pc.any(pc.match_substring(values, ",")).as_py():
         values = pc.replace_substring(values, ",", ".")  # a decimal comma
     kinds = (pa.float64(),) if name == WEIGHT else (pa.int64(), pa.float64())
@@ -194,7 +204,9 @@ def _numbers(values: Any, name: str, separator: str) -> npt.NDArray[Any] | None:
             made = numpy_of(values.cast(kind).combine_chunks())
         except pa.ArrowInvalid:
             continue
-        return made.astype(np.float32) if name == WEIGHT else made
+        if not np.isfinite(made).all():
+            return None
+        return narrowed(made) if name == WEIGHT else made
     return None
 
 
@@ -257,7 +269,7 @@ def _problem(form: _Form, is_header: bool, reason: str) -> ValueError:
             )
         if not all(fields[:2]):
             return ValueError(f"{where}: an id is empty; complete or remove the line")
-        for name, text in zip(("third", "fourth"), [] if is_header else fields[2:], strict=False):
+        for name, text in zip(_PLACES, [] if is_header else fields[2:], strict=False):
             if _numbers(pa.chunked_array([[text]]), WEIGHT, form.separator) is None:
                 return ValueError(f"{where}: the {name} field is {text!r}, which is not a number; {_FORM}")
         is_header = False
@@ -270,7 +282,7 @@ def _lines(path: Path, form: _Form) -> Iterator[tuple[int, list[str]]]:
     for chunk in _chunks(path):
         for line in chunk.removesuffix(b"\n").split(b"\n"):
             number += 1
-            if line.strip():
+            if line.strip(b" \t"):
                 text = _split_attributes(line)[0] if form.has_attributes else line
                 try:
                     fields = next(_fields(text, form.separator, "strict"))
@@ -283,7 +295,7 @@ def _lines(path: Path, form: _Form) -> Iterator[tuple[int, list[str]]]:
 
 def _fields(text: bytes, separator: str, errors: str = "replace") -> Iterator[list[str]]:
     lines = _tidy(text + b"\n", separator).decode(errors=errors).split("\n")
-    return csv.reader((line for line in lines if line.strip()), delimiter=separator)
+    return csv.reader((line for line in lines if line.strip(" \t")), delimiter=separator)
 
 
 def _tidy(chunk: bytes, separator: str) -> bytes:
@@ -300,7 +312,7 @@ def _tidy(chunk: bytes, separator: str) -> bytes:
     if b" \n" in chunk or b"\t\n" in chunk:
         chunk = re.sub(rb"[ \t]+\n", b"\n", chunk)
     if b'"' in chunk and b" " in chunk:
-        chunk = re.sub(rb'([\t,;]) +"', rb'\1"', re.sub(rb'" +([\t,;])', rb'"\1', chunk))
+        chunk = re.sub(rb'([\t,;|]) +"', rb'\1"', re.sub(rb'" +([\t,;|])', rb'"\1', chunk))
     return chunk
 
 
@@ -332,8 +344,13 @@ def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
     """Yield the lines of a file in chunks, each ends with a newline. Comments are empty lines."""
     rest, is_first = b"", True
     for read in _blocks(path, size):
-        if is_first and read.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise ValueError(f"{path}: is UTF-16; save the file as UTF-8")
+        if is_first:
+            _check_text(path, read)
+        if b"\0" in read:
+            line = _content(path).partition(b"\0")[0].count(b"\n") + 1
+            raise ValueError(
+                f"{path}, line {line}: has a NUL byte; save the file as UTF-8, or correct the line"
+            )
         data = rest + (read.removeprefix(b"\xef\xbb\xbf") if is_first else read)
         is_first = False
         last_return = data.endswith(b"\r")  # its \n may follow
@@ -346,6 +363,16 @@ def _chunks(path: Path, size: int = _CHUNK_BYTES) -> Iterator[bytes]:
             yield _without_comments(data[:end])
     if rest.strip():
         yield _without_comments(rest.rstrip(b"\r") + b"\n")
+
+
+def _check_text(path: Path, start: bytes) -> None:
+    """Raise ValueError for files of other formats, which their first bytes tell."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError(f"{path}: is UTF-16; save the file as UTF-8")
+    if problem := other_format(start, path.suffix):
+        raise ValueError(f"{path}: {problem}")
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        raise ValueError(f"{path}: is JSON; write lines of two ids, or import it by a spec (docs/import.md)")
 
 
 def _blocks(path: Path, size: int) -> Iterator[bytes]:
@@ -378,7 +405,13 @@ _KNOWN = {  # sentences for what networkx finds
     r"edge #(\d+) has no '(\w+)'": r"edge \1 has no \2; add it",
     r"node id (\S+) is duplicated": r"two nodes have the id \1; rename one",
     r"edge #\d+ \((\S+?)-[->](\S+)\) is duplicated": r"two edges go from \1 to \2; add: multigraph 1",
-    "directed=(true|false) edge found": "it has directed and undirected edges; write all of them directed",
+    "directed=(true|false) edge found|irected edge found in .*directed graph": (
+        "it has directed and undirected edges; write all of them directed"
+    ),
+    r"Bad GraphML data: no key (\S+)|No attribute defined for=(\S+)\.": (
+        r"it has data of the key \1\2, which is not declared; declare it"
+    ),
+    r"Unknown GEXF version (\S+)\.": r"its GEXF version \1 is not read; write it as version 1.3",
     "[Hh]yperedge": "it has hyperedges, which link more than two nodes; remove them",
 }
 
@@ -388,6 +421,12 @@ class _Refused(ValueError):
 
 
 _MATRIX_MARKET = b"%%MatrixMarket"
+
+
+def _banner(start: bytes) -> bytes:
+    """Return the first line of a MatrixMarket file as scipy reads it; empty for other files."""
+    line = start.removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[0].lower()
+    return _MATRIX_MARKET + line[len(_MATRIX_MARKET) :] if line.startswith(_MATRIX_MARKET.lower()) else b""
 
 
 @dataclass(frozen=True)
@@ -431,7 +470,7 @@ class EdgeFileImporter:
         for suffix in _COMPRESSED:
             name = name.removesuffix(suffix)
         read = next((read for suffix, read in _FORMATS.items() if name.endswith(suffix)), None)
-        if read is None and _content(self.path, len(_MATRIX_MARKET)) == _MATRIX_MARKET:
+        if read is None and _banner(_content(self.path, _SAMPLE_BYTES)):
             read = _matrix_market
         return edge_list(self.path, self.header) if read is None else read(self.path)
 
@@ -445,7 +484,7 @@ def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """Return columns as the graph stores them, under names of files; a note tells each that is renamed."""
     found: dict[str, Any] = {}
     for name, column in columns.items():
-        short = stored_name(name, found)
+        short = stored_name(name, {*found, ORIGINAL_ID})  # whose values key draws
         if short != name:
             notes.append(f"attribute {name!r} is column {short!r}")
         found[short] = column.astype(np.uint8) if column.dtype == bool else column
@@ -480,6 +519,7 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
             f"{what.strip()}: has no type that is read, left out or kept as text" for what in sorted(unread)
         ]
         notes += tables.notes
+        _check_finite(path, tables)
         is_int = all(type(node) is int and -(2**63) <= node < 2**63 for node in tables.ids)
         ids = np.array(tables.ids, np.int64) if is_int else StringKeys.of([str(node) for node in tables.ids])
         return ReadEdges(
@@ -488,6 +528,21 @@ def _by_networkx(parse: Callable[[bytes, list[str]], Any]) -> Callable[[Path], R
         )  # fmt: skip
 
     return read
+
+
+def _check_finite(path: Path, tables: NetworkxTables) -> None:
+    """Raise ValueError for an infinite attribute; NaN is a missing one."""
+    for columns, what in ((tables.node_columns, "node"), (tables.edge_columns, "edge")):
+        for name, column in columns.items():
+            rows = np.flatnonzero(np.isinf(column).reshape(len(column), -1).any(1))
+            if len(rows):
+                ids, row = tables.ids, int(rows[0])
+                ends = (
+                    f"{ids[int(tables.sources[row])]} to {ids[int(tables.destinations[row])]}"
+                    if what == "edge"
+                    else ids[row]
+                )
+                raise ValueError(f"{path}: attribute {name!r} of {what} {ends} is infinite; correct it")
 
 
 def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
@@ -559,6 +614,9 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
 
 def _plain_xml(content: bytes) -> bytes:
     """Return XML without comments; ValueError for entities, whose expansion may be endless."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        declared = rb"(<\?xml[^>]*?)\s+encoding\s*=\s*[\"'][^\"']*[\"']"
+        content = re.sub(declared, rb"\1", content.decode("utf-16").encode(), count=1)
     if b"<!ENTITY" in content:
         raise _Refused("declares an entity; remove it")
     return re.sub(rb"(?s)<!--.*?-->", b"", content)
@@ -614,7 +672,10 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
         raise _Refused(
             f"{vertices[0]!r} is not '*Vertices' and a number; two-mode networks are not read, correct it"
         )
+    vertices[1:] = _vertices(int(vertices[0].split()[1]), vertices[1:], notes)
     parts = [sections[word] for word in _PAJEK_LINKS if len(sections.get(word, [])) > 1] or [[]]
+    if any(re.search(r"\s\[", line) for part in (vertices, *parts) for line in part):
+        notes.append("times in brackets are left out")
     graph, *more = [pajek.parse_pajek(iter(vertices + part)) for part in parts]
     for edges in more:
         given = list(edges.edges(data=True))
@@ -627,21 +688,44 @@ def _pajek(content: bytes, notes: list[str]) -> Any:
     return graph
 
 
+def _vertices(count: int, lines: Sequence[str], notes: list[str]) -> list[str]:
+    """Return a line for each vertex; one without a name has its number as name, as in Pajek."""
+    given: dict[int, str] = {}
+    for line in lines:
+        for word in line.split()[:1]:
+            if not 1 <= int(word) <= count or int(word) in given:
+                raise _Refused(
+                    f"{line.strip()[:60]!r}: numbers of vertices are 1 to {count:,}, each once; correct it"
+                )
+            given[int(word)] = line
+    unnamed = [at for at in range(1, count + 1) if len(given.get(at, "").split()) < 2]
+    if unnamed:
+        notes.append(f"{len(unnamed):,} vertices have no name: their ids are their numbers")
+        given |= {at: f'{at} "{at}"' for at in unnamed}
+    return [given[at] for at in range(1, count + 1)]
+
+
 def _matrix_market(path: Path) -> ReadEdges:
     """Rows are sources and columns are destinations. Node i has the id i, from 1 on."""
     try:
         import scipy.io
     except ImportError:
         raise ValueError(f"{path}: MatrixMarket files need scipy: pip install scipy") from None
-    source = io.BytesIO(_content(path)) if path.suffix in (".zst", ".lz4") else str(path)
+    banner = _banner(start := _content(path, _SAMPLE_BYTES))
+    is_plain = path.suffix not in (".zst", ".lz4") and (start.startswith(banner) or not banner)
+
+    def source() -> Any:
+        rest = b"" if is_plain else _content(path).removeprefix(b"\xef\xbb\xbf").lstrip().partition(b"\n")[2]
+        return str(path) if is_plain else io.BytesIO(banner + b"\n" + rest)
+
     try:
-        rows, columns, _, layout, kind, symmetry = scipy.io.mminfo(source)
+        rows, columns, _, layout, kind, symmetry = scipy.io.mminfo(source())
         if layout != "coordinate" or kind == "complex" or rows != columns:
             raise _Refused(
                 f"is a {kind} {layout} matrix of {rows:,} rows and {columns:,} columns; give a square sparse "
                 "one of real numbers"
             )
-        matrix = scipy.io.mmread(source if isinstance(source, str) else io.BytesIO(_content(path)))
+        matrix = scipy.io.mmread(source())
     except _Refused as error:
         raise ValueError(f"{path}: {error}") from None
     except (ValueError, OverflowError, OSError, StopIteration) as error:
@@ -657,7 +741,13 @@ def _matrix_market(path: Path) -> ReadEdges:
         ) from None
     is_undirected = symmetry in ("symmetric", "hermitian")
     kept = matrix.row >= matrix.col if is_undirected else slice(None)  # scipy has added the opposites
-    values = {} if kind == "pattern" else {WEIGHT: matrix.data[kept].astype(np.float32)}
+    infinite = np.flatnonzero(~np.isfinite(matrix.data))
+    if len(infinite):
+        row, column = int(matrix.row[infinite[0]]) + 1, int(matrix.col[infinite[0]]) + 1
+        raise ValueError(
+            f"{path}: the entry of row {row} and column {column} is no finite number; correct it"
+        )
+    values = {} if kind == "pattern" else {WEIGHT: narrowed(matrix.data[kept].astype(np.float64))}
     return ReadEdges(
         np.arange(1, rows + 1), matrix.row[kept].astype(np.int64), matrix.col[kept].astype(np.int64),
         "undirected" if is_undirected else "directed", edge_columns=values,
