@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import json
 import os
 import threading
 from pathlib import Path
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from khop.data.tables.files import ArrowTable, CsvTable, Dialect, MemoryTable, find_files, open_files
+from khop.data.tables.rows import Piece
 
 KEY = "nodes.user.files"
 
@@ -231,6 +234,45 @@ def test_the_path_of_a_file_adds_no_values_and_is_no_pattern(tmp_path: Path) -> 
     written(tmp_path / "a1.csv", b"id\nother\n")
     for name in ("a[1].csv", "a*.csv", "a?.csv"):
         assert rows_of(written(tmp_path / name, b"id\nown\n"), ["id"]) == [{"id": "own"}]
+
+
+@pytest.mark.parametrize("form", ["lines", "array"])
+@pytest.mark.parametrize("start", [b"", codecs.BOM_UTF8])
+def test_objects_of_json_are_rows(form: str, start: bytes, tmp_path: Path) -> None:
+    objects = [{"id": "007", "n": 1}, {"id": "8", "n": None}]
+    text = json.dumps(objects, indent=1) if form == "array" else "\n".join(map(json.dumps, objects))
+    (tmp_path / "a.json").write_bytes(start + text.encode())
+    table = open_files(find_files(["a.json"], tmp_path, "k"), Dialect(), "k")
+    assert [row for piece in table.pieces(["id", "n"]) for row in piece().batch.to_pylist()] == objects
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"a": "\xe9"}\n', "line 1: invalid UTF-8; save the file as UTF-8"),
+        (
+            b'{"a": 1}\n\n{"a": 2,\n',
+            "line 3: is not one JSON object; correct the line, or give one object per",
+        ),
+        (b'{\n "a": 1\n}\n', "line 1: is not one JSON object; .*give one object per line"),
+        (b'{"a": 1}\n{"a": 1, "a": 2}\n', "line 2: the key 'a' is there twice; rename one"),
+        (b"", "has no JSON object; give one per line"),
+        (b"[1, 2]\n", "has no JSON object; give one per line"),
+        (b'[{"a": 1},\n', "is cut off: its array is not closed; write it again"),
+        (b'[{"a": 1}, {"a"]', "is not JSON lines; give one object per line"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_json_that_cannot_be_read_is_named_by_its_line(
+    name: str, content: bytes, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+
+    def rows() -> list[Piece]:
+        return list(open_files(find_files([name], tmp_path, "k"), Dialect(), "k").pieces(["a"]))
+
+    with pytest.raises(ValueError, match=rf"^k: {name}(, |: ){problem}"):
+        rows()
 
 
 VALUES = {"id": ["u1", "u2"], "age": [3, 4]}

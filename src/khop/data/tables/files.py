@@ -16,6 +16,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +45,9 @@ _PROBLEMS = {
     "Maximum line size": "the line is longer than 2 MB, or a quote is not closed; correct the line",
 }
 _SIGNATURES = {
-    b"\x1f\x8b": "is compressed; rename it to end in .csv.gz",
-    b"\x28\xb5\x2f\xfd": "is compressed; rename it to end in .csv.zst",
+    b"\x1f\x8b": "is compressed; rename it to end in {}.gz",
+    b"\x28\xb5\x2f\xfd": "is compressed; rename it to end in {}.zst",
+    b"\xfd7zXZ\0": "is compressed by xz; unpack it",
     b"PAR1": "is a Parquet file; rename it to end in .parquet",
     b"ARROW1": "is an Arrow file; rename it to end in .arrow",
     b"PK\x03\x04": "is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV",
@@ -245,7 +247,7 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     """Return the names in the first row, or numbers if it holds data; unnamed columns have numbers."""
     with reading(place, "write it again"), pa.input_stream(str(path), compression=codec(name)) as stream:
         start = stream.read(_CHUNK)
-    problem = next((text for of_format, text in _SIGNATURES.items() if start.startswith(of_format)), None)
+    problem = other_format(start, ".csv")
     if problem is not None and dialect.is_utf8:
         raise ValueError(f"{place}: {problem}")
     try:
@@ -269,9 +271,16 @@ def _columns(name: str, path: Path, dialect: Dialect, place: str) -> list[str]:
     twice = [column for column in columns if columns.count(column) > 1]
     if twice:
         raise ValueError(
-            f"{place}, line 1: the column {twice[0]!r} is there twice; rename one in the first row"
+            f"{place}, line 1: the column {twice[0]!r} is there twice; rename one in the first row, or give "
+            'header = "no" if it is data'
         )
     return columns
+
+
+def other_format(start: bytes, ending: str) -> str | None:
+    """Return the problem of a file that is no text, with its remedy, by its first bytes; None for text."""
+    found = (text.format(ending) for of_format, text in _SIGNATURES.items() if start.startswith(of_format))
+    return next(found, None)
 
 
 def first_row(text: str, delimiter: str) -> list[str]:
@@ -300,8 +309,7 @@ def _explained(error: BaseException, place: str, columns: Sequence[str]) -> Base
 
 
 _TYPES = ("BIGINT", "DOUBLE", "BOOLEAN", "VARCHAR")  # and lists of them; all other values are kept as text
-_LINE = re.compile(r"at byte \d+ in line (\d+)")
-_OPTIONS = "format='newline_delimited', hive_partitioning=false, maximum_object_size=67108864"
+_OPTIONS = "hive_partitioning=false, maximum_object_size=67108864"
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,8 +323,10 @@ class JsonTable(FileTable):
         """Read all lines for the names and types of the columns."""
         types, schemas = [], []
         for name, path in files:
-            with _connected(path, f"{key}: {name}") as (connection, source):
-                found = connection.sql(f"SELECT * FROM read_json({source}, {_OPTIONS}, sample_size=-1)")
+            with _connected(name, path, key) as (connection, source):
+                found = connection.sql(f"SELECT * FROM read_json({source}, sample_size=-1)")
+                if found.columns == ["json"]:  # DuckDB's name for what is no object
+                    raise ValueError(f"{key}: {name}: has no JSON object; give one per line")
                 kinds = [str(one) for one in found.types]
                 plain = [one if one.removesuffix("[]") in _TYPES else "VARCHAR" for one in kinds]
                 types.append(dict(zip(found.columns, plain, strict=True)))
@@ -328,7 +338,7 @@ class JsonTable(FileTable):
         """Yield rows that have been read already."""
         for (name, path), types in zip(self.files, self.types, strict=True):
             first = 0
-            with _connected(path, f"{self.key}: {name}") as (connection, source):
+            with _connected(name, path, self.key) as (connection, source):
                 query = connection.sql(_query(source, types, columns))
                 with closing(query.to_arrow_reader(BATCH_ROWS)) as reader:
                     for batch in reader:
@@ -337,22 +347,57 @@ class JsonTable(FileTable):
 
 
 @contextmanager
-def _connected(path: Path, place: str) -> Iterator[tuple[Any, str]]:
-    """Yield a connection, and the file as text of SQL. An error names the line."""
+def _connected(name: str, path: Path, key: str) -> Iterator[tuple[Any, str]]:
+    """Yield a connection, and the file with its form as arguments of read_json. An error names the line."""
+    place = f"{key}: {name}"
     with reading(place, "give one object per line", "is not JSON lines"):
+        first, last = _ends(name, path)
+        form = "array" if first == b"[" else "newline_delimited"
+        if first == b"[" and last != b"]":  # DuckDB takes what there is
+            raise ValueError(f"{place}: is cut off: its array is not closed; write it again")
         try:
             with duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection:
-                yield connection, literal(pattern_of(path))
-        except duckdb.Error as error:
-            if line := _LINE.search(str(error)):
-                raise ValueError(f"{place}, line {line[1]}: is not JSON; correct the line") from None
+                yield connection, f"{literal(pattern_of(path))}, {_OPTIONS}, format='{form}'"
+        except duckdb.Error:
+            if form == "newline_delimited":
+                _check_lines(name, path, place)
             raise
+
+
+def _ends(name: str, path: Path) -> tuple[bytes, bytes]:
+    """Return the first and the last byte of a file that are no blanks; of lines the last of the first MB."""
+    first, last = b"", b""
+    with pa.input_stream(str(path), compression=codec(name)) as stream:
+        while (not first or first == b"[") and (chunk := stream.read(_CHUNK)):
+            text = chunk.removeprefix(b"\xef\xbb\xbf").strip()
+            first, last = first or text[:1], text[-1:] or last
+    return first, last
+
+
+def _check_lines(name: str, path: Path, place: str) -> None:
+    """Raise ValueError for the first line that is no object with different keys."""
+    with pa.input_stream(str(path), compression=codec(name)) as stream:
+        for number, line in enumerate(io.BufferedReader(stream), 1):
+            where = f"{place}, line {number}"
+            try:
+                pairs = json.loads(line.removeprefix(b"\xef\xbb\xbf") or b"{}", object_pairs_hook=list)
+            except UnicodeDecodeError:
+                raise ValueError(f"{where}: invalid UTF-8; save the file as UTF-8") from None
+            except (ValueError, RecursionError):
+                if line.strip():
+                    raise ValueError(
+                        f"{where}: is not one JSON object; correct the line, or give one object per line"
+                    ) from None
+                continue
+            keys = [one[0] for one in pairs if isinstance(one, tuple)] if isinstance(pairs, list) else []
+            if twice := next((one for at, one in enumerate(keys) if one in keys[:at]), None):
+                raise ValueError(f"{where}: the key {twice!r} is there twice; rename one")
 
 
 def _query(source: str, types: dict[str, str], columns: Sequence[str]) -> str:
     chosen = ", ".join(map(quoted, columns))
     kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
-    return f"SELECT {chosen} FROM read_json({source}, {_OPTIONS}, columns={{{kinds}}})"
+    return f"SELECT {chosen} FROM read_json({source}, columns={{{kinds}}})"
 
 
 _DAMAGED = "is not a Parquet file, or is damaged"
