@@ -916,6 +916,16 @@ GUESS = [
     ("text.parquet", b"a,b\n", r"--guess: text.parquet: is not a Parquet file, or is damaged"),
     ("latin.csv", b"a,b\n1,\xe9\n", r"--guess: latin.csv, line 2: invalid UTF-8"),
     ("none.csv", None, r"--guess: none.csv: no such file in"),
+    (
+        "a.mtx",
+        b"%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n",
+        r"a.mtx, line 1: is a comment; .*edges:a",
+    ),
+    (
+        "snap.txt",
+        b"# FromNodeId\tToNodeId\n0\t1\n",
+        r"snap.txt, line 1: is a comment; import lists of edges by khop",
+    ),
 ]
 
 
@@ -1114,6 +1124,15 @@ def test_files_to_guess_are_refused_in_a_sentence(
     if content is not None:
         (folder / name).write_bytes(content)
     check(khop_command("import", "--guess", "users.csv", name), Case(name, {}, says))
+
+
+@pytest.mark.parametrize("text", [b"session,aid\n1,5\n1,6\n2,5\n2,6\n", b"user_id,item_id\n"])
+def test_a_table_without_ids_has_no_proposal(folder: Path, khop_command: Command, text: bytes) -> None:
+    (folder / "x.csv").write_bytes(text)
+    says = (
+        r"--guess: x.csv: no unique column, and no two columns with ids, of .*; write a spec that names them"
+    )
+    check(khop_command("import", "--guess", "x.csv"), Case("x.csv", {}, says))
 
 
 @pytest.mark.parametrize("case", [CSV[0], FILES[0], DATABASES[0], SPECS[-1]], ids=str)

@@ -5,8 +5,10 @@ Facts of the columns of a table, each counted over all rows.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from khop.data.tables.encode_text import texts_of
-from khop.data.tables.files import FORMATS, CsvTable, Dialect, InputFile, codec, find_files, open_files
+from khop.data.tables.files import (
+    FORMATS,
+    CsvTable,
+    Dialect,
+    InputFile,
+    codec,
+    find_files,
+    first_row,
+    open_files,
+    quoted,
+)
 from khop.data.tables.labels import keys_of
 from khop.data.tables.packages import duckdb, is_text, pa, pc
 from khop.data.tables.rows import Table, read_pieces
@@ -165,8 +177,10 @@ _LEAST_SHARE = 0.5  # of the values of a column that links to a key
 _PAIRS = {
     ("source", "target"), ("source", "destination"), ("src", "dst"), ("from", "to"), ("head", "tail"),
     ("orig", "dest"), ("origin", "destination"), ("sender", "receiver"), ("follower", "followee"),
-    ("citing", "cited"), ("u", "v"), ("a", "b"), ("1", "2"),
+    ("citing", "cited"), ("start", "end"), ("pickup", "dropoff"), ("pu", "do"), ("home", "away"),
+    ("buyer", "seller"), ("payer", "payee"), ("user", "friend"), ("u", "v"), ("a", "b"), ("1", "2"),
 }  # fmt: skip
+_SHORT = {("u", "v"), ("a", "b"), ("1", "2")}  # also names of measurements: no ends of a row that has an id
 _PERSONS = {
     "user", "customer", "account", "author", "member", "reviewer", "person", "client", "buyer", "player",
     "student", "patient", "employee", "follower", "voter", "rater", "msno",
@@ -174,6 +188,7 @@ _PERSONS = {
 _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
+_NUMBERS = re.compile(r"(?:[-+\d.]+(?: [-+\d.]+)+\n)+[-+\d. ]*")  # lines of numbers; the last one may be cut
 _YEAR_1990, _YEAR_2035 = 631152000, 2051222400  # in seconds since 1970
 _RESERVED = {"x", "time", "label", "split"}
 _WORDS = 2.0  # per row: fewer are names, not text
@@ -195,10 +210,15 @@ class _GuessedTable:
         """The columns of two ends of one type, and a word for it: txId1 and txId2, source and target."""
         if not self.has_header:
             return ("0", "1", "node") if _share_ids(self.table, self.columns) else None
-        words = {name: _tokens(name) for name in self.columns if self.columns[name].kind is not None}
+        ids = [facts for facts in self.columns.values() if facts.kind is not None and _may_be_ids(facts)]
+        words = {facts.name: _tokens(facts.name) for facts in ids}
+        key = _best_key(self.name, self.columns)
+        has_id = key is not None and bool(set(_tokens(key)) & _IDS)
         for one, other in ((a, b) for a in words for b in words if len(words[a]) == len(words[b])):
             differ = [at for at, word in enumerate(words[one]) if word != words[other][at]]
-            if len(differ) == 1 and (words[one][differ[0]], words[other][differ[0]]) in _PAIRS:
+            if len(differ) == 1 and (words[one][differ[0]], words[other][differ[0]]) in (
+                _PAIRS - _SHORT if has_id and key not in (one, other) else _PAIRS
+            ):
                 stem = [w for at, w in enumerate(words[one]) if at != differ[0]]
                 return one, other, "-".join(w for w in stem if w not in _IDS | {"name"}) or "node"
         return None
@@ -232,7 +252,14 @@ def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     texts += [_nodes(one) for one in nodes]
     texts += [f"[nodes.{_key(name)}]  # no table: the ids that edges name\n" for name in bare]
     texts += [_edges(one) for one in tables if one.links]
-    texts += [_neither(one) for one in tables if one.key is None and not one.links]
+    neither = [one for one in tables if one.key is None and not one.links]
+    if len(neither) == len(tables):
+        files, there = neither[0].files, ", ".join(neither[0].columns)
+        raise ValueError(
+            f"--guess: {', '.join(files)}: no unique column, and no two columns with ids, of {there}; write "
+            "a spec that names them (docs/import.md)"
+        )
+    texts += [_neither(one) for one in neither]
     return "\n".join(text for text in texts if text)
 
 
@@ -257,15 +284,17 @@ def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
         columns = facts_of(table)
         guessed = _GuessedTable(name, _patterns(of_group), table, columns, None, form)
         guessed.has_header = not isinstance(table, CsvTable) or dialect.header == "yes"
-        key = _best_key(name, columns)
-        guessed.key = (
-            None
-            if key in (guessed.pair or ())
-            or (guessed.pair and "Id" not in str(key) and "id" not in _tokens(str(key)))
-            else key
-        )
+        guessed.key = None if guessed.pair else _best_key(name, columns)
         found.append(guessed)
     return found
+
+
+def _may_be_ids(facts: ColumnFacts) -> bool:
+    """Return False for times, fractions and counts."""
+    is_count = set(_tokens(facts.name)) & _COUNTS and not set(_tokens(facts.name)) & _IDS
+    return not (facts.is_time and facts.rows > facts.nulls) and not (
+        facts.has_fraction or is_count or _epoch(facts)
+    )
 
 
 def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
@@ -276,13 +305,23 @@ def _dialect(file: InputFile, header: str) -> tuple[Dialect, str | None]:
     with pa.input_stream(str(file.path), compression=codec(file.name)) as stream:
         text = stream.read(1 << 16).decode("utf-8-sig", "replace").replace("\r\n", "\n")
     line, plain = text.partition("\n")[0], Dialect()
+    if line.startswith(("%%", "# ", "#\t")):
+        raise ValueError(
+            f"--guess: {file.name}, line 1: is a comment; import lists of edges by khop import "
+            f"edges:{shlex.quote(file.name)}, or remove it"
+        )
     most = max(("::", *"\t;|,"), key=line.count)
+    if not line.count(most) and _NUMBERS.fullmatch(text):
+        most = " "
     given = most if line.count(most) and most != plain.of(file.name) else None
     if header == "auto":
         lines, delimiter = text.split("\n"), given or plain.of(file.name)
         whole = lines if len(lines) < 3 else lines[:-1]  # the last one may be cut
-        rows = [one.split(delimiter) for one in whole if one]
-        header = "no" if _is_data(rows) else "yes"
+        try:
+            rows = [first_row(one, delimiter) for one in whole if one]
+            header = "no" if _is_data(rows) else "yes"
+        except csv.Error:  # a quote that is closed on another line
+            header = "yes"
     return Dialect(header, given), None if suffix else "csv"
 
 
@@ -290,7 +329,7 @@ def _is_data(rows: Sequence[Sequence[str]]) -> bool:
     """Return True if the first row is certainly data, with numbers, times and words as other rows have."""
     first, *others = rows or [[]]
     others = [row for row in others if len(row) == len(first)]
-    if not others or '"' in "".join(first):
+    if not others:
         return False
     values = f"{_NUMBER}|{_TIME}"
     columns = list(zip(*others, strict=True))
@@ -375,7 +414,7 @@ def _best_key(table: str, columns: Mapping[str, ColumnFacts]) -> str | None:
     """Return the unique column that names rows: by its name, or the first column."""
     unique = [name for name, one in columns.items() if one.keys is not None and one.rows]
     named = [name for name in unique if re.search(r"(^|[_\W])(id|key|uuid|code)$|Id$|ID$", name)]
-    own = [name for name in named if table.lower() in name.lower() or name.lower() == "id"]
+    own = [name for name in named if _has(name, table) or name.lower() == "id"]
     ids = [name for name in columns if set(_tokens(name)[-1:]) & _IDS]
     if not own and len(ids) > 1:
         return None  # ids of several other tables: a link, by chance without a repetition
@@ -389,8 +428,8 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
     A unique column that is named like another table, and has its keys, is a link and no key.
     """
     keys = {one.name: one.columns[one.key] for one in tables if one.key is not None}
-    named = any(name.lower() in (table.key or "").lower() for name in keys if name != table.name)
-    is_own = table.key is not None and (table.name.lower() in table.key.lower() or not named)
+    named = any(_has(table.key or "", name) for name in keys if name != table.name)
+    is_own = table.key is not None and (_has(table.key, table.name) or not named)
     columns = [
         n for n, one in table.columns.items() if one.kind is not None and not (n == table.key and is_own)
     ]
@@ -417,12 +456,19 @@ def _find_links(table: _GuessedTable, tables: Sequence[_GuessedTable]) -> None:
 def _names(column: str, node_type: str, key: ColumnFacts) -> bool:
     """Return True if a column is named like a key or its table."""
     lower = column.lower()
-    return (lower == key.name.lower() and lower != "id") or node_type.lower() in lower
+    return (lower == key.name.lower() and lower != "id") or _has(column, node_type)
+
+
+def _has(column: str, table: str) -> bool:
+    """Return True if the name of a table is in that of a column: short names as a word of it."""
+    lower = table.lower()
+    return lower in _tokens(column) or (len(lower) > 2 and lower in column.lower())
 
 
 def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
     """Give tables without a key a second end: columns that are named as ids, with node types of their own."""
     added: list[str] = []
+    safe: dict[str, str] = {}  # node types by the words of columns: other letters may leave the same name
     for table in tables:
         if table.key is not None and not table.is_edges:
             continue
@@ -441,10 +487,10 @@ def _bare_types(tables: Sequence[_GuessedTable], known: set[str]) -> list[str]:
                 added += [] if node_type in added else [node_type]
         for name, facts in table.columns.items():
             words = _tokens(name)
-            end = "-".join(word for word in words if word not in _IDS) or name
+            end = "-".join(word for word in words if word not in _IDS) or name.removesuffix("_id")
             is_id = facts.kind is not None and bool(words) and words[-1] in _IDS and not facts.is_time
             if len(table.links) < 2 and is_id and name not in table.links:
-                node_type = _safe(end)
+                node_type = safe.setdefault(end, _safe(end, list(safe.values())))
                 node_type = node_type if node_type not in known else f"{node_type}-{table.name}"
                 table.links[name] = (node_type, facts.rows - facts.nulls)
                 added += [] if node_type in added else [node_type]
@@ -566,7 +612,7 @@ def _edges(table: _GuessedTable) -> str:
         taken = list(_RESERVED)
         lines += [_column(n, table.columns[n], taken) for n in rest if table.columns[n].is_number]
         lines += [
-            f"# {n}: use it in where, as where = \"{n} = '...'\""
+            f"# {n}: use it in where, as where = {_text(f'{quoted(n)} = ...')}"
             for n in rest
             if _is_category(table.columns[n])
         ]
