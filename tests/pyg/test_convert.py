@@ -107,6 +107,19 @@ def test_a_mask_that_marks_no_node_is_left_out_with_a_warning(tmp_path: Path) ->
     assert set(saved.split_names) == {"train", "test.1"}
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_a_mask_of_numbers_is_a_column_with_a_warning(dtype: torch.dtype) -> None:
+    data = plain()
+    data.train_mask = torch.zeros(25, dtype=dtype)
+    said = (
+        f"attribute 'train_mask' of 'node' is {dtype}, not boolean: it is a column and no split; convert it"
+    )
+    with pytest.warns(UserWarning, match=said):
+        graph = khop.graph_from_pyg(data)
+    assert "train" not in graph.split_names
+    assert "train_mask" in graph.columns["node"]
+
+
 def test_masks_of_several_columns_are_several_splits() -> None:
     data = plain()
     data.val_mask = torch.arange(50).view(25, 2) % 3 == 0

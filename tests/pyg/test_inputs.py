@@ -11,6 +11,7 @@ from pandas import Series
 from torch import Tensor, tensor
 from torch_geometric.data import Data, HeteroData
 
+import khop
 from khop.pyg import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from pyg.pyg_cases import BOUGHT, BUYS, PAIRS, plain, some, typed
 from pyg.test_stores import stores as stores_of
@@ -343,6 +344,37 @@ def test_names_of_nodes_are_cut_with_the_batch(kind: Any, workers: int) -> None:
     shop["user"].names = kind(names[:9])
     batch = next(iter(NeighborLoader(shop, [2, 2], ("item", [2]), batch_size=1, num_workers=workers)))
     assert [*batch["user"].names] == [names[n] for n in batch["user"].n_id.tolist()]
+
+
+def test_a_series_is_cut_with_the_batch() -> None:
+    data = plain()
+    data.names, data.sizes = Series([f"node {n}" for n in range(25)]), Series(range(25))
+    batch = next(iter(NeighborLoader(data, [2], batch_size=10)))
+    assert [*batch.names] == [f"node {n}" for n in batch.n_id.tolist()]
+    assert batch.sizes.tolist() == batch.n_id.tolist()
+
+
+TO = ("node", "to", "node")
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_unsigned_edges_are_those_of_int64(dtype: Any) -> None:
+    data = plain()
+    given = Data(x=data.x, edge_index=data.edge_index.numpy().astype(dtype))
+    wanted = khop.graph_from_pyg(Data(x=data.x, edge_index=data.edge_index))
+    assert khop.graph_from_pyg(given).csc(TO).indices.tolist() == wanted.csc(TO).indices.tolist()
+    batch = next(iter(NeighborLoader(given, [-1], batch_size=25)))
+    assert batch.edge_index.shape == data.edge_index.shape
+
+
+def test_times_that_are_no_numbers_are_named_without_words_of_torch() -> None:
+    data = plain()
+    data.time = np.full(data.num_edges, "2020-01-01", "datetime64[D]")
+    with pytest.raises(
+        ValueError, match=r"time cannot be read as numbers.*they are datetime64\[D\]; give"
+    ) as caught:
+        NeighborLoader(data, [2], time_attr="time", input_nodes=[1], input_time=[1])
+    assert "np.ndarray" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [np.array, tensor, Series, lambda fanouts: [np.int64(f) for f in fanouts]])

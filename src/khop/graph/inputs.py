@@ -185,7 +185,9 @@ def tensor_of(
             return torch.stack([*listed]).detach().cpu()
         found = _readable(given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} cannot be read as numbers ({error}): {remedy}") from error
+        kind = getattr(given, "dtype", None)
+        of_kind = "" if kind is None else f": they are {kind}"
+        raise ValueError(f"{name} cannot be read as numbers of one shape{of_kind}; {remedy}") from error
     if found.dtype != torch.bool and any(map(_is_truth, listed)):
         raise ValueError(f"{name}: truth values and numbers in one list; give one kind")
     return found

@@ -161,8 +161,14 @@ def graph_from_pyg(data: Data | HeteroData) -> Graph:
         for name, column in _tensors(data, nodes, nodes.is_node_attr):
             if name.endswith(_MASK) and column.dtype == torch.bool:
                 _add_splits(splits, node_type, name.removesuffix(_MASK), column)
-            else:
-                columns[node_type][name], specs[node_type][name] = _stored(name, column)
+                continue
+            if name.endswith(_MASK):
+                warnings.warn(
+                    f"attribute {name!r} of {node_type!r} is {column.dtype}, not boolean: it is a column and "
+                    "no split; convert it by .bool()",
+                    stacklevel=2,
+                )
+            columns[node_type][name], specs[node_type][name] = _stored(name, column)
     for edge_type in schema.edge_types:
         edges, order = _of_type(data, edge_type), source.permutations[edge_type]
         given = _tensors(data, edges, edges.is_edge_attr)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,20 +26,33 @@ def tensors_of(what: str, given: Any) -> Any:
 def with_tensors(data: Any, *attributes: str | None) -> Any:
     """Return the data with `edge_index` and the named attributes as tensors.
 
-    Arrays and lists are replaced in a shallow copy. Data with only tensors, and stores, are returned as
-    they are.
+    Arrays, lists and Series are replaced in a shallow copy; other Series are arrays in it. Data with only
+    tensors, and stores, are returned as they are.
     """
     if not isinstance(data, DATA_KINDS):
         return data
     made = data
     for owner, storage in storages(data):
-        for name in ("edge_index", *attributes):
-            value = None if name is None else storage.get(name)
-            if name is not None and value is not None and not isinstance(value, Tensor):
-                made = copy.copy(data) if made is data else made
-                what = name if owner is None else f"{name} of {owner!r}"
-                owner_of(made, owner)[name] = tensor_of(what, value)
+        for name, value in list(storage.items()):
+            if value is None or isinstance(value, Tensor):
+                continue
+            what = name if owner is None else f"{name} of {owner!r}"
+            if name == "edge_index":
+                found = _signed(tensor_of(what, value))
+            elif name in attributes:
+                found = tensor_of(what, value)
+            elif isinstance(value, np.ndarray) or not hasattr(value, "__array__"):
+                continue
+            else:  # a Series is cut with the batch
+                found = np.asarray(value)
+            made = copy.copy(data) if made is data else made
+            owner_of(made, owner)[name] = found
     return made
+
+
+def _signed(ends: Tensor) -> Tensor:
+    """Return unsigned ids as int64: torch compares no unsigned numbers."""
+    return ends.long() if ends.dtype in (torch.uint16, torch.uint32, torch.uint64) else ends
 
 
 def checked_nodes(data: Any, given: Any, times: Tensor | None) -> Any:
