@@ -15,6 +15,13 @@ Result = TypeVar("Result")
 REMEDY = "the file was changed or damaged. Re-import, or copy it again"
 
 
+def unread(error: Exception) -> str:
+    """Return why a JSON file of khop cannot be read: khop's reason, never the text of a parser."""
+    if isinstance(error, KeyError):
+        return f"no {error}"
+    return str(error) if type(error) is ValueError else "it is not JSON, or has other values"
+
+
 _TOLD = "told"
 
 

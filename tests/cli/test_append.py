@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_a_run_on_a_snapshot_is_the_run_on_a_rebuild(shop: Path, khop_command: C
 
 
 def test_nodes_are_deleted_and_erased(shop: Path, khop_command: Command) -> None:
-    Path("gone.txt").write_text("i3\ni4\n")
+    Path("gone.txt").write_bytes(codecs.BOM_UTF8 + b"i3\r\n\r\ni4 \r\n")  # as spreadsheets write it
     ran = khop_command("append", "shop", "--delete", "user=u1", "--delete", "item=@gone.txt")
     assert ran.code == 0, ran.stderr
     assert "-1 user, -2 item" in ran.stdout

@@ -101,7 +101,7 @@ def ids_by_type(words: list[str]) -> dict[str, list[str]]:
                 raise ValueError(
                     f"--delete {word!r}: {file}: {what}; give a text file with an id in each line"
                 )
-            ids = [line for line in _text(file).splitlines() if line]
+            ids = [id_ for line in _text(file).split("\n") if (id_ := line.strip(" \t\r"))]
         found.setdefault(node_type, []).extend(ids)
     return found
 
@@ -109,7 +109,7 @@ def ids_by_type(words: list[str]) -> dict[str, list[str]]:
 def _text(file: Path) -> str:
     content = file.read_bytes()
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise ValueError(f"--delete: {file}, line {line}: invalid UTF-8; save the file as UTF-8") from None

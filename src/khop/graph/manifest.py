@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from khop.errors import REMEDY
+from khop.errors import REMEDY, unread
 from khop.graph import layout
 from khop.graph.atomic import UNFINISHED, naming
 from khop.graph.npy import ID_ARRAYS, ID_DTYPES, STORED, ArrayEntry, Expected, file_problem, flush
@@ -279,8 +279,8 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     try:
         document: dict[str, Any] = json.loads(path.read_bytes())
         found = (document["format"], int(document["version"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not what khop writes ({error}); {REMEDY}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: not what khop writes ({unread(error)}); {REMEDY}") from error
     if found[0] != FORMAT or found[1] < 1:
         raise ValueError(f"{path}: format {found} is not {FORMAT!r} 1 to {VERSION}; {REMEDY}")
     if found[1] > VERSION:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from khop.arguments import path_of
-from khop.errors import REMEDY
+from khop.errors import REMEDY, unread
 from khop.graph import layout
 from khop.graph.atomic import flush_entries
 from khop.graph.manifest import read_manifest
@@ -151,8 +151,7 @@ def snapshot_record(graph: Path) -> SnapshotRecord:
     except (FileNotFoundError, NotADirectoryError):
         return SnapshotRecord()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{record}: not what khop writes ({reason}); {REMEDY}") from error
+        raise ValueError(f"{record}: not what khop writes ({unread(error)}); {REMEDY}") from error
 
 
 def snapshots_of(graph: Path) -> tuple[Snapshot, ...]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from khop.errors import REMEDY
+from khop.errors import REMEDY, unread
 from khop.graph import layout
 from khop.graph.manifest import fingerprint
 from khop.graph.npy import ArrayEntry, flush
@@ -120,8 +120,8 @@ def read_book(path: str | os.PathLike[str]) -> PartitionBook:
         if claimed != fingerprint(document):
             raise ValueError("fingerprint differs from its content")
         return _book(document)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: not what khop writes ({error}); {REMEDY}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file}: not what khop writes ({unread(error)}); {REMEDY}") from error
 
 
 def _book(document: Mapping[str, Any]) -> PartitionBook:
