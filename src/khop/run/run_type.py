@@ -89,8 +89,13 @@ def with_values(table: AnyTable, options: object) -> AnyTable:
     return table.model_copy(update={name: getattr(options, name) for name in names})
 
 
-def _declared(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:
-    """Yield name, annotation and field of each option."""
+@cache  # the source of a class is parsed once, not at every look at a run
+def _declared(declared: type) -> tuple[tuple[str, Any, FieldInfo], ...]:
+    """Return name, annotation and field of each option."""
+    return tuple(_options(declared))
+
+
+def _options(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:
     helps = _helps(declared)
     if issubclass(declared, BaseModel):
         for name, info in declared.model_fields.items():
