@@ -36,6 +36,7 @@ from support.host_reads import counting
 from support.typed_shop import bits
 
 CPU = torch.device("cpu")
+PARTS = {2: (2, 5), 4: (2, 4)}  # by number of ranks
 COUNT = 90
 COLUMNS = {
     "n": {
@@ -186,16 +187,17 @@ def errors(group: Group) -> list[str]:
 
 @covered
 def exchanges(rank: int, device: torch.device, out: str) -> None:
-    """Everything above, over some of four ranks."""
+    """Everything above, over some of two or four ranks."""
     told: dict[str, object] = {}
+    ranks = this_group().world_size
     with forcing(Engine.TORCH):
-        for count, parts in ((1, 3), (2, 2), (2, 5), (4, 2), (4, 4)):
-            told[f"{count} ranks, {parts} parts"] = of_the_first(
-                count, lambda group, parts=parts: equals_the_host(group, parts)
+        for parts in PARTS[ranks]:
+            told[f"{parts} parts"] = of_the_first(
+                ranks, lambda group, parts=parts: equals_the_host(group, parts)
             )
-        told["reads"] = of_the_first(4, reads_of_an_exchange)
-        for count in (2, 4):
-            told[f"overflow of {count}"] = of_the_first(count, too_many_on_one)
+        told["1 rank"] = of_the_first(1, lambda group: equals_the_host(group, 3))
+        told["reads"] = of_the_first(ranks, reads_of_an_exchange)
+        told["overflow"] = of_the_first(ranks, too_many_on_one)
         told["errors"] = of_the_first(2, errors)
     Path(out, f"{rank}.json").write_text(json.dumps(told, default=str))
 

@@ -29,7 +29,8 @@ from khop.testing.feature_store import PROMISES, Columns
 from support.covered import covered
 
 Told = TypeVar("Told")
-RANKS_AND_PARTS = ((1, 3), (2, 2), (2, 5), (3, 2), (4, 4))
+# By number of processes: ranks that keep the promises, and parts.
+RANKS_AND_PARTS = {2: ((2, 5),), 4: ((1, 3), (2, 2), (3, 2), (4, 4))}
 NODES = 20_000
 X = torch.arange(NODES * 100.0).view(NODES, 100).sin()
 
@@ -171,14 +172,15 @@ def widened_rows(group: Group) -> None:
 
 @covered
 def features(rank: int, device: torch.device, out: str) -> None:
-    """Everything above, over some of four ranks."""
-    settings.register_profile("ranks", max_examples=8, derandomize=True, database=None, deadline=None)
+    """Everything above, over some of two or four ranks."""
+    procs = this_group().world_size
+    settings.register_profile("ranks", max_examples=procs, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
     told: dict[str, object] = {}
-    for count, parts in RANKS_AND_PARTS:
+    for count, parts in RANKS_AND_PARTS[procs]:
         told[f"{count} ranks, {parts} parts"] = of_the_first(count, partial(kept_promises, parts=parts))
-    told["bytes"] = of_the_first(4, bytes_of_a_gather)
-    told["kept"] = of_the_first(4, with_host_cache)
+    told["bytes"] = of_the_first(procs, bytes_of_a_gather)
+    told["kept"] = of_the_first(procs, with_host_cache)
     told["on disk"] = of_the_first(2, partial(kept_promises, parts=3, place=Path(out)))
     told["kept of all"] = of_the_first(2, partial(with_cache_of_own_rows, place=Path(out)))
     told["rounded"] = of_the_first(2, rounded_rows)

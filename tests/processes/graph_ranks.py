@@ -49,7 +49,7 @@ from support.small_typed_folders import BOUGHT, BUYS, LIKE
 
 METHODS = ("ldg", "random")
 MADE = Message("making a graph", "id")
-RANKS_AND_PARTS = ((2, 3), (3, 2))
+RANKS_AND_PARTS = {2: 3, 3: 2}
 # Where one rank alone finds an error, others learn of it as of a rank that is lost: see the lanes' tests.
 KEPT = [promise for promise in (*PROMISES, *RULE_PROMISES) if promise is not a_wrong_weight_is_named]
 STEP = DrawKey.of(1, Purpose.HOP, 2, 5)
@@ -267,24 +267,25 @@ def another_hop(group: Group, home: Path) -> str:
 
 
 @covered
-def graphs(rank: int, device: torch.device, home: str) -> None:
-    """Everything above, over some of four ranks."""
+def graphs(rank: int, device: torch.device, home: str, counts: tuple[int, ...]) -> None:
+    """Everything above, over these numbers of ranks."""
     settings.register_profile("ranks", max_examples=3, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
     neighbor.ROWS_AT_ONCE = 50  # of a store that asks nobody; ranks reach different numbers of nodes
     os.fsync = lambda file: None  # no folder of these has to outlive the machine
     here, told = Path(home), dict[str, object]()
-    for count_, parts in RANKS_AND_PARTS:
+    for count_ in sorted(RANKS_AND_PARTS.keys() & set(counts)):
+        parts = RANKS_AND_PARTS[count_]
         told[f"{count_} ranks, {parts} parts"] = of_the_first(
             count_, partial(kept_promises, parts=parts, home=here)
         )
-    for count_ in (1, 2, 3, 4):
+    for count_ in counts:
         told[f"{count_} ranks"] = of_the_first(count_, partial(batches, home=here))
         told[f"links of {count_} ranks"] = of_the_first(count_, partial(links, home=here))
         told[f"walks of {count_} ranks"] = of_the_first(count_, partial(walks, home=here))
         dealt = partial(splits, home=here, methods=METHODS, over_ranks=over_ranks)
         told[f"splits of {count_} ranks"] = of_the_first(count_, dealt)
-    told["collectives"] = of_the_first(3, partial(collectives, home=here))
+    told["collectives"] = of_the_first(2, partial(collectives, home=here))
     told["nothing to draw"] = of_the_first(2, partial(nothing_to_draw, home=here))
     told["unprepared"] = of_the_first(2, partial(unprepared, path=here / METHODS[0], over_ranks=over_ranks))
     told["another hop"] = of_the_first(2, partial(another_hop, home=here))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from khop import GivenNegatives, Links, LinkSampler, LinkSplit, Loader, NegativeMode, UniformNegatives
 from khop.batch import Batch
-from khop.distributed.processes.group import this_group
 from khop.draw import Negatives
 from khop.graph.store import GraphStore
 from khop.run.build import prepare
@@ -70,8 +69,8 @@ PARTS = {
     "dated-nodes": ("hash", 3),
 }
 # Of each number of ranks the graphs whose parts they train on, and the placement.
-TRAINED = {
-    1: [],
+Trained = dict[int, list[tuple[str, str]]]
+TRAINED: Trained = {
     2: [
         ("shop", "features"),
         ("one-way", "whole"),
@@ -85,14 +84,16 @@ TRAINED = {
 Account = dict[str, list[object]]  # of a step: position in the global order -> all that its link is and hears
 
 
-def take_part(rank: int, device: torch.device, split: str, graphs: str, out: str) -> None:
+def take_part(
+    rank: int, device: torch.device, split: str, graphs: str, out: str, trained: list[tuple[str, str]]
+) -> None:
     """Write down every step of an epoch of two loaders, and train runs of the command's."""
     accounts = [
         [account(batch, BUYS) for batch in loader.epoch(1)] for loader in loaders(LinkSplit.open(split))
     ]
     Path(out, f"{rank}.json").write_text(json.dumps(accounts))
     train(RUN, Path(graphs, "shop"), "features", Path(out, "run"))
-    for name, placement in TRAINED[this_group().world_size]:
+    for name, placement in trained:
         train(RUNS[name], Path(graphs, f"{name}-parts"), placement, Path(out, f"{name}-{placement}"))
 
 

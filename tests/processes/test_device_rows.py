@@ -11,49 +11,47 @@ from typing import Any
 import pytest
 
 import khop
-from processes.device_row_ranks import exchanges, loaders
+from processes.device_row_ranks import PARTS, exchanges, loaders
 from support.small_typed_folders import write_typed_graph
 from support.started_ranks import StartedRanks
 
-RANKS = 4
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
+def procs(request: pytest.FixtureRequest) -> int:
+    """A number of ranks."""
+    number: int = request.param
+    return number
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks) -> list[dict[str, Any]]:
+def told(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, procs: int) -> list[dict[str, Any]]:
     """Exchanges of each rank."""
     out = tmp_path_factory.mktemp("exchanges")
-    ranks.launch(exchanges, RANKS, (str(out),))
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    ranks.launch(exchanges, procs, (str(out),))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(procs)]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def loaded(
-    tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, request: pytest.FixtureRequest
-) -> list[dict[str, Any]]:
-    """Batches of each of 2 or 4 ranks."""
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, ranks: StartedRanks, procs: int) -> list[dict[str, Any]]:
+    """Batches of each rank."""
     out = tmp_path_factory.mktemp("loaders")
     khop.partition_graph(write_typed_graph(out / "whole"), out / "parts", parts=4)
-    ranks.launch(loaders, request.param, (str(out / "parts"), str(out)))
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(request.param)]
+    ranks.launch(loaders, procs, (str(out / "parts"), str(out)))
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(procs)]
 
 
 def test_rows_are_those_of_the_exchange_over_the_host(told: list[dict[str, Any]]) -> None:
-    for rank, of_rank in enumerate(told):
-        for name, wrong in of_rank.items():
-            if name.endswith("parts"):
-                assert wrong == (None if rank >= int(name[0]) else []), name
+    for of_rank in told:
+        assert [of_rank[f"{parts} parts"] for parts in PARTS[len(told)]] == [[], []]
+    assert told[0]["1 rank"] == []
 
 
 def test_no_host_reads_anything_before_the_rows_are_there(told: list[dict[str, Any]]) -> None:
-    assert [of_rank["reads"] for of_rank in told] == [{}] * RANKS
+    assert [of_rank["reads"] for of_rank in told] == [{}] * len(told)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_an_overflow_of_one_rank_is_seen_by_all_and_no_other_turn(
-    told: list[dict[str, Any]], count: int
-) -> None:
-    flags = [of_rank[f"overflow of {count}"] for of_rank in told]
-    assert flags == [[False, True, False]] * count + [None] * (RANKS - count)
+def test_an_overflow_of_one_rank_is_seen_by_all_and_no_other_turn(told: list[dict[str, Any]]) -> None:
+    assert [of_rank["overflow"] for of_rank in told] == [[False, True, False]] * len(told)
 
 
 def test_an_unexpected_message_names_its_sender(told: list[dict[str, Any]]) -> None:

@@ -295,6 +295,7 @@ def ran(code: str, how: str, folder: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("how", ["stdin", "notebook"])
 @pytest.mark.parametrize("call", ["partial(work)", "print, arguments=[Settings()]"])
 def test_a_function_that_ranks_cannot_import_is_refused_in_a_sentence(
@@ -305,7 +306,8 @@ def test_a_function_that_ranks_cannot_import_is_refused_in_a_sentence(
     assert re.search(IN_MAIN, err.splitlines()[-1])
 
 
-@pytest.mark.parametrize("how", ["stdin", "notebook"])
+@pytest.mark.core(1)
+@pytest.mark.parametrize("how", ["notebook", "stdin"])
 def test_an_imported_function_runs_from_anywhere(how: str, tmp_path: Path) -> None:
     (tmp_path / "of_file.py").write_text("def work(rank, device, *more): pass\n")
     code, out, err = ran(LAUNCHES.format(call="__import__('of_file').work"), how, tmp_path)
@@ -355,6 +357,7 @@ def test_what_cannot_be_sent_to_ranks_is_one_sentence(
     assert sorted(children(os.getpid())) == sorted(before)
 
 
+@pytest.mark.long
 def test_a_profiled_script_runs_or_is_told_why_it_cannot(tmp_path: Path) -> None:
     code, out, err = ran(LAUNCHES.format(call="work"), "profile", tmp_path)
     if code:  # the profiler of Python 3.11 does not make the script the main module

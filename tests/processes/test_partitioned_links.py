@@ -11,7 +11,18 @@ import torch
 
 import khop
 from khop.api.partition import partition_graph
-from processes.link_ranks import BATCH_SIZE, PARTS, RUNS, TRAINED, Account, account, loaders, take_part, train
+from processes.link_ranks import (
+    BATCH_SIZE,
+    PARTS,
+    RUNS,
+    TRAINED,
+    Account,
+    Trained,
+    account,
+    loaders,
+    take_part,
+    train,
+)
 from support.small_link_folders import BOUGHT_BY, BUYS, write_dated, write_diary, write_shop
 from support.started_ranks import StartedRanks
 
@@ -54,8 +65,14 @@ def assert_same_course(run: Path, other: Path) -> None:
         assert {name: mine[name] for name in baselines} == {name: other_s[name] for name in baselines}
 
 
-def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(
-    tmp_path: Path, ranks: StartedRanks
+FEW: Trained = {2: [("shop", "features"), ("diary", "features"), ("spotted", "all")]}
+
+
+@pytest.mark.parametrize(
+    "trained", [FEW, pytest.param(TRAINED, marks=pytest.mark.long)], ids=["two ranks", "two and three"]
+)
+def test_any_number_of_ranks_makes_the_same_batches_and_trains_the_same_model(
+    tmp_path: Path, ranks: StartedRanks, trained: Trained
 ) -> None:
     graphs = tmp_path / "graphs"
     graphs.mkdir()
@@ -67,19 +84,20 @@ def test_one_two_and_three_ranks_make_the_same_batches_and_train_the_same_model(
     write_dated(graphs / "dated-nodes")
     for name, (method, parts) in PARTS.items():
         partition_graph(graphs / name, graphs / f"{name}-parts", parts, method=method)
-        train(RUNS[name], graphs / name, "whole", tmp_path / name)
+        if any(name == of for runs in trained.values() for of, _ in runs):
+            train(RUNS[name], graphs / name, "whole", tmp_path / name)
     split = khop.split_links(khop.open_graph(shop), BUYS, val=0.2, negatives=3)
     saved = split.save(tmp_path / "split")
-    folders = {procs: tmp_path / str(procs) for procs in (1, 2, 3)}
+    folders = {procs: tmp_path / str(procs) for procs in (1, *trained)}
     for procs, folder in folders.items():
         folder.mkdir()
-        ranks.launch(take_part, procs, (str(saved), str(graphs), str(folder)))
+        ranks.launch(take_part, procs, (str(saved), str(graphs), str(folder), trained.get(procs, [])))
     alone = joined(folders[1], 1)
     assert alone == [[account(batch, BUYS) for batch in of.epoch(1)] for of in loaders(split)]
-    for procs in (2, 3):
+    for procs in trained:
         assert joined(folders[procs], procs) == alone
         assert_same_course(folders[1] / "run", folders[procs] / "run")
-        for name, placement in TRAINED[procs]:
+        for name, placement in trained[procs]:
             assert_same_course(tmp_path / name, folders[procs] / f"{name}-{placement}")
 
     training, trees = alone

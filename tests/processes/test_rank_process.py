@@ -93,7 +93,8 @@ def test_ranks_in_the_middle_of_their_imports_end_with_their_parent(tmp_path: Pa
     assert killed(parent) == ""
 
 
-@pytest.mark.parametrize("after_ms", [0, 20, 60])
+@pytest.mark.core(1)
+@pytest.mark.parametrize("after_ms", [20, 0, 60])
 def test_ranks_end_with_a_parent_that_is_killed_while_it_starts_them(tmp_path: Path, after_ms: int) -> None:
     parent = parent_of(tmp_path, "imports")
     wait_until(lambda: bool(children(parent.pid)))

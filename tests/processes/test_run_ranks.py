@@ -18,14 +18,7 @@ from support.started_ranks import StartedRanks
 pytestmark = pytest.mark.filterwarnings("ignore:R-GCN averages the drawn edges")
 RANKS = (1, 2, 4)
 # Quick, in the ordinary suite.
-OF_TWO_RANKS = (
-    "spot target",
-    "rgcn by means of relations",
-    "clipped, sharded embeddings",
-    "plateau",
-    "gcn over labor",
-    "mlp",
-)
+OF_TWO_RANKS = ("clipped, sharded embeddings", "plateau", "mlp")
 
 
 def folders(path: Path) -> tuple[str, str]:

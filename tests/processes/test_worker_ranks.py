@@ -20,16 +20,24 @@ RANKS = 3
 FOLDERS = {"ldg-2": ("ldg", 2), "random-5": ("random", 5)}  # more ranks than parts, and fewer
 
 
+@pytest.fixture(scope="module", params=[["ldg-2"], pytest.param([*FOLDERS], marks=pytest.mark.long)], ids=str)
+def names(request: pytest.FixtureRequest) -> list[str]:
+    """Folders of a graph that is cut in two ways."""
+    found: list[str] = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three ranks have written down."""
+def home(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> Path:
+    """Results of three ranks."""
     path: Path = tmp_path_factory.mktemp("worker")
     for name, columns in (("tiny", True), ("bare", False)):
         khop.partition_graph(write_tiny_graph(path / name, columns=columns), path / f"{name}-5", 5)
     whole = write_learnable_graph(path / "whole", nodes=700)
-    for name, (method, parts) in FOLDERS.items():
+    for name in names:
+        method, parts = FOLDERS[name]
         khop.partition_graph(whole, path / name, parts, method=method)
-    folders = [str(path / name) for name in FOLDERS]
+    folders = [str(path / name) for name in names]
     given = khop.open_graph(folders[0], placement="all", lanes=3)
     khop.launch(worker, procs=RANKS, arguments=(folders, str(path), given), device="cpu", deadline=60)
     return path
@@ -70,12 +78,12 @@ def test_every_seed_comes_once_in_even_shares(courses: tuple[dict[str, Any], lis
 
 
 def test_a_batch_is_as_many_collectives_as_are_promised_and_little_more_than_its_remote_rows(
-    courses: tuple[dict[str, Any], list[dict[str, Any]]],
+    courses: tuple[dict[str, Any], list[dict[str, Any]]], names: list[str]
 ) -> None:
     """Rows of 16 bytes here: what goes around them is counted in absolute numbers."""
     _, together = courses
     around = (RANKS - 1) * (24 + 3 * 8)
-    for name in FOLDERS:
+    for name in names:
         for of_rank in together:
             for placement, collectives in (("features", 3), ("all", 3 + 3 * 3)):
                 for counts in of_rank[f"{name} {placement}"]["traffic"]:
@@ -87,11 +95,11 @@ def test_a_batch_is_as_many_collectives_as_are_promised_and_little_more_than_its
 
 @pytest.mark.parametrize("kept_by", ["visits", "counts"])
 def test_rows_that_are_kept_are_not_asked_for(
-    courses: tuple[dict[str, Any], list[dict[str, Any]]], kept_by: str
+    courses: tuple[dict[str, Any], list[dict[str, Any]]], names: list[str], kept_by: str
 ) -> None:
     """100 of some 350 or 560 rows of others, and better ones than by chance."""
     _, together = courses
-    for name in FOLDERS:
+    for name in names:
         for of_rank in together:
             with_cache, without = (
                 of_rank[f"{name} {course}"]["traffic"] for course in (f"kept by {kept_by}", "features")
