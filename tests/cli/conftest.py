@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import typer
+import typer.main
 
-from khop.cli.main import run
+from khop.cli.main import app, run
+from support.commands import train_here
 from support.small_folders import write_learnable_graph
 
 
@@ -22,12 +27,20 @@ class Ran:
     stderr: str
 
 
+@cache
+def built() -> Callable[..., object]:
+    """Return the command, as one call of it has built it."""
+    command: Callable[..., object] = typer.main.get_command(app)
+    return command
+
+
 @pytest.fixture
 def khop_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Ran]]:
     """`khop_command("train", "debian")` -> exit code, stdout and stderr, without lines of slow machines."""
     monkeypatch.setattr("khop.cli.terminal.FIRST_S", 600.0)
+    monkeypatch.setattr("khop.cli.main.app", built())  # else each call would build all commands again
 
     def call(*arguments: str) -> Ran:
         with pytest.raises(SystemExit) as left:
@@ -46,13 +59,34 @@ def learnable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_learnable_graph(tmp_path_factory.mktemp("graphs") / "toy")
 
 
+@pytest.fixture(scope="session")
+def trained_once(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with run.toml and the run `a`, which it has trained for an epoch."""
+    home = tmp_path_factory.mktemp("trained")
+    write_run(home, learnable)
+    train_here(str(home / "run.toml"), "--epochs", "1", "--out", str(home / "a"))
+    return home
+
+
+@pytest.fixture
+def trained_run(trained_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with a copy of these."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
+
+
 @pytest.fixture
 def small_run(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run.toml in an empty working directory, of a second's work."""
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "run.toml"
+    return write_run(tmp_path, learnable)
+
+
+def write_run(folder: Path, graph: Path) -> Path:
+    """Write a run.toml of three epochs."""
+    path = folder / "run.toml"
     path.write_text(f"""
-        graph = "{learnable}"
+        graph = "{graph}"
         compute_threads = 1
         sampler = {{ fanouts = [4, 3] }}
         model = {{ hidden = 16, dropout = 0.1 }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from khop.cli.trained import ids_of
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
-_LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the fields of train: every third one
+_LIKE_TRAIN = {"evaluate", "infer", "predict", "profile"}  # the fields of train: one value each
+_STEP = 4  # `make test` tries every fourth option of a command
 VALUES = (
     "", " ", "-1", "0", "1", "2", "-9223372036854775809", "9223372036854775808", "99999999999999999999999",
     "1e300", "-1e300", "1e308", "nan", "inf", "-inf", "1.5", "0x10", "1_000", "many", "true", "None",
@@ -36,17 +38,24 @@ def _no_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("khop.cli.ranks.launch", lambda *given, **named: None)
 
 
-@pytest.fixture
-def place(learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a graph, its parts, a graph of links, a run.toml and a run folder."""
-    monkeypatch.chdir(tmp_path)
-    write_shop(tmp_path / "shop")
-    partition_graph(learnable, tmp_path / "parts", 2)
+@pytest.fixture(scope="module")
+def made(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with parts of a graph, a graph of links, a run.toml and a run folder."""
+    home = tmp_path_factory.mktemp("values")
+    write_shop(home / "shop")
+    partition_graph(learnable, home / "parts", 2)
     text = f'graph = "{learnable}"\nsampler = {{ fanouts = [4, 3] }}\n'
-    (tmp_path / "run.toml").write_text(text)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text(text)
-    return tmp_path
+    (home / "run.toml").write_text(text)
+    (home / "run").mkdir()
+    (home / "run" / "config.toml").write_text(text)
+    return home
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a copy of these."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(made, tmp_path, dirs_exist_ok=True))
 
 
 def _bases(graph: Path) -> dict[tuple[str, ...], list[str]]:
@@ -99,8 +108,7 @@ def _cases(graph: Path, command_name: str, cases_per_option: int) -> Iterator[li
     for path, command in _commands(typer.main.get_command(app)):
         if path[0] != command_name:
             continue
-        step = 3 if command_name in _LIKE_TRAIN and cases_per_option == 1 else 1
-        for parameter in command.params[::step]:
+        for parameter in command.params[:: _STEP if cases_per_option == 1 else 1]:
             takes_value = not getattr(parameter, "is_flag", False)
             for value in drawn.sample(VALUES, count) if takes_value else ():
                 if parameter.param_type_name == "option":

@@ -26,12 +26,9 @@ from support.small_link_folders import write_diary, write_shop
 Command = Callable[..., Ran]
 
 
-@pytest.fixture
-def trained(khop_command: Command, small_run: Path) -> None:
-    khop_command("train", "run.toml", "--out", "a", "--epochs", "1")
-
-
-def test_every_node_has_a_row_and_its_id_and_stdout_says_where(khop_command: Command, trained: None) -> None:
+def test_every_node_has_a_row_and_its_id_and_stdout_says_where(
+    khop_command: Command, trained_run: None
+) -> None:
     ran = khop_command("infer", "a", "--out", "e.npy", "--json")
     outcome = json.loads(ran.stdout)
     assert {**outcome, "seconds": 0} == {
@@ -43,7 +40,7 @@ def test_every_node_has_a_row_and_its_id_and_stdout_says_where(khop_command: Com
     assert np.array_equal(np.load("e.ids.npy"), np.arange(600))
 
 
-def test_outputs_of_a_split_score_what_evaluation_says(khop_command: Command, trained: None) -> None:
+def test_outputs_of_a_split_score_what_evaluation_says(khop_command: Command, trained_run: None) -> None:
     khop_command("infer", "a", "--out", "o.parquet", "--values", "outputs", "--split", "test")
     table = pyarrow.parquet.read_table("o.parquet")
     labels = np.load(next(graph_of("a").rglob("category.npy")))
@@ -60,7 +57,7 @@ def graph_of(run: str) -> Path:
     return Path(line.split('"')[1])
 
 
-def test_the_nodes_of_a_file_come_in_its_order(khop_command: Command, trained: None) -> None:
+def test_the_nodes_of_a_file_come_in_its_order(khop_command: Command, trained_run: None) -> None:
     np.save("ids.npy", np.array([5, 3, 599], dtype=np.int32))
     khop_command("infer", "a", "--out", "some.npy", "--ids", "ids.npy")
     khop_command("infer", "a", "--out", "all.npy")
@@ -103,7 +100,7 @@ def test_a_run_of_links_has_a_file_for_each_end(
     ],
 )
 def test_what_cannot_be_is_one_sentence(
-    khop_command: Command, trained: None, options: list[str], sentence: str
+    khop_command: Command, trained_run: None, options: list[str], sentence: str
 ) -> None:
     np.save("run.npy", np.zeros(3))
     ran = khop_command("infer", "a", *([] if "--out" in options else ["--out", "e.npy"]), *options)
@@ -167,7 +164,9 @@ def files_up_to(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def test_a_full_disk_is_one_line_and_the_work_continues_later(khop_command: Command, trained: None) -> None:
+def test_a_full_disk_is_one_line_and_the_work_continues_later(
+    khop_command: Command, trained_run: None
+) -> None:
     khop_command("infer", "a", "--out", "whole.npy", "--values", "outputs")
     with files_up_to(20_000):  # the hidden layer takes 38 kB
         ran = khop_command("infer", "a", "--out", "e.npy", "--values", "outputs")
@@ -210,7 +209,7 @@ def chunks_done() -> list[tuple[str, int]]:
 
 
 def test_killed_and_stopped_work_continues_with_other_ranks_to_the_same_bytes(
-    khop_command: Command, trained: None
+    khop_command: Command, trained_run: None
 ) -> None:
     gate = Gate.shut(Path("two"), "chunk 1")
     with begun(gate, "--procs", "2") as two:
@@ -242,7 +241,7 @@ def test_killed_and_stopped_work_continues_with_other_ranks_to_the_same_bytes(
 
 
 @pytest.mark.long
-def test_two_processes_write_what_one_does(khop_command: Command, trained: None) -> None:
+def test_two_processes_write_what_one_does(khop_command: Command, trained_run: None) -> None:
     command = [*KHOP, "infer", "a", "--out", "two.parquet", "--procs", "2", "--deadline", "60", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=True)
     assert json.loads(done.stdout)["files"] == ["two.parquet"]

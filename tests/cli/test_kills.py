@@ -27,11 +27,8 @@ from support.commands import ENVIRONMENT, children, of_session, records
 from support.gate import WAIT_S, Gate, wait_until
 from support.later_shops import later_tables, shop_spec, shop_tables
 
-KILLS, FEW = 20, 3
-FIFTHS = [number for number in range(KILLS) if number % 7 == 3]  # those of the ordinary suite
-TWENTY = [
-    number if number in FIFTHS else pytest.param(number, marks=pytest.mark.long) for number in range(KILLS)
-]
+KILLS = 20
+TWENTY = [n if n % 7 == 3 else pytest.param(n, marks=pytest.mark.long) for n in range(KILLS)]
 SPEC = """
 [nodes.user]
 files = ["users0.csv"]
@@ -148,6 +145,7 @@ def test_a_graph_is_the_old_or_the_new_one_after_a_kill(
     assert [path.name for path in (home / "shop").rglob(".*")] == []
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("number", TWENTY)
 def test_an_import_is_there_or_not_after_a_kill(home: Path, writer: Writer, number: int) -> None:
     def clear() -> None:
@@ -179,6 +177,7 @@ def scores(folder: Path) -> list[dict[str, object]]:
     return records(str(folder))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("number", TWENTY)
 def test_a_training_that_was_killed_goes_on_exactly(
     home: Path, writer: Writer, kept: None, number: int
@@ -206,6 +205,7 @@ def test_a_training_that_was_killed_goes_on_exactly(
     assert scores(home / "run-a") == scores(home / "run-b")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("number", TWENTY)
 def test_an_inference_that_was_killed_goes_on_exactly(
     home: Path, writer: Writer, kept: None, number: int

@@ -113,6 +113,7 @@ def test_help_completion_and_usage_errors_import_neither_torch_nor_numpy(folder:
     assert {code for code, _ in found} <= {0, 2}
 
 
+@pytest.mark.long
 def test_help_of_every_command_imports_neither_torch_nor_numpy(folder: Path) -> None:
     calls: list[object] = [[*path, "--help"] for path in _commands()]
     assert len(calls) > 12

@@ -44,9 +44,9 @@ def test_links_are_learned_and_evaluated_again(khop_command: Command, link_run: 
 
 
 def test_a_run_continues_exactly(khop_command: Command, link_run: Path) -> None:
-    khop_command("train", str(link_run), "--out", "whole", "--epochs", "3")
+    khop_command("train", str(link_run), "--out", "whole", "--epochs", "2")
     khop_command("train", str(link_run), "--out", "parts", "--epochs", "1")
-    khop_command("train", "--resume", "parts", "--epochs", "3")
+    khop_command("train", "--resume", "parts", "--epochs", "2")
     whole, parts = (
         [json.loads(line) | {"seconds": 0} for line in Path(name, "metrics.jsonl").read_text().splitlines()]
         for name in ("whole", "parts")
@@ -55,7 +55,7 @@ def test_a_run_continues_exactly(khop_command: Command, link_run: Path) -> None:
 
 
 def test_metrics_of_any_number_of_places_are_measured(khop_command: Command, link_run: Path) -> None:
-    ran = khop_command("train", str(link_run), "--out", "a", "--json", "--metric", "hits@3", "--epochs", "2")
+    ran = khop_command("train", str(link_run), "--out", "a", "--json", "--metric", "hits@3", "--epochs", "1")
     trained = json.loads(ran.stdout.splitlines()[-1])
     assert 0 < trained["test_hits@3"] < 1
     ran = khop_command(

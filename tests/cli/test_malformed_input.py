@@ -806,6 +806,7 @@ def test_the_tables_are_sound_before_they_are_changed(folder: Path, khop_command
     assert "30 user, 20 item; 60 user buys item" in ran.stdout
 
 
+@pytest.mark.core(24)
 @pytest.mark.parametrize("case", [*CSV, *FILES, *DATABASES, *SPECS], ids=str)
 def test_input_is_refused_in_a_sentence(folder: Path, khop_command: Command, case: Case) -> None:
     written(folder, case.files)
@@ -943,6 +944,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.core(4)
 @pytest.mark.parametrize("case", APPEND, ids=str)
 def test_tables_to_append_are_refused_in_a_sentence(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, case: Case
@@ -1039,6 +1041,7 @@ SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing i
 ]
 
 
+@pytest.mark.core(8)
 @pytest.mark.parametrize(
     ("name", "content", "says"), SETS, ids=[f"{n}-{i}" for i, (n, *_) in enumerate(SETS)]
 )
@@ -1080,6 +1083,7 @@ def test_a_download_is_refused_in_a_sentence(
         check(khop_command("import", "movielens:ml-latest", "out", "--mirror", mirror), Case("", {}, says))
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize(("word", "says"), DELETE)
 def test_ids_to_delete_are_refused_in_a_sentence(
     trained: Path,
@@ -1094,6 +1098,7 @@ def test_ids_to_delete_are_refused_in_a_sentence(
     check(khop_command("append", str(trained / "shop"), "--delete", word), Case(word, {}, says))
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize("name", PAIR_FILES)
 def test_pairs_are_refused_in_a_sentence(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command, name: str
@@ -1117,6 +1122,7 @@ def test_a_file_of_no_pairs_gives_no_rows(
     assert (scores.column_names, scores.num_rows) == (["source_id", "destination_id", "score"], 0)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(("name", "content", "says"), GUESS)
 def test_files_to_guess_are_refused_in_a_sentence(
     folder: Path, khop_command: Command, name: str, content: bytes | None, says: str
@@ -1135,6 +1141,7 @@ def test_a_table_without_ids_has_no_proposal(folder: Path, khop_command: Command
     check(khop_command("import", "--guess", "x.csv"), Case("x.csv", {}, says))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("case", [CSV[0], FILES[0], DATABASES[0], SPECS[-1]], ids=str)
 def test_a_process_prints_the_sentence_and_no_result(folder: Path, case: Case) -> None:
     written(folder, case.files)

@@ -74,6 +74,7 @@ PARTS = {
     "run": Part(
         ("src/khop/run", "src/khop/cli", "src/khop/api"), ("run", "cli", "api", "test_docstrings.py"),
     ),
+    "input": Part(("src/khop/data", "src/khop/cli"), ("cli/test_malformed_input.py",)),
     "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),
     "site": Part(("docs", "README.md", "scripts/build_docs.py", "scripts/error_index.py"),
                  ("test_site.py", "test_site_browser.py", "test_docs.py")),
