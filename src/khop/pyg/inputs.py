@@ -37,6 +37,7 @@ def with_tensors(data: Any, *attributes: str | None) -> Any:
             if value is None or isinstance(value, Tensor):
                 continue
             what = name if owner is None else f"{name} of {owner!r}"
+            found: Any
             if name == "edge_index":
                 found = _signed(tensor_of(what, value))
             elif name in attributes:
