@@ -1,6 +1,6 @@
 """Train graph neural networks on sampled neighborhoods: exact, reproducible, fast.
 
-`import khop` alone loads no other library: a public name imports its module on first use. The public API is
+`import khop` alone imports no other library: a public name imports its module on first use. The public API is
 `khop.__all__` with `khop.models`, `khop.pyg` and `khop.testing`, and the names that pages of docs/ import
 from other modules. All other names are internal. tests/public_api.txt lists the public ones.
 """

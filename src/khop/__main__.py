@@ -1,4 +1,4 @@
-"""`python -m khop` is the command `khop`; torchrun starts it this way.
+"""Entry point of `python -m khop`, which torchrun starts.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

@@ -1,4 +1,6 @@
-"""Checks of single arguments at the point of entry: ValueError with value, reason and remedy.
+"""Checks of single arguments at the point of entry.
+
+Each raises ValueError with the value, the reason and the remedy.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

@@ -1,4 +1,4 @@
-"""Output of a loader: blocks, node ids, columns and seeds, all in local ids of one batch.
+"""Batches of a loader: blocks, node ids, columns and seeds, with local ids.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

@@ -1,7 +1,7 @@
-"""Components of a run and of the command by name: khop's own, installed ones, and `package.module:Class`.
+"""Registry of components, which runs and commands name as `kind` or as `package.module:Class`.
 
 A component is a class with `Options`, a pydantic model or a dataclass, and `build(options, context)`. This
-module imports neither torch nor another part of khop, and loads a component only when it is named.
+module imports neither torch nor another part of khop. It imports a component when a run names it.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

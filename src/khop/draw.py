@@ -1,6 +1,6 @@
 """Inputs and results of draws: keys, frontiers, neighbors and negatives.
 
-The bits are specified in docs/randomness.md.
+docs/randomness.md specifies the bits.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

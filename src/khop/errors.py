@@ -1,4 +1,6 @@
-"""Exceptions of khop; other errors are ValueError (bad input) or OSError (the machine).
+"""Exceptions of khop.
+
+All other errors are ValueError (invalid input) or OSError (the machine).
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

@@ -1,11 +1,7 @@
-"""Settings of a process that trains on a CPU: the memory allocator and the idle threads of OpenMP.
+"""Process settings for training on a CPU: allocator, OpenMP threads, core counts, warnings about forks.
 
-The command applies them before it imports torch, a script with its first epoch of batches. Variables of the
-environment that configure the allocator or the waiting of OpenMP take precedence.
-
-Warnings for processes forked while torch had threads or a GPU: a fork does not copy these.
-
-Number of threads that this process should use.
+The command applies the settings before it imports torch, a script with its first epoch of batches.
+Environment variables that configure the allocator or OpenMP take precedence.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

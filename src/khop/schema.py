@@ -1,4 +1,4 @@
-"""Types of a graph and their columns, known without reading an array.
+"""Schema of a graph: its node types, edge types and columns, known without reading an array.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

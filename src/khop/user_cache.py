@@ -1,6 +1,6 @@
-"""The user's cache folder, where built-in graphs are unpacked.
+"""The user's cache folder, which stores built-in graphs, downloads and measurements.
 
-Besides the command and `khop.launch`, this is the only module that reads the environment.
+Apart from the command and `khop.launch`, only this module reads the environment.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

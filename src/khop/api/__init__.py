@@ -1,4 +1,4 @@
-"""The functions and classes of a training script, one file for each.
+"""Functions and classes of the public API for training scripts.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

@@ -1,10 +1,6 @@
-"""Numbers of in-edges of all nodes, wherever the edges are.
+"""Queries about the edges of a graph that may be partitioned: degrees, tensors of edges, linked nodes.
 
-Edges of this process as tensors, and rows of all nodes from the rows of its nodes.
-
-Destinations that sources are linked to, and sources without an edge: edges read from the other end.
-
-The number of relations of an edge type, counted in its column.
+Queries about all nodes are collective: each rank counts its edges, and the ranks exchange the results.
 """
 
 from __future__ import annotations

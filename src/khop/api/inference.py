@@ -1,9 +1,4 @@
-"""Inference for every node of a graph into files: activations may be larger than memory.
-
-Evaluation of a model over a whole graph, for custom training loops; collective over all ranks.
-
-Recommendations: for each source of an edge type, the destinations with the best scores of a model.
-"""
+"""Public inference: outputs for all nodes, evaluation of splits, and recommendations."""
 
 from __future__ import annotations
 

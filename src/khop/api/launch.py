@@ -1,6 +1,7 @@
-"""Start of a script's ranks: in this process, in spawned processes, or in processes of a launcher.
+"""Start of the ranks of a script: in this process, in spawned processes, or in processes of a launcher.
 
-Below the command line, only this module reads the environment, as launchers put a process's rank there.
+Below the command line, only this module reads the environment, because launchers pass the rank of a process
+there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Batches for a training loop: prefetched in order, divided among ranks, exactly resumable.
+"""The loader of training batches: prefetched in order, divided among ranks, and resumable at any step.
 
-Sources of a loader's batches, chosen by the places of the graph's stores.
-
-Initialization of models with lazy modules, which take their sizes from the first input.
+The storage of the graph decides where batches are made: on CPU threads, on a GPU, in lanes over ranks, or by
+servers.
 """
 
 from __future__ import annotations

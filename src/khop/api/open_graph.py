@@ -1,19 +1,4 @@
-"""A graph with its columns, opened from a folder or made in memory, and its distribution over ranks.
-
-Placement of a partitioned graph's columns: on the host of each rank, or rows of a rank on its GPU.
-
-The users' names in a graph, wherever it is.
-
-The users' own ids of a graph, whole or partitioned, opened by its path.
-
-Graphs in memory from arrays of edges and columns.
-
-Graphs in memory from sparse matrices of SciPy.
-
-Graphs in memory from graphs of NetworkX.
-
-Graphs in memory from graphs of DGL.
-"""
+"""Graphs with their columns: opened from a folder, or made from arrays, SciPy, NetworkX or DGL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Graph partitioning, as used by `khop partition` and by scripts.
-
-Clusters of nodes: written as a column by the partitioner, and read for a sampler.
-
-A graph folder with the most visited nodes of random walks as a further edge type.
-"""
+"""Partitioning of a graph, clusters of nodes, and edges from random walks, for commands and scripts."""
 
 from __future__ import annotations
 

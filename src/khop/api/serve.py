@@ -1,9 +1,4 @@
-"""The graph of a server: a folder, its splits, and its views by edge types and splits of links.
-
-The service of a server that has one part of a graph.
-
-A graph on servers, for loaders of this process.
-"""
+"""Servers of a graph or of one part of it, and graphs on servers as clients open them."""
 
 from __future__ import annotations
 

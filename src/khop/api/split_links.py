@@ -1,8 +1,6 @@
-"""Links of a graph split into training, validation and test, and the graph for messages of each part.
+"""Links of a graph split into training, validation and test, each with its message graph.
 
-A split of links as a folder of graph folders: the graph and the links of each part.
-
-Graphs and links before the cut-offs of a split by time, as `khop import` records them in a folder.
+A split is saved as a folder of graph folders: the message graph and the links of each part.
 """
 
 from __future__ import annotations

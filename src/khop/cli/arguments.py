@@ -1,7 +1,4 @@
-"""The run argument of commands: a file, a preset of khop, or only options.
-
-The graph argument of commands: a folder, or the name of a built-in graph.
-"""
+"""Positional arguments of commands: a run (a file, a preset, or options alone) and a graph folder."""
 
 from __future__ import annotations
 

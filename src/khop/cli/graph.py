@@ -1,9 +1,4 @@
-"""The work of `khop verify`, `khop graph sort`, `khop graph cluster` and `khop graph walks`.
-
-The work of `khop graph split`: split the links of a graph into training, validation and test.
-
-The work of `khop partition` and `khop part-files`.
-"""
+"""Implementation of `khop verify`, `khop graph`, `khop partition` and `khop part-files`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`khop import SPEC.toml`: a graph folder from tables, and specs proposed for tables.
-
-The work of `khop append`.
-"""
+"""Implementation of `khop import SPEC.toml`, `khop import --guess` and `khop append`."""
 
 from __future__ import annotations
 

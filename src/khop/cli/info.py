@@ -1,6 +1,6 @@
-"""The output of `khop info` for a graph folder. Does not import torch.
+"""Output of `khop info`.
 
-The table of a partitioned graph, as in `khop partition` and `khop info`.
+This module does not import torch.
 """
 
 from __future__ import annotations

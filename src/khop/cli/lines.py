@@ -1,6 +1,6 @@
-"""Lines that fit a terminal, broken between words. Imports neither rich nor torch.
+"""Text for terminals: wrapped lines, quoted commands, and numbers parsed from options.
 
-Parsing of numbers in options.
+This module imports neither rich nor torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The `khop` command."""
+"""The command `khop` and its options."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Command-line options made from the fields of a run. A new field becomes an option without further code.
+"""Command-line options generated from the fields of a run, and help that shows the important ones.
 
-Options that belong together, as the fields of a frozen dataclass that a command takes as one parameter.
-
-Help that shows the options that matter first; --help-all shows all.
+A new field of a run becomes an option without further code. A frozen dataclass declares options that belong
+together, and a command takes it as one parameter. `--help` shows the important options, `--help-all` all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The work of `khop plan`: predict the resources of a run and the number of machines that it needs.
+"""Implementation of `khop plan`: predicted resources of a run, and the number of machines it needs.
 
-The graph need not exist yet.
+The graph does not have to exist yet.
 """
 
 from __future__ import annotations

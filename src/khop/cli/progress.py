@@ -1,7 +1,4 @@
-"""Training progress: bars on a terminal, lines in logs and pipes.
-
-Lines on stderr while the kernels of a GPU are compiled.
-"""
+"""Training progress: bars on a terminal, lines in logs and pipes."""
 
 from __future__ import annotations
 

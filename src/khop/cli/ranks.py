@@ -1,6 +1,6 @@
-"""Run the work of a command as every rank, in processes started here or by a launcher.
+"""Execution of a command on every rank, and checks that run once before the ranks start.
 
-Checks of a run and of its built-in graph, made once instead of by every rank.
+The ranks are processes started by the command or by a launcher.
 """
 
 from __future__ import annotations

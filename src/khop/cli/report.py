@@ -1,4 +1,4 @@
-"""The work of `khop report`."""
+"""Implementation of `khop report`."""
 
 from __future__ import annotations
 

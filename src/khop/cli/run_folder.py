@@ -1,4 +1,4 @@
-"""The folder of a run: made new, never overwritten, and opened again."""
+"""Run folders: created without overwriting an existing one, and reopened to resume."""
 
 from __future__ import annotations
 

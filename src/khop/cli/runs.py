@@ -1,6 +1,6 @@
-"""The work of `khop runs`. Does not import torch.
+"""Implementation of `khop runs` and `khop compare`.
 
-The work of `khop compare`. Does not import torch.
+This module does not import torch.
 """
 
 from __future__ import annotations

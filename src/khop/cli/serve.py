@@ -1,4 +1,4 @@
-"""The work of `khop serve` and `khop servers status`."""
+"""Implementation of `khop serve` and `khop servers status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of `khop serve --on-ray N`: servers that Ray places on machines and starts again.
+"""Implementation of `khop serve --on-ray N`: Ray places servers on machines and restarts them.
 
 Ray carries options and addresses. Batches, graphs and tokens never pass through it.
 """

@@ -1,4 +1,4 @@
-"""A server of batches in this process: its request, and its life."""
+"""A server of batches in this process, from its request to its shutdown."""
 
 from __future__ import annotations
 

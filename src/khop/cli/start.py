@@ -1,7 +1,4 @@
-"""The entry point of `khop`: the setup that must precede the import of torch.
-
-Error reports of the command: one sentence and an exit code.
-"""
+"""Entry point of `khop`: setup before the import of torch, and errors as one sentence and an exit code."""
 
 from __future__ import annotations
 

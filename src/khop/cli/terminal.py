@@ -1,10 +1,6 @@
-"""Output that fits the terminal: wrapped lines, tables without their least important columns, and bars.
+"""Terminal output: wrapped lines, tables that drop columns to fit, progress bars and next commands.
 
-Commands that come next: the end of the output of each command.
-
-A progress bar for long reads and writes on stderr, removed at the end; lines if it is no terminal.
-
-Progress of long work as lines on stderr, for logs and pipes.
+If stderr is not a terminal, progress is printed as lines.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""The work of `khop train`.
-
-The environment of a run, in its folder: environment.json.
-
-The work of `khop profile`.
-
-Tables of a profile: the time of a step, and the time to make its batch.
-"""
+"""Implementation of `khop train` and `khop profile`."""
 
 from __future__ import annotations
 

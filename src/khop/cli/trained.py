@@ -1,13 +1,4 @@
-"""The work of `khop evaluate`.
-
-The baseline of own features beside a run: trained in the run's folder, and scored.
-
-The work of `khop infer`.
-
-The work of `khop predict`.
-
-The work of `khop recommend`.
-"""
+"""Implementation of the commands for trained runs: evaluate, infer, predict and recommend."""
 
 from __future__ import annotations
 

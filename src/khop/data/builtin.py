@@ -1,4 +1,4 @@
-"""Graphs included in khop: small snapshots in the wheel, unpacked into graph folders on first use."""
+"""Built-in graphs: small snapshots in the wheel, unpacked into graph folders on first use."""
 
 from __future__ import annotations
 

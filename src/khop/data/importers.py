@@ -1,8 +1,7 @@
-"""Importers: components that write graph folders from data of other programs. Loads none of them.
+"""Registry of importers, and their declarations for `khop import`.
 
-Names and cache folders of the graphs included in khop.
-
-The declarations of the importers of standard sets. Imports no torch.
+An importer is a component that writes a graph folder from data of another program. This module imports none
+of their implementations, and not torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches of a partitioned graph with rows that devices of ranks exchange: one lane, one stream."""
+"""Batches of a partitioned graph whose feature rows are exchanged between GPUs: one lane, one stream."""
 
 from __future__ import annotations
 

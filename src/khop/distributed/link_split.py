@@ -1,6 +1,6 @@
-"""Links split over the owners of partitioned edges; lists of links stay with the owners of the destinations.
+"""Links split on ranks with partitioned edges; each rank keeps the links of its destinations.
 
-Each process splits its own edges; owners exchange counts alone.
+Each rank splits its local edges. Only counts are exchanged.
 """
 
 from __future__ import annotations

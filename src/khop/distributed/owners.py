@@ -1,7 +1,7 @@
-"""Owners of the rows of a partitioned graph, the one way to ask them, and the ranks of a group as owners.
+"""Owners of the rows of a partitioned graph, and the one interface that queries them.
 
-An owner is a rank, or a part of the graph that servers have. Hops, rows, negatives and splits exist once,
-above `Owners`; below it are collectives between ranks, and requests between servers.
+An owner is a rank, or a part of the graph on servers. Hops, feature rows, negatives and splits are
+implemented once on top of `Owners`. Below it are collectives between ranks, and requests between servers.
 """
 
 from __future__ import annotations

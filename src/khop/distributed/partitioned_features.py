@@ -1,7 +1,4 @@
-"""Feature columns partitioned across owners, gathered as if every row were local.
-
-Rows of other owners that were used last, within a number of bytes.
-"""
+"""Feature store over columns partitioned across owners, with a cache of recently used remote rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edges partitioned across owners, sampled as if all of them were local, and negatives drawn from them."""
+"""Graph store over edges partitioned across owners: sampling and negatives, as if all edges were local."""
 
 from __future__ import annotations
 

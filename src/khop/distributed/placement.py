@@ -1,10 +1,6 @@
-"""The stores of a partitioned graph on one of several ranks.
+"""Stores of a partitioned graph on one rank: what is replicated, what is partitioned, and what is cached.
 
-Caches for the rows of other ranks, or on disk, that the batches of this rank need most often.
-
-Batches of a graph that is partitioned across ranks, made in lanes.
-
-The ranks of one machine, for memory that they share.
+The cache has the rows of other ranks, or on disk, that batches of this rank need most often.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Rows of a rank in memory of its device, and the rows of other ranks that a batch needs, without a wait.
+"""Feature rows partitioned across the memory of GPUs, exchanged without a synchronization with the host.
 
-A batch takes two collectives over the devices: ids, and rows. All messages have the same size, so no sizes
-are exchanged, and no host reads a tensor before the batch is made.
-
-Placement of a rank's rows of a partitioned graph in memory that kernels of its GPU read.
-
-Columns that devices of ranks exchange: their parts, the format with room for them, and their counts.
+A batch needs two collectives between GPUs: ids, and rows. All messages have the same size, so no sizes are
+exchanged, and no host reads a tensor before the batch is made.
 """
 
 from __future__ import annotations

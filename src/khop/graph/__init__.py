@@ -1,4 +1,4 @@
-"""Graph folders, and stores of edges.
+"""Graph folders, graph stores and feature stores.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

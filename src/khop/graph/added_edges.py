@@ -1,8 +1,7 @@
-"""Additional edge types of a graph in memory.
+"""Edge types added to a graph in memory, and the probability that a batch visits a node.
 
-Edges between nodes that occur together, such as items bought by the same users.
-
-Probability that a batch needs a node. It decides which remote rows are cached.
+Added edges are given, or link nodes that occur together, such as items bought by the same users. Caches of
+remote rows use the probabilities.
 """
 
 from __future__ import annotations

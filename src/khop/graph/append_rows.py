@@ -1,14 +1,7 @@
-"""A graph folder with new rows: bit for bit the folder that all rows at once would give.
+"""Rows added to a graph folder or deleted from it, on disk.
 
-New edges in the rows of an edge type: after its edges, or between them by time.
-
-The users' ids of a node type with new ids after them, and their index.
-
-Rows of later data as rows that are added to a graph.
-
-New rows between the rows of an array that is larger than memory.
-
-A graph folder without some nodes: the folder that the other rows would give.
+The result is, bit for bit, the folder that an import of all remaining rows would write. Arrays may be larger
+than memory.
 """
 
 from __future__ import annotations

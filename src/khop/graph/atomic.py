@@ -1,11 +1,4 @@
-"""Write a folder atomically: it appears complete or not at all.
-
-Progress of long work, reported to a callback, and sizes for people.
-
-Space on the disk, checked before long work begins.
-
-Tasks on threads, their results in order.
-"""
+"""Files and folders written atomically, with progress, checks of disk space, and tasks on threads."""
 
 from __future__ import annotations
 

@@ -1,15 +1,8 @@
-"""Build a graph folder from edge lists and columns.
+"""Graph folders written from edges and columns, within a memory budget.
 
-Write a graph of this process as a graph folder.
-
-Spilled edges, sorted and written as the arrays of a graph folder.
-
-Write edges into a graph folder by a sort on disk, if a sort in memory would exceed the budget.
-
-Edges come in chunks. Each edge type has a plan and a file of runs: the chunks, grouped by destination. An
-edge type and its reverse are made from the same chunks.
-
-The users' ids of a node type, written with their index, within a budget of memory.
+Edges come in chunks. If a sort in memory would exceed the budget, the chunks of each edge type are written to
+a file of runs, grouped by destination, and sorted from there. An edge type and its reverse are made from the
+same chunks.
 """
 
 from __future__ import annotations

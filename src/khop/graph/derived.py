@@ -1,6 +1,6 @@
 """Arrays computed from a graph on first use and stored in its folder.
 
-A .npy file that ends with a seal: its sources and the digest of its data.
+A derived file ends with a seal: a digest of its data, and the arrays that it was computed from.
 """
 
 from __future__ import annotations

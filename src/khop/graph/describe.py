@@ -1,4 +1,4 @@
-"""Summary of a graph folder: counts, degrees, columns, splits, sizes on disk."""
+"""Summary of a graph folder: counts, degrees, columns, splits and sizes on disk."""
 
 from __future__ import annotations
 

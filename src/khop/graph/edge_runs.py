@@ -1,8 +1,7 @@
-"""Edges of any number, sorted by destination through the disk, within a budget of memory.
+"""External sort of edges by destination, within a memory budget.
 
-Spilled edges, sorted in memory group by group: consecutive destinations whose edges fit in the budget.
-
-Edges with the same source and destination, reduced to one, within a budget of memory.
+Edges are spilled in runs. Groups of consecutive destinations are then sorted in memory, and edges with the
+same source and destination are reduced to one.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
-"""An open graph folder: types are known at once, arrays are mapped on first use.
+"""An open graph folder: its types are known at once, its arrays are mapped on first use.
 
-Columns of a graph folder, mapped for gathering rows by id.
-
-Mapped arrays for reads of single rows.
-
-JSON documents of a graph folder: small files beside the arrays, with their checksums in graph.json.
-
-The record that `khop import` writes into a graph folder: encoders, classes, unit of times and cut-offs.
-
-The record of a standard set in a graph folder: its name, tasks and published result.
-
-Refuse to copy damaged data: arrays are compared with their checksums before they are copied.
+Small JSON documents are stored next to the arrays, with their checksums in graph.json. Arrays are compared
+with their checksums before they are copied.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Arrays written into a graph folder piece by piece, with their entries for graph.json.
-
-Arrays of a graph that another graph shares.
-"""
+"""Arrays written into a graph folder in pieces, with their entries for graph.json."""
 
 from __future__ import annotations
 

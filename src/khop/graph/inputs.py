@@ -1,10 +1,6 @@
-"""User arrays, lists and Series, as tensors or NumPy arrays; their checks name the faulty value.
+"""Conversion of user input to tensors: arrays, lists, Series, sparse matrices and splits.
 
-Checks that span several arrays: the splits of a node type, and edge types and their reverses.
-
-Sparse columns, such as bags of words, as `write_graph` takes them.
-
-Float columns as int8 with scales: a gather reads a quarter of the bytes.
+An error names the invalid value.
 """
 
 from __future__ import annotations

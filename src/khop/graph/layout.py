@@ -1,4 +1,7 @@
-"""File layout of a graph folder: the only module that turns names into paths."""
+"""File layout of a graph folder.
+
+Only this module turns names into paths.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arrays that draws need, as a sampler asks a graph store to build them before the first batch.
+"""Arrays that draws need, such as running sums of weights, built before the first batch.
 
-A need of a rule builds its own array from the columns and edges of a store. `Arrays` has them by need.
+A rule or a sampler declares its needs. Each need builds its array from the columns and edges of a store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Negatives drawn from a graph with its edges in this process.
-
-Partners of each source as ranks of candidates: the nodes that exact negatives leave out.
-"""
+"""Negatives drawn from a graph with its edges in this process."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""The users' own ids of nodes, as a mapped index in the graph folder.
-
-Ids of nodes, looked up by node: the users' own, or those from before nodes were renumbered.
-
-The users' names in a graph: ids of nodes, class names and units of labels.
-
-The users' ids of nodes, as they are given in Python.
-
-Nodes of later data in the graph that they are joined to, by the users' ids.
-"""
+"""Original ids of nodes, class names and units of labels, as stored in a graph folder."""
 
 from __future__ import annotations
 

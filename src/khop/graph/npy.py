@@ -1,9 +1,4 @@
-"""One array of a graph folder: a plain .npy file, written with its checksum, mapped copy-on-write.
-
-Rows of a stored array, compared with its checksum while they are read.
-
-Shapes and dtypes that the arrays of a graph folder must have.
-"""
+"""An array of a graph folder: a .npy file, written with its checksum and mapped copy-on-write."""
 
 from __future__ import annotations
 

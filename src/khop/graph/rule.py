@@ -1,4 +1,4 @@
-"""The interface between the hop loop, the stores of edges and the rules by which neighbors are drawn."""
+"""The Rule protocol, between the hop loop, graph stores and the rules that draw neighbors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Order of the edges of one destination: as given, or by a column of times.
+"""Draws by a rule from edges in this process, for whole graphs and for parts.
 
-Draws from edges in this process. Whole graphs and partitions share this code.
+The edges of a destination are in the order of the input, or sorted by a column of times.
 """
 
 from __future__ import annotations

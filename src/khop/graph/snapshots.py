@@ -1,8 +1,7 @@
-"""Snapshots of a graph folder: the graph as it was imported, and after each append.
+"""Snapshots of a graph folder: the graph as imported, and after each append.
 
-Files of one graph folder that are also files of another: hard links where the file system has them.
-
-`khop.compact`: keep the newest snapshot of a graph alone.
+A snapshot shares unchanged files with its predecessor by hard links, where the file system supports them.
+`khop.compact` keeps the newest snapshot alone.
 """
 
 from __future__ import annotations

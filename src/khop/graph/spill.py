@@ -1,4 +1,4 @@
-"""Rows on disk, grouped by ranges of a key: the middle of a sort that does not fit in memory."""
+"""Rows on disk, grouped by ranges of a key: the intermediate files of an external sort."""
 
 from __future__ import annotations
 

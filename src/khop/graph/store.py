@@ -1,7 +1,4 @@
-"""Protocol between the multi-hop loop and the storage of the edges.
-
-A graph with its edges in this process, in memory or mapped from a folder.
-"""
+"""The GraphStore protocol, and the store of a graph whose edges are in this process."""
 
 from __future__ import annotations
 

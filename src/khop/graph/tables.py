@@ -1,4 +1,4 @@
-"""Tables of nodes and edges as users give them, checked."""
+"""Tables of nodes and edges as users pass them, with their checks."""
 
 from __future__ import annotations
 

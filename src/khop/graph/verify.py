@@ -1,4 +1,4 @@
-"""Read a whole graph folder and report its problems."""
+"""Verification of a graph folder: all arrays are read, and problems are reported."""
 
 from __future__ import annotations
 

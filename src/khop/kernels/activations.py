@@ -1,7 +1,4 @@
-"""Dropout at a fraction of the cost of drawing a float or a double per value.
-
-relu in place, with its gradient in reused memory.
-"""
+"""Activations of a layer: keyed dropout, and in-place ReLU whose backward pass reuses memory."""
 
 from __future__ import annotations
 

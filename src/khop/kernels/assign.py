@@ -1,4 +1,4 @@
-"""Assignment of a graph's nodes to parts, by streaming over its edges."""
+"""Streaming assignment of nodes to parts."""
 
 from __future__ import annotations
 

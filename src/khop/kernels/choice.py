@@ -1,6 +1,6 @@
-"""The engine of an operation: the one place that chooses between core, kernels and references by the device.
+"""Choice between native core, Triton kernels and references, by the device of the operands.
 
-Other code looks at a device to place tensors, to copy them, or to leave out checks that would wait for it.
+Other code inspects a device only to place or copy tensors, or to skip checks that would synchronize with it.
 """
 
 from __future__ import annotations

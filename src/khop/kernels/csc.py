@@ -1,13 +1,4 @@
-"""The edges of one type as two arrays: the operand of the sampling kernels.
-
-Checks of ids and offsets before a kernel reads memory by them.
-
-Conversion of an unsorted edge list to CSC by destination.
-
-Chosen edges of a graph, and chosen rows of its columns.
-
-Passes over edges by destination in pieces of bounded size, however many edges a row has.
-"""
+"""The edges of one type in CSC: checks, conversion from edge lists, selections, and passes over pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Negatives: destinations not linked to a source, by one draw each. Exact, and without rejection."""
+"""Exact negatives without rejection: each draw selects one of the destinations not linked to the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A draw of in-edges of one edge type, as a rule asks for it."""
+"""A draw of in-edges of one edge type, as a rule requests it."""
 
 from __future__ import annotations
 

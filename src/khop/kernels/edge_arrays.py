@@ -1,23 +1,4 @@
-"""Edges dealt to ranges of consecutive destinations: the first step of a sort larger than memory.
-
-Rows of a table with others put between them.
-
-Selection of the edges with a source in a batch.
-
-Pairs of nodes with common neighbors, and their numbers of common neighbors.
-
-Removal of some drawn edges: keeps a batch's target links out of its messages.
-
-Edge weights as integers, and their running sums in each row, for the search of a weighted draw.
-
-Numbers of edges of a row that have the same relation.
-
-Integers that sort values from the largest to the smallest.
-
-Rows of a graph in which several edges have the same source.
-
-The edges of each row sorted by time, as a temporal rule needs them.
-"""
+"""Operations on arrays of edges: sorting, removal, running sums of weights, co-occurrence."""
 
 from __future__ import annotations
 

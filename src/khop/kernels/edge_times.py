@@ -1,10 +1,6 @@
-"""Times of edges, from a graph's columns.
+"""Times of edges, and binary search for time limits in rows sorted by time.
 
-The rows of a hop: the input of every kernel that draws in-edges.
-
-Values that never fall within a row, with an outline for fast search.
-
-Binary search for times in ranges of a sorted array.
+The search uses an outline, a coarse copy of the sorted values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Rows of a table by id.
+"""Gather of rows by id, from memory or from a file that is not mapped.
 
-Rows of a table in a file, read by id without mapping the file.
-
-Turns at a resource that serves one thread best, such as a disk: work that is needed first goes first.
+Threads take turns at a disk, so that the rows needed first are read first.
 """
 
 from __future__ import annotations

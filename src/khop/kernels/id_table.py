@@ -1,6 +1,6 @@
-"""Exact dictionaries from keys, strings or integers, to consecutive ids in the order of first appearance.
+"""Exact dictionaries from keys, strings or integers, to consecutive ids in order of first appearance.
 
-Rows of keys by an index that lies in files: ids by bucket of the key's XXH64.
+An index on disk finds the id of a key by a bucket of its XXH64.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
-"""Tensors whose rows are computed where an operation needs them, and operations that need none.
+"""Tensors whose rows are computed on demand: rows gathered by id, and rows of sparse columns.
 
-Rows of a table by id that are gathered where an operation needs them: sums over edges read the table.
+Aggregation and linear layers read the table directly, so the gathered rows are never materialized.
 
-A first layer that aggregates them in this way neither writes nor reads a copy of the rows.
-
-Rows of a sparse column, such as a bag of words: pairs of (index, value), and their product with a weight.
-
-A stored row has room for the entries of the longest row: int32 (2, longest), the indices, then the float32
-values as bits. Unused room is 0, an entry of value 0. So rows have one size, and pass through partitions,
-caches, disks, devices and wires as all columns do.
-
-Internal: its names may change in any version. The public ones are in `khop.__all__`.
+A stored row of a sparse column has room for the entries of the longest row: int32 (2, longest), the indices,
+then the float32 values as bits. Unused room is 0, an entry of value 0. Rows thus have one size, and pass
+through partitions, caches, disks, devices and networks like other columns.
 """
 
 from __future__ import annotations

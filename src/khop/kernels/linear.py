@@ -1,8 +1,6 @@
-"""Matrix products for the rows of a layer: in blocks if this is faster on the processor, else by torch.
+"""Linear layers: one product, sums of several products with bias and ReLU, and products by group.
 
-A layer's matrix products, bias and relu on a GPU: products add to one result, gradients in one pass.
-
-Products of rows with the matrices of their groups, in one batched product.
+Products run in blocks of rows where this is faster on the processor, else in torch.
 """
 
 from __future__ import annotations

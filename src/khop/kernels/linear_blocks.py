@@ -1,7 +1,7 @@
-"""Sums of matrix products with optional relu, a block of rows at a time, forward and backward.
+"""Sums of matrix products with optional ReLU, computed by blocks of rows, forward and backward.
 
-A block passes through all steps while it is in the processor's caches. Without blocks every step reads and
-writes all rows in main memory, and several steps write them into new memory.
+A block passes through all steps while it is in the processor's caches. Without blocks, every step reads and
+writes all rows in main memory.
 """
 
 from __future__ import annotations

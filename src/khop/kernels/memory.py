@@ -1,6 +1,6 @@
-"""Memory for results, and advice to the system on memory to be read.
+"""Pooled and pinned memory for results, memory limits of the process, and padded rows.
 
-Distance of rows in memory: a multiple of 16 bytes, so that a GPU's threads use their widest loads.
+The pitch of padded rows is a multiple of 16 bytes, so that GPU threads can use their widest loads.
 """
 
 from __future__ import annotations

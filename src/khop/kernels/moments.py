@@ -1,4 +1,4 @@
-"""Exact mean and standard deviation: the same bits in any order and grouping of the numbers."""
+"""Exact mean and standard deviation, with the same bits in any order and grouping of the numbers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Global node ids of a batch, mapped to consecutive local ids in first-seen order.
+"""Mapping of global node ids to consecutive local ids in first-seen order.
 
-Distinct 64-bit keys numbered in first-seen order, in torch, on any device.
-
-Nodes of disjoint trees, as (tree, node) pairs, mapped to consecutive local ids in first-seen order.
+In disjoint trees, (tree, node) pairs are mapped. The version in torch runs on any device.
 """
 
 from __future__ import annotations

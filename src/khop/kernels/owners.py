@@ -1,9 +1,4 @@
-"""Rows split by the owners of their ids: requests to the owners, and their answers in the order asked.
-
-Places in messages of fixed size for rows that other ranks store.
-
-Lookup of row positions by id, for a small subset of a large range of ids.
-"""
+"""Grouping of ids by owner, and placement of the owners' responses in the requested order."""
 
 from __future__ import annotations
 

@@ -1,17 +1,10 @@
-"""Philox4x32-10, the counter-based generator of every draw, and the reduction of its words to a range.
+"""Philox4x32-10, the counter-based generator of every draw, and functions of its words.
 
 docs/randomness.md specifies the bits. Words are unsigned 32-bit numbers stored in int64.
 
-Mixing of words, such that each bit of the result depends on every bit of the word.
-
-A keyed permutation of [0, count) without memory, for shuffling epochs: an operation of the core as it is.
-
-`permutation_slice(key, count, start, stop)` returns entries [start, stop) of the permutation under a 64-bit
-key, int64: a pure function. Time and memory depend on the slice alone, so every rank computes its own share.
-
-Random numbers of source nodes, which all rows of a batch share.
-
-A fast digest of a tensor's bytes, to detect damage.
+`permutation_slice(key, count, start, stop)` returns entries [start, stop) of a keyed permutation of [0,
+count), int64, for shuffling. It is a pure function. Time and memory depend on the slice alone, so every rank
+computes its share.
 """
 
 from __future__ import annotations

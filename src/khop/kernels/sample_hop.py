@@ -1,4 +1,4 @@
-"""In-edges of a hop's frontier, all edge types in one call: the draw of every rule."""
+"""Draws of in-edges for the frontier of a hop, all edge types in one call."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""In-edges of a frontier, all neighbors equally likely: the reference of the draw of `Uniform`.
-
-In-edges of a frontier, with probabilities by weight: the reference of the draw of `Weighted`.
-
-In-edges of a frontier with the smallest keys of each row: the reference of draws by `Labor` and `TopK`.
-"""
+"""References of the draws of in-edges: uniform, by weight, and by smallest key (`Labor` and `TopK`)."""
 
 from __future__ import annotations
 

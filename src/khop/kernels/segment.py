@@ -1,13 +1,11 @@
-"""Sums, means and maxima of source rows over the in-edges of each destination.
+"""Sums, means and maxima of source rows over the in-edges of each destination, and rows at the ends of edges.
 
 No message is materialized, forward or backward: the gradient runs over the transposed edges, so one thread
 sums each source row, in edge order. The bits depend neither on the number of threads, which is torch's
 setting, nor on the machine's instruction set.
 
-The ends of edges: numbers of rows, and rows of a tensor repeated for each edge.
-
-On a device, a batch of static shape has more `indices` than edges: entries behind `indptr[-1]` hold any
-number and are in no row. Here they get some row, and add nothing to a gradient. Nothing is read on the host.
+On a device, a batch of static shape has more `indices` than edges: entries after `indptr[-1]` are arbitrary
+and belong to no row. They get an arbitrary row, and add nothing to a gradient. The host reads no value.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Attention over the in-edges of each destination, with scores that are a sum over both ends (GAT).
-
-One operation, so that the backward pass turns the edges around once and materializes no row per edge. The
-bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
-
-Softmax over the in-edges of each destination, for attention weights.
-
-Dot products of the rows at both ends of each edge, by heads, for attention scores.
+"""Attention over the in-edges of each destination: additive scores (GAT), softmax, and dot products by head.
 
 No row per edge is materialized, forward or backward. The bits depend neither on the number of threads, which
 is torch's setting, nor on the machine's instruction set.

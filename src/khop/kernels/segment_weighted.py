@@ -1,9 +1,4 @@
-"""Weighted sums of source rows over the in-edges of each destination, by heads.
-
-No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
-bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.
-
-Sums of source rows times several coefficients of each edge: layers with matrices mixed from bases.
+"""Weighted sums of source rows over the in-edges of each destination, by head or by basis.
 
 No message is materialized, forward or backward. Every number is summed by one thread in a fixed order, so the
 bits depend neither on the number of threads, which is torch's setting, nor on the machine's instruction set.

@@ -1,4 +1,4 @@
-"""Ranges of edges within a time limit, in rows that are sorted by time."""
+"""Ranges of edges within a time limit, in rows sorted by time."""
 
 from __future__ import annotations
 

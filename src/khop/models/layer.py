@@ -1,7 +1,4 @@
-"""Layers of khop's models: a sum over own rows and aggregated in-neighbors, then norm, ReLU and dropout.
-
-`parameter_name` names node types and edge types in parameters and state dicts.
-"""
+"""Layers of all models in khop: norm, ReLU, dropout and residual around a sum of aggregates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LightGCN (He et al. 2020): sums of normalized neighbors without weights, over the blocks of any schema."""
+"""LightGCN (He et al. 2020): normalized sums of neighbors without weights, over the blocks of any schema."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Structure of models over blocks: an encoder, layers, and a linear head per target type.
+"""Base of the models over blocks: an encoder, layers, and a linear head per target type.
 
-`Layered` is the protocol between a model and exact inference, which runs the layers one at a time.
+Exact inference computes the layers of a model one at a time. `Sequential` makes layers with `forward(x,
+adjacency)` a model.
 """
 
 from __future__ import annotations

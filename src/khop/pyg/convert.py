@@ -1,6 +1,6 @@
-"""Conversion between torch_geometric's data and khop's graphs, batches and links.
+"""Conversion between torch_geometric's data and khop's graphs and batches.
 
-Arrays are shared if the layouts agree.
+Tensors are shared where both libraries use the same layout.
 """
 
 from __future__ import annotations

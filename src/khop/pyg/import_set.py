@@ -1,4 +1,4 @@
-"""Import of torch_geometric's data sets: all steps of `khop import pyg:NAME`."""
+"""Import of torch_geometric's datasets: `khop import pyg:NAME`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Samples for torch_geometric's loaders, as pure functions of the inputs and of keyed draws.
-
-Batches of links count or exclude the links that are also messages, and have negatives drawn by khop.
-"""
+"""Samples for torch_geometric's inputs as pure functions of the inputs and keyed draws."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Conversion of khop's samples to torch_geometric's sampler outputs, and of their columns to batches.
+"""Conversion of khop's samples to torch_geometric's sampler outputs and data objects.
 
-Only this module distinguishes `Data` from `HeteroData`: others see storages by type.
+A sample has one row per seed, duplicates included.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Edges of a `Data`, a `HeteroData` or a `(FeatureStore, GraphStore)`, by destination, in any direction.
-
-Edges of stores are fetched once.
-"""
+"""Edges of `Data`, `HeteroData` or `(FeatureStore, GraphStore)` as CSC, in each sampling direction."""
 
 from __future__ import annotations
 

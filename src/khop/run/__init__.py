@@ -1,4 +1,4 @@
-"""A run as validated values: read, resolved, built, planned, profiled and reported.
+"""Configuration of runs: read, validated, built, planned, profiled and reported.
 
-Internal: its names may change in any version.
+Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """

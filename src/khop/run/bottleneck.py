@@ -1,7 +1,4 @@
-"""The bottleneck of a run and the setting to change, found by rules over a summary.
-
-The properties of a machine that the rules of a profile use.
-"""
+"""Rules that find the bottleneck of a profiled run, and the setting to change."""
 
 from __future__ import annotations
 

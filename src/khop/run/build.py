@@ -1,8 +1,7 @@
-"""Build all objects of a run from its config. Only this module imports every part of khop.
+"""Construction of all objects of a run from its config.
 
-The snapshot of a graph that a run was trained on: embeddings belong to its nodes.
-
-Resolve a run against its graph and machine: fill in open settings, and reject impossible ones.
+The config is first resolved against the graph and the machine: open settings get values, and impossible ones
+raise an error. Only this module imports every part of khop.
 """
 
 from __future__ import annotations

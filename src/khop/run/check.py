@@ -1,6 +1,7 @@
-"""Conversion from the settings as written to a RunConfig, and back to TOML. Each error is one sentence.
+"""Validation of the settings of a run, and their conversion to and from TOML.
 
-The fingerprint of a run: the settings that must agree between ranks, and with a resumed checkpoint.
+An error is one sentence. `facts_of` returns the settings that must agree between ranks and with a resumed
+checkpoint.
 """
 
 from __future__ import annotations

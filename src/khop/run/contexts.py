@@ -1,7 +1,4 @@
-"""The inputs of the components of a run, for `build(options, context)`.
-
-The protocol of a run's task: the part of a run that differs between tasks.
-"""
+"""Inputs of components of a run for `build(options, context)`, and the protocol of tasks."""
 
 from __future__ import annotations
 

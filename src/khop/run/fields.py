@@ -1,7 +1,7 @@
-"""The settings of a run as a flat list, from which options, errors and docs/command.md are generated.
+"""Settings of a run as a flat list, from which options, errors and docs/command.md are generated.
 
-`options.json` has them, with the options of khop's components, so that the command starts without torch and
-pydantic. scripts/options-file writes it from the classes; a test compares the two.
+`options.json` has them, with the options of built-in components, so that the command starts without torch and
+pydantic. scripts/options-file writes it from the classes, and a test compares the two.
 """
 
 from __future__ import annotations

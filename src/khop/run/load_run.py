@@ -1,9 +1,4 @@
-"""`khop.load_run`: a trained run, rebuilt from its folder, for predictions in Python.
-
-Scores of a link-prediction run for pairs of ids, also of new nodes.
-
-Pairs of ids to score: a table with the columns of ids that the table of an edge type had.
-"""
+"""`khop.load_run`: a trained run opened from its folder, for predictions in Python."""
 
 from __future__ import annotations
 

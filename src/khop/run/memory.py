@@ -1,7 +1,4 @@
-"""A check of the minimum memory of a run against this machine, before anything is allocated.
-
-Placement of a run's graph on a GPU: the request, and the memory that the run takes beside it.
-"""
+"""Memory of a run before anything is allocated: the minimum on this machine, and the placement on a GPU."""
 
 from __future__ import annotations
 

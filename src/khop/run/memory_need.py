@@ -1,4 +1,4 @@
-"""The memory that work on a CPU needs, and the prefetch that fits in the free memory."""
+"""Memory that a run needs on a CPU, and the prefetch depth that fits in the free memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Objects of a run that are built in the same way for every task.
-
-The graph of a run on servers: connected instead of opened, and seen by `resolve` as a folder is.
-"""
+"""Objects that every task of a run builds in the same way, such as loaders and graphs on servers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Predictions of a run for later data: new nodes, joined to its graph with their edges.
-
-A run's graph with later data joined to it: the neighborhoods that predictions are computed from.
-
-Recommendations of a run: its model, its edges before a cut-off, and its rule.
-"""
+"""Predictions of a run for new nodes joined to its graph, and recommendations."""
 
 from __future__ import annotations
 

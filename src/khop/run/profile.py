@@ -1,8 +1,6 @@
-"""Records of a profile: the steps of each rank, with times on one clock.
+"""Records of a profile, their summary by stage and rank, and their export as Chrome trace events.
 
-The time of a profile by stage, for each rank and along the critical path.
-
-Export of a profile as Chrome trace events, for Perfetto and chrome://tracing.
+Times of all ranks are on one clock. Perfetto and chrome://tracing open the export.
 """
 
 from __future__ import annotations

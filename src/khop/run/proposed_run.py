@@ -1,4 +1,4 @@
-"""A run file that is proposed for a graph: its task, splits and features, with comments."""
+"""A run file proposed for a graph: task, splits and features, with comments."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Settings of a run as written: in TOML files, options and presets. Imports neither torch nor pydantic.
+"""Settings of a run as written in TOML files, options, presets and run folders.
 
-Presets: runs that come with khop, for `khop train NAME`.
-
-The settings that may differ between ranks, and in a resumed run.
-
-Settings of a run, read from its folder.
+This module imports neither torch nor pydantic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The class of a run: all tables, with the options of the components that the run names.
+"""The class of a run, composed of the run's tables and the options of the components that it names.
 
-Tables of components: a table of a run with the fields of the options that a component declares.
-
-The content of options.json, made from the classes of khop's components and the tables of a run.
-
-JSON Schema of a run file, with which editors complete and check run.toml.
+options.json and the JSON Schema of run files are generated from the same classes.
 """
 
 from __future__ import annotations

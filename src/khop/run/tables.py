@@ -1,9 +1,6 @@
-"""The tables of a run that name a component: task, sampler, rule and model.
+"""Base class of the tables of a run, and the tables that name a component: task, sampler, rule, model.
 
-A table has the fields that all components of its family share. The options of a component are further
-fields: `composed` makes the table of one component.
-
-The base of the tables of a run, and the types of their fields.
+A table has the fields that all components of its family share. `composed` adds the options of one component.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The settings of a run: the single source of TOML keys, options, help texts and limits.
+"""Settings of a run: the single source of TOML keys, options, help texts and limits.
 
-The string below a field is its help text. `tables` has the tables of models, tasks and samplers.
+The string below a field is its help. `tables` has the tables of models, tasks and samplers.
 """
 
 from __future__ import annotations

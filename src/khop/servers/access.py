@@ -1,8 +1,6 @@
-"""Access to servers: tokens, certificates, and the rules about where a token may travel.
+"""Access to servers: addresses, tokens, TLS certificates, and the interface of a connection.
 
-Addresses of servers: their text, the endpoints that a name resolves to, and the loopback.
-
-Protocols between clients of servers and the network: bytes in, bytes out, errors by code.
+This module has the rules on where a token may be sent. It is independent of the transport.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers of a server to its clients, beside batches: description, lists of seeds, rows, ids and names."""
+"""Responses of a server other than batches: description, seed lists, rows, ids and names."""
 
 from __future__ import annotations
 

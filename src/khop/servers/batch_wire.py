@@ -1,4 +1,4 @@
-"""Drawn batches as messages: what is sent of a batch, and the checks of one that has arrived."""
+"""Batches as messages: the tensors that a server sends, and the checks of a received batch."""
 
 from __future__ import annotations
 

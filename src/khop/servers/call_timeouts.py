@@ -1,8 +1,6 @@
-"""A thread that ends calls whose other side is silent, or which are no longer wanted.
+"""Timeouts of calls whose peer is silent, and cancellation of calls whose results are not needed.
 
-The request that a thread of a server works for.
-
-Connections of this process by the address of the other side, for servers that hand out no sockets.
+One thread watches all calls of the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Codec of all messages of servers: dataclasses with tensors, and bytes of which every field is checked.
+"""Codec of all messages of servers: dataclasses with tensors as bytes, of which every field is checked.
 
 A message is a header and the bytes of its tensors. The header has 4 bytes `khop`, the version (4 bytes), the
 length of the JSON (8 bytes), all little-endian, and the JSON: fields, and dtype and shape of each tensor. The

@@ -1,13 +1,8 @@
-"""Connections to servers: made when they are first used, and again once a lost server answers a probe.
+"""Client-side load balancing, timeouts, retries and health probes, independent of the transport.
 
-Requests to several servers: whom to ask, how long to wait, whom to ask again. Knows no network.
-
-Servers as a client knows them: who may be asked now, who is lost, and when a lost one is probed.
-
-A look at a server before gRPC connects: reached or not, encrypted or not, certificates right or wrong.
-
-gRPC reports all of these as unavailable. A server with a wrong certificate would then be asked until the
-deadline, without a word about the reason.
+A server is available, or failed until its next probe succeeds. Before gRPC connects, a plain connection finds
+out whether the server is reachable, uses TLS, and has a valid certificate. gRPC reports all of these failures
+as unavailable, and would retry a server with a wrong certificate until the deadline.
 """
 
 from __future__ import annotations

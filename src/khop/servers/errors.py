@@ -1,4 +1,7 @@
-"""Errors between clients and servers: each has a code that travels, and states who may be asked next."""
+"""Errors between clients and servers, with the codes that they are sent as.
+
+Each error states which servers a client may retry.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Connections to servers by Arrow Flight. Only this module and flight_server.py import pyarrow.flight."""
+"""Connections to servers by Arrow Flight.
+
+Only this module and flight_server.py import pyarrow.flight.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server by Arrow Flight: one address, tokens on every call, answers in pieces with heartbeats."""
+"""A server by Arrow Flight: one address, a token on every call, streamed responses with heartbeats."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A graph on servers: its types, counts and splits are here, its edges and columns are not.
+"""A graph on servers as a client uses it: types, counts and splits are fetched once, the rest on demand.
 
-The users' names in a graph on servers: asked for when they are needed, some at a time.
-
-A source of batches that servers make; order, position and prefetching stay with the client.
+Servers make the batches. Their order, the position in the epoch and prefetching are the client's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages between clients and servers, and between servers of parts: one dataclass each, and their codec.
+"""Messages between clients and servers, and between servers of parts: one dataclass per message.
 
-A request names its kind and the graph; its body is the dataclass of `REQUESTS` for the kind.
+A request names its kind and the graph. Its body is the dataclass that `REQUESTS` has for the kind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Classes that requests may name: khop's own, and those of modules that a server was started with.
+"""Registry of classes that requests may name: khop's, and those of modules given at the server's start.
 
-A name that came over the network is only looked up. Nothing is ever imported by it.
+A name from the network is only looked up, never imported.
 """
 
 from __future__ import annotations

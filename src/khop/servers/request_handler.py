@@ -1,10 +1,6 @@
-"""Answers of a server, without the network: check a request, wait for its turn, make the batch, send it.
+"""Server main loop: request validation, fair queues, responses, logging, metrics and graceful shutdown.
 
-Queues of clients at a server: how many batches are made at once, and who is next.
-
-The life of a server: it answers, logs, and ends with nothing begun left unfinished.
-
-Counters of a server in the text format of Prometheus, over HTTP.
+This module is independent of the transport. Metrics are served over HTTP in the text format of Prometheus.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The work of a server, without any network: a request in, the answer out, and no state of an epoch.
+"""Request processing of a server, independent of the transport and without state of an epoch.
 
-Settings of requests, as a server uses them: a sampler, columns, and the list of seeds.
-
-The largest batch that a request can give, computed before any work, from fanouts and `Rule.most`.
+The size limit of a request is computed from fanouts and `Rule.most` before any work.
 """
 
 from __future__ import annotations

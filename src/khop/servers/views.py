@@ -1,4 +1,4 @@
-"""Views of the graph of a server: kept within a number of bytes, and made again when they are needed."""
+"""Views of a server's graph, cached within a memory budget and recomputed on demand."""
 
 from __future__ import annotations
 

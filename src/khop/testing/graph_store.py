@@ -1,12 +1,7 @@
-"""Contract suite of graph stores: draws of one hop by uniform rules, and the other members.
+"""Contract suite of `khop.GraphStore`: uniform draws of one hop.
 
-A promise takes a function from a small graph, given as lists of edges, to the store under test.
-`khop.testing.graph_rules` tests stores that draw by weights and times.
-
-Example:
-    >>> from khop.testing import graph_store
-    >>> for promise in graph_store.PROMISES:
-    ...     promise(lambda graph: graph.in_memory())
+`PROMISES` includes those of `khop.testing.graph_members`. `khop.testing.graph_rules` has those of stores with
+columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small graphs as lists, and strategies that draw them."""
+"""Small graphs as lists, and hypothesis strategies that generate them."""
 
 from __future__ import annotations
 

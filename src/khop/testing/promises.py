@@ -1,4 +1,4 @@
-"""Promises of a protocol: functions that name what an implementation does differently."""
+"""Promises of a protocol: functions that check an implementation and report the difference."""
 
 from __future__ import annotations
 

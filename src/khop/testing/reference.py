@@ -1,4 +1,4 @@
-"""The draws of docs/randomness.md in plain Python integers, one after the other."""
+"""The draws of docs/randomness.md in plain Python integers, one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a model, its optimizer and the training state in one folder, written atomically.
+"""Checkpoints: model, optimizer and training state in one folder, written atomically.
 
 model.safetensors and optimizer.safetensors hold the tensors; state.json holds the rest. Reading a checkpoint
 never executes code from it.

@@ -1,4 +1,4 @@
-"""Choice between recorded steps and steps that are launched operation by operation."""
+"""Choice between training steps as CUDA graphs and as single operations."""
 
 from __future__ import annotations
 

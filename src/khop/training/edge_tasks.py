@@ -1,7 +1,4 @@
-"""Tasks over edges of one type with labels that come with the links: classification and regression.
-
-Link prediction: losses of a model of links, and metrics on held-out links.
-"""
+"""Tasks over edges: classification, regression and link prediction, with losses and metrics."""
 
 from __future__ import annotations
 

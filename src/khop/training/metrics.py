@@ -1,12 +1,7 @@
-"""Metrics of node outputs; each is one number.
-
-Metrics of regression, over the known numbers of labels.
-
-Exact ranking metrics, with one well-defined value if scores are equal.
+"""Metrics of classification, regression and ranking, exact also with equal scores.
 
 Equal scores have no order. ROC AUC, MRR, Hits, Recall and NDCG are therefore expected values over random
-orders of equal scores. A scorer that gives the same score to everything scores as much as a random guess,
-never all or nothing.
+orders of equal scores. A constant scorer gets the score of a random guess.
 """
 
 from __future__ import annotations

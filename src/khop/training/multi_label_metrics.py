@@ -1,4 +1,4 @@
-"""Metrics of multi-label outputs, over the known entries of labels: 1 has the label, 0 has it not."""
+"""Metrics of multi-label outputs, over the known entries of labels: 1 for present, 0 for absent."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Choice of the optimizer of weights, and the limit of the gradient's norm.
+"""Optimizers, learning rate schedules and gradient clipping of a run.
 
-Optimizer of a whole model: of its weights, and RowAdam for sparse and sharded embeddings.
-
-Optimizer of embedding rows: torch's SparseAdam with gradients of the rows that any rank has read.
-
-Schedules of the learning rate over the updates of a run.
+`ModelOptimizer` combines the optimizer of the weights with RowAdam, for sparse and sharded embeddings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Steps of a trainer by recorded launches, on batches that a device makes. Importing this imports Triton.
+"""Training steps as CUDA graphs, on batches that a device makes: two recorded launches per step.
 
-Training steps on batches that the device makes: two recorded calls for each step.
+Importing this module imports Triton.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Atomic replacement of a folder of files, safe if the process or the machine dies at any moment.
+"""Atomic replacement of a folder of files, safe against a crash of the process or the machine.
 
-Files of a checkpoint folder, written with digests and verified before their content is used.
+Files of a checkpoint have digests, which are verified before their content is used.
 """
 
 from __future__ import annotations

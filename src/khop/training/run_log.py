@@ -1,4 +1,4 @@
-"""Logs metrics.jsonl and steps.jsonl: one JSON object per epoch, and one per update."""
+"""Logs metrics.jsonl and steps.jsonl: one JSON object per epoch, and one per optimizer step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loggers of a run in other tools: Weights & Biases and MLflow, optional dependencies.
-
-Curves for TensorBoard, an optional dependency.
-"""
+"""Loggers of a run for TensorBoard, Weights & Biases and MLflow, all optional dependencies."""
 
 from __future__ import annotations
 

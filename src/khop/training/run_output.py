@@ -1,8 +1,6 @@
-"""Logs and checkpoints of a run that one or several ranks train.
+"""Output of a training run: two logs, and checkpoints written by a background thread.
 
-Output of a training run: two logs, and checkpoints written in a background thread.
-
-Log of a run's updates; their losses may be on their way from the device.
+Losses of logged steps may still be in transfer from the device.
 """
 
 from __future__ import annotations

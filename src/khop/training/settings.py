@@ -1,4 +1,4 @@
-"""Settings of a training run, as one validated value."""
+"""Settings of a training run as one validated value."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Time measurement of a rank: every moment between two updates belongs to a stage.
+"""Time of a rank by stage, the values of a step that ranks exchange, and observers of a run.
 
-Values of one update that all ranks exchange: loss, seeds, signals, times and traffic.
-
-Observers of a training run, such as a progress bar, a log or a test.
+Every moment between two optimizer steps belongs to one stage.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Steps of training up to the exchanged gradients: computed batch by batch, or by recorded launches.
-
-Protocol of the batches that a trainer takes.
-
-Notice that a model averages drawn neighbors by relation, where exact inference averages all of them.
-
-Transfer of tensors to a model's device, and conversion to its dtype.
-
-Initial weights of a model.
-"""
+"""Steps of training up to the averaged gradients, launched operation by operation or as CUDA graphs."""
 
 from __future__ import annotations
 

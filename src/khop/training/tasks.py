@@ -1,17 +1,4 @@
-"""Training tasks: their labels, loss per seed and score.
-
-Regression: predict one or several numbers per node.
-
-Multi-label classification: predict any number of labels per node.
-
-Losses of node classification: cross-entropy and focal loss, with class weights and label smoothing.
-
-Baselines: scores of predictions that need no graph, to compare with the scores of a model.
-
-Numbers of a task as tensors on a device, copied there once.
-
-Label propagation: labels of training nodes averaged over neighbors, as a baseline without a model.
-"""
+"""Tasks over nodes: labels, losses, scores and baselines without a model."""
 
 from __future__ import annotations
 

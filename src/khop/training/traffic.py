@@ -1,4 +1,4 @@
-"""Network traffic of batches and hits of caches, per step and per epoch."""
+"""Network traffic and cache hits of batches, per step and per epoch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Training loop: takes batches, writes checkpoints and metrics; runs on one process or on several ranks.
+"""Training loop: takes batches, writes checkpoints and metrics, and runs on one process or several ranks.
 
-Deferred handling of Ctrl-C and SIGTERM.
+Ctrl-C and SIGTERM do not interrupt an update of the weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""State of a training run, as a value stored in checkpoints.
-
-Checks that a model's loss, weights and scores are finite.
-"""
+"""State of a training run, as stored in checkpoints, and checks that losses and weights are finite."""
 
 from __future__ import annotations
 

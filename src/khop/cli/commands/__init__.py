@@ -1,5 +1,5 @@
-"""Commands as the parser sees them: arguments, options, help.
+"""Declarations of the commands: arguments, options and help.
 
-These modules do not import torch: help, completion and usage errors need none. A command imports the
-module that does its work when it is called.
+These modules do not import torch, because help, completion and usage errors do not need it. A command imports
+the module that does its work when it is called.
 """

@@ -1,4 +1,4 @@
-"""`khop append` and `khop compact`: new rows of a graph, as snapshots of its folder."""
+"""`khop append` and `khop compact`: add rows to a graph as a snapshot, and merge its snapshots."""
 
 from __future__ import annotations
 

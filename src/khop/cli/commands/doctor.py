@@ -1,4 +1,4 @@
-"""`khop doctor`."""
+"""`khop doctor`: check this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`khop evaluate`."""
+"""`khop evaluate`: score a trained run."""
 
 from __future__ import annotations
 

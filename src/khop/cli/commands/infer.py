@@ -1,4 +1,4 @@
-"""`khop infer`."""
+"""`khop infer`: write the outputs of a trained run for all nodes."""
 
 from __future__ import annotations
 

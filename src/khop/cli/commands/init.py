@@ -1,4 +1,4 @@
-"""`khop init`: a run file for a graph."""
+"""`khop init`: propose a run file for a graph."""
 
 from __future__ import annotations
 

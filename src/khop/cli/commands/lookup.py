@@ -1,4 +1,4 @@
-"""`khop lookup`: the nodes of the users' own ids, and back."""
+"""`khop lookup`: convert between original ids and node ids."""
 
 from __future__ import annotations
 

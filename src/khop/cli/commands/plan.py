@@ -1,4 +1,4 @@
-"""`khop plan`."""
+"""`khop plan`: predict memory, traffic and time of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`khop predict`."""
+"""`khop predict`: predict new nodes, or score pairs of nodes."""
 
 from __future__ import annotations
 

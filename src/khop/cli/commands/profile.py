@@ -1,4 +1,4 @@
-"""`khop profile`."""
+"""`khop profile`: find the bottleneck of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`khop recommend`."""
+"""`khop recommend`: list the destinations with the highest scores for each source."""
 
 from __future__ import annotations
 

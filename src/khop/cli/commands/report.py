@@ -1,4 +1,4 @@
-"""`khop report`."""
+"""`khop report`: write an HTML page about runs."""
 
 from __future__ import annotations
 

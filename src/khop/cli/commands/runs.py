@@ -1,4 +1,4 @@
-"""`khop runs` and `khop compare`."""
+"""`khop runs` and `khop compare`: list and compare runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`khop schema`: the JSON Schema of a run file, or of a spec of tables."""
+"""`khop schema`: print the JSON Schema of a run file or of an import spec."""
 
 from __future__ import annotations
 

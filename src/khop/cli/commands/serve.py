@@ -1,4 +1,4 @@
-"""`khop serve` and `khop servers`: servers of batches."""
+"""`khop serve` and `khop servers`: start servers of batches, and query their status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`khop graph split`."""
+"""`khop graph split`: split links into training, validation and test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`khop train`."""
+"""`khop train`: train a run."""
 
 from __future__ import annotations
 

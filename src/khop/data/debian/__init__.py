@@ -1,1 +1,1 @@
-"""Import of a Debian or Ubuntu machine's package lists into graph folders; contents in docs/debian.md."""
+"""Graphs of Debian packages, from the package lists of a machine; docs/debian.md describes their contents."""

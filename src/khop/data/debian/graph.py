@@ -1,4 +1,4 @@
-"""Debian's package graphs from a small file of arrays: a plain graph, easy to train on, and a typed one.
+"""Debian's package graphs, built from one file of arrays: a plain graph and a typed one.
 
 scripts/debian_graph.py makes the file from package lists.
 """

@@ -1,1 +1,1 @@
-"""Standard sets: graphs that others publish, read in their published layouts."""
+"""Importers of public datasets and of other programs' file formats."""

@@ -1,4 +1,4 @@
-"""Import of a DGL CSVDataset: all steps of `khop import dgl:FOLDER`."""
+"""Import of a DGL CSVDataset: `khop import dgl:FOLDER`."""
 
 from __future__ import annotations
 

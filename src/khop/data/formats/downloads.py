@@ -1,4 +1,4 @@
-"""Files of published sets: downloads that continue, archives, and the folder of a set."""
+"""Files of public datasets: resumed downloads with checksums, archives, and the folder of a dataset."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Import of one file with a graph: all steps of `khop import edges:FILE`.
+"""Import of a graph from one file: `khop import edges:FILE`.
 
-Edge lists: lines of two ids, and maybe a weight and a time, read as text.
+Edge lists have two ids per line, and optionally a weight and a time. GraphML, GEXF, GML and Pajek files are
+read by NetworkX, Matrix Market files by SciPy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Import of the Illinois Graph Benchmark: all steps of `khop import igb:SIZE`."""
+"""Import of the Illinois Graph Benchmark: `khop import igb:SIZE`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import of MovieLens: all steps of `khop import movielens:NAME`."""
+"""Import of MovieLens: `khop import movielens:NAME`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import of OGB's node and link sets: all steps of `khop import ogb:NAME`."""
+"""Import of OGB's node and link datasets: `khop import ogb:NAME`."""
 
 from __future__ import annotations
 

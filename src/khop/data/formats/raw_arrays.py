@@ -1,4 +1,4 @@
-"""Arrays of published sets: CSV files without a header, .npy and .npz files, read in blocks."""
+"""Arrays of public datasets, read in blocks: CSV files without a header, .npy and .npz files."""
 
 from __future__ import annotations
 

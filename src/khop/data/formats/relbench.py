@@ -1,4 +1,4 @@
-"""Import of RelBench databases: all steps of `khop import relbench:NAME`."""
+"""Import of RelBench databases: `khop import relbench:NAME`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A standard set as it was read: tables of nodes and edges for `write_graph`.
-
-Published results of standard sets, and settings to start from; khop's own scores are not yet measured.
-"""
+"""A public dataset as tables for `write_graph`, with its published results and suggested settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors and arrays of a .pt file."""
+"""Tensors and arrays in a .pt file, read without executing code."""
 
 from __future__ import annotations
 

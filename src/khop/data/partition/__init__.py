@@ -1,4 +1,1 @@
-"""Partitions of a graph: assignment, files, and the partition book.
-
-Internal: its names may change in any version. The public ones are in `khop.__all__`.
-"""
+"""Partitioning of a graph: assignment of nodes, files of the parts, and the partition book."""

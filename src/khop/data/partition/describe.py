@@ -1,4 +1,4 @@
-"""Summary of a partitioned graph: the figures of the whole graph, and the share of each part."""
+"""Summary of a partitioned graph: the figures of the whole graph, and each part's share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The family of partitioning methods. Loads none of them."""
+"""Registry of partitioning methods.
+
+This module imports none of them.
+"""
 
 from __future__ import annotations
 

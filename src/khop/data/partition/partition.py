@@ -1,10 +1,7 @@
-"""Partition a graph folder.
+"""Partitioning of a graph folder into parts, and of its nodes into clusters for Cluster-GCN.
 
-Clusters of nodes as a column of a graph folder, for Cluster-GCN.
-
-Write the parts of a partitioned graph. Each part is a graph folder of the nodes that it owns.
-
-Arrays of all nodes that every machine has, regardless of its parts: a few bytes per node.
+Each part is a graph folder with the nodes that it owns. Some arrays of all nodes, a few bytes per node, are
+stored once for all machines.
 """
 
 from __future__ import annotations

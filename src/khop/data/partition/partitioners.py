@@ -1,14 +1,8 @@
-"""Balance limits: quantities that all parts share equally, within a slack.
+"""Partitioning methods, the balance that they keep, and the quality of their result.
 
-Quality of a partition: the share of cut edges, and the balance of the parts.
-
-Streaming partitioners. Their memory grows with the number of nodes, not of edges.
-
-Partitioning methods that do not read edges: at random, by id range, by a hash of the original id.
-
-Partitioning by METIS, through pymetis (the extra "metis").
-
-It cuts fewer edges than streaming, but holds all edges in memory and uses one thread.
+The streaming methods LDG and Fennel need memory in proportion to the number of nodes. METIS (the extra
+"metis") cuts fewer edges, but keeps all edges in memory and uses one thread. The other methods do not read
+edges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verify all parts of a partitioned graph: find damage, and lost or duplicated nodes and edges."""
+"""Verification of a partitioned graph: damaged files, and missing or duplicated nodes and edges."""
 
 from __future__ import annotations
 

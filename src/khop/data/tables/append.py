@@ -1,4 +1,4 @@
-"""`khop.append`: later tables become rows of an imported graph."""
+"""`khop.append`: rows of later tables added to an imported graph."""
 
 from __future__ import annotations
 

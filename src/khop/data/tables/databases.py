@@ -1,7 +1,7 @@
-"""Databases of a spec: DuckDB and SQLite files, and Postgres servers, read as record batches.
+"""Tables of databases: DuckDB and SQLite files and Postgres servers, read as record batches.
 
-All tables of a database are read in one read-only snapshot, each in the order of a unique column. SQLite and
-Postgres are read by the drivers of ADBC.
+All tables of a database are read in one read-only snapshot, each in the order of a unique column. ADBC
+drivers read SQLite and Postgres.
 """
 
 from __future__ import annotations

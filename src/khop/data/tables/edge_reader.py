@@ -1,4 +1,4 @@
-"""Edges of one type from their table: ends as node ids, times, columns, and problems with them."""
+"""Reading of an edge table: endpoints as node ids, times and columns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Numbers, standardized by mean and deviation of the training rows; booleans and vectors.
-
-Encoders: columns of tables as numbers, by statistics of the training rows alone.
-
-Dates as numbers: age and year standardized, months, days and hours as places on cycles.
-"""
+"""Encoders of numbers, booleans, vectors and dates, fitted to the training rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Texts as sums of signs of their words, weighted by rarity in the training rows.
+"""Encoders of categories, relations and text, fitted to the training rows.
 
-Categories, one or several per row, as one number for each that training has.
-
-Bags of words as sparse rows: an entry per known word, not a number per word of the vocabulary.
+Text is encoded by feature hashing with random signs and IDF weights, or as sparse bags of words.
 """
 
 from __future__ import annotations

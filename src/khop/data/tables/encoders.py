@@ -1,10 +1,6 @@
-"""Encoders of the kinds of columns, from their specs and from stored states.
+"""Encoders of an import: created from specs, restored from a graph's record, and applied to tables.
 
-Encoders, classes, unit and ids of an imported graph, for tables of later data.
-
-Features of a node type: the numbers of its columns side by side, dense or as sparse rows.
-
-Specs of later data: columns, times, labels and reverses are completed from the record of the graph.
+Later tables are encoded with the stored encoders, and their specs are completed from the record.
 """
 
 from __future__ import annotations

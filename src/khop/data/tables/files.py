@@ -1,14 +1,8 @@
-"""Files of a table: paths from globs in the order of their bytes, and their formats.
+"""Files of a table: paths found by globs, and readers of CSV, JSON lines, Parquet and Arrow.
 
-CSV files as a table: all columns are text, read by DuckDB in the order of the rows.
-
-JSON lines as a table: an object per line, read by DuckDB in the order of the lines.
-
-Parquet files as a table: a piece is a row group.
-
-Arrow files (IPC, Feather) as a table: a piece is a record batch.
-
-Tables of this process: pandas, polars, Arrow, and all with Arrow's stream interface.
+DuckDB reads CSV and JSON lines, in the order of their lines; all columns of a CSV file are text. A piece is a
+row group of a Parquet file, or a record batch of an Arrow file. Tables in memory are read through Arrow's
+stream interface.
 """
 
 from __future__ import annotations

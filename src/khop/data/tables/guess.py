@@ -1,6 +1,6 @@
-"""A spec that is proposed from files: keys, links, times, categories and text, counted over all rows.
+"""A spec proposed from files: keys, links, times, categories and text.
 
-Facts of the columns of a table, each counted over all rows.
+All rows are counted, because a sample does not show whether a column is unique.
 """
 
 from __future__ import annotations

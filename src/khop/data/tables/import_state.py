@@ -1,10 +1,6 @@
-"""Opened tables of an import, and the facts known of them so far.
+"""Opened tables of an import, the ids of its nodes, and cached rows of CSV files.
 
-Nodes of an import by their ids: the rows of node tables, then ids that edges name.
-
-Rows of an import, for progress.
-
-Rows of CSV files kept between the passes over them: reading text takes most of the time of an import.
+Parsing of text takes most of the time of an import. Rows of CSV files are therefore stored between passes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Labels of nodes: a class, several classes, or a number.
+"""Labels, splits and ids of the rows of an import.
 
-The split of each row: by its time, by the hash of its id, or by a column.
-
-Columns of ids as keys: text or integers, never converted without being asked.
+Ids are text or integers. Text becomes integers only if the spec asks for it.
 """
 
 from __future__ import annotations

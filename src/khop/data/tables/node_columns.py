@@ -1,4 +1,4 @@
-"""Columns of one node type: statistics of training rows, then features, labels, times and splits."""
+"""Columns of one node type: statistics of the training rows, then features, labels, times and splits."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The optional packages of the import: how to install them, and their errors as sentences.
-
-The optional ADBC drivers of databases, and the sentence that says how to install them.
-
-Values of Arrow arrays: as NumPy arrays, and converted, with the first row that cannot be.
-"""
+"""Optional packages of an import: their drivers, conversions of Arrow arrays, and errors as sentences."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-"""Import: a spec and its tables become a graph folder.
+"""The import of tables: a spec and its tables become a graph folder.
 
-`khop.import_tables`: tables with ids of any kind become a graph folder.
-
-Names of a spec that become files of the folder: valid on every system, and each given once.
-
-Identity of an import's input: the spec, size and time of every file, and snapshots of servers.
-
-Stages of an import on disk, so that an import that was killed goes on where it stopped.
+Stages are stored on disk, so that an interrupted import continues with its last stage. The import is
+identified by the spec, the size and time of every file, and the snapshots of servers.
 """
 
 from __future__ import annotations

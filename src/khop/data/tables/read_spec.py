@@ -1,4 +1,7 @@
-"""Specs from TOML files and Python mappings. Each error is one sentence with file, key and way out."""
+"""Specs read from TOML files and Python mappings.
+
+An error is one sentence with file, key and remedy.
+"""
 
 from __future__ import annotations
 

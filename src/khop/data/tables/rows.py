@@ -1,7 +1,4 @@
-"""Rows of a table in pieces, each with its place in the input for errors.
-
-Several files as one table: their names, and the columns that all of them have, with the same types.
-"""
+"""Rows of tables in pieces, each with its position in the input for error messages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Opened tables of a spec: rows that `where` keeps, with the columns that are asked for.
+"""Opened tables of a spec: the rows that `where` selects, with the requested columns.
 
-`where` of a spec: one SQL expression over the columns of a row, evaluated by DuckDB on Arrow batches.
-
-Progress of an import: rows that are read, then bytes that are written, with one total.
+`where` is an SQL expression over the columns of a row, evaluated by DuckDB on Arrow batches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The spec of an import as frozen values: tables of nodes and edges, their columns, labels and splits.
+"""The spec of an import as frozen values: tables, columns and their encoders, labels, splits.
 
-Kinds of columns in an import spec: the encoder of each column and its options.
-
-JSON Schema of an import spec, with which editors complete and check SPEC.toml.
+Editors complete and check SPEC.toml with the JSON Schema of these classes.
 """
 
 from __future__ import annotations

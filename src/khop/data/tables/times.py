@@ -1,4 +1,7 @@
-"""Times of tables as integers of one unit: exact, or an error with the row."""
+"""Times of tables as integers in one unit.
+
+A time that cannot be converted exactly is an error with its row.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in messages between ranks: arrays one after another, each padded to 8 bytes and read in place."""
+"""Serialization of arrays in messages between ranks: each padded to 8 bytes and read without a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of draws between ranks: frontiers and links as requests, neighbors and negatives as answers."""
+"""Message formats of draws: frontiers and links as requests, neighbors and negatives as responses."""
 
 from __future__ import annotations
 

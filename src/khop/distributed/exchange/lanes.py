@@ -1,19 +1,19 @@
-"""Several batches in flight across all ranks: each lane has its own connections and its own thread.
+"""Several batches in flight across all ranks: each lane has separate connections and a separate thread.
 
 `Lanes.map` starts the threads of a sequence of steps and yields the results in order. `LaneWork` is the state
 that the threads and the consumer share.
 
-No wait lasts forever while every rank lives. Lane i makes the steps i, i + L, ... one after another, and
-exchanges only with lane i of the other ranks. Let t be the first step that some rank has not received. All
-ranks have received every earlier step, so each may begin t, at any limit on how far lanes run ahead, and its
-lane has finished t - L. Every rank's lane therefore works on t, in the same sequence of exchanges, and t
-completes on all ranks. Exchanges between one batch and the next use other connections. The argument requires
-a limit counted in steps. With a limit in bytes, a rank with large batches would delay a lane that other ranks
-wait for.
+Lanes do not deadlock while all ranks are alive. Lane i makes the steps i, i + L, ... in order, and exchanges
+only with lane i of the other ranks. Let t be the first step that some rank has not received. All ranks have
+received every earlier step. Each may therefore start t, whatever the limit on prefetched steps, and its lane
+has finished t - L. The lanes of all ranks thus make the same exchanges for t, and t completes. Exchanges
+between two batches use other connections. The argument requires a limit counted in steps. With a limit in
+bytes, a rank with large batches would delay a lane that other ranks wait for.
 
-Closing early does not block. Other ranks may still have to begin the steps that this rank has begun. If an
-error is propagating, it is not even known if they will close. A thread asks all ranks for the steps that they
-have begun, and lets the lanes end there. If a rank ends instead, its threads end with it.
+Closing early does not block, because other ranks may still have to start the steps that this rank has
+started. After an error, this rank does not even know whether the others will close. A thread therefore asks
+all ranks which steps they have started, and ends the lanes after these. If a rank exits, its threads exit
+with it.
 """
 
 from __future__ import annotations

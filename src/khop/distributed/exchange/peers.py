@@ -1,7 +1,4 @@
-"""Synchronous exchange of byte messages between all ranks; each message is checked before it is used.
-
-Exchange of rows between ranks, checked as all messages are. Every function is collective.
-"""
+"""Synchronous all-to-all exchange of byte messages and of rows, where each message is checked before use."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Formats of rows between ranks: ascending ids as requests; rows as stored, or rounded, as answers.
+"""Message formats of rows between ranks: sorted ids as requests, rows as responses, exact or rounded.
 
-Format of rows between ranks with the same number of bytes for every rank and step.
-
-Each rank has a share of a buffer: a header, then one section per array, with room for `capacity` ids. So the
-sizes of messages depend on no batch, and a device makes and reads them without its host.
+In the format of fixed size, each rank has a share of a buffer: a header, then one section per array with room
+for `capacity` ids. The sizes of messages depend on no batch, so a GPU writes and reads them without its host.
 """
 
 from __future__ import annotations

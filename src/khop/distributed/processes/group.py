@@ -1,7 +1,4 @@
-"""The ranks of a run as one value: their exchanges, and the errors of exchanges that fail.
-
-A common clock for all ranks: the offset of each machine's clock from the clock of rank 0.
-"""
+"""The process group of a run: its exchanges, their errors, and a clock that all ranks share."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The rank of a process, from the environment that torchrun, SLURM, Ray Train or Kubernetes set.
+"""Rank of a process, from the environment that a launcher sets, and the network address of its machine.
 
-The one address of this machine that a run listens on: chosen by the user, or the one that faces rank 0.
-
-A run never listens on all addresses. Gloo, NCCL and the store authenticate no peer, so any process that
-reaches them can take part.
+Launchers are torchrun, SLURM, Ray Train and Kubernetes. A run listens on one address, chosen by the user or
+the one that faces rank 0, never on all addresses. Gloo, NCCL and the store do not authenticate peers, so any
+process that reaches them can take part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entry point of a spawned rank: watches the parent process before any slow import."""
+"""Entry point of a spawned rank, which watches the parent process before any slow import."""
 
 from __future__ import annotations
 

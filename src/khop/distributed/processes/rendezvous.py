@@ -1,8 +1,6 @@
-"""Rendezvous of a process: it finds the store, waits for all ranks, and creates the process group.
+"""Rendezvous of the ranks of a run through a key-value store, up to the process group.
 
-Rendezvous of one attempt's ranks in a store that may hold entries of earlier attempts.
-
-The key-value store of a rendezvous: hosted on one address of this machine, or reached at another.
+The store may have entries of earlier attempts. One address of one machine hosts it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Spawned ranks on this machine: started, supervised, and ended together.
+"""Spawned ranks on this machine: started, supervised and ended together.
 
-A spawned process that starts at `rank_entry`, and thus watches its parent from its first instruction.
+A spawned process starts in `rank_entry`, and thus watches its parent from the first instruction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Supervision of a rank: its heartbeat, the report after a failed wait, and its end with its group.
+"""Supervision of a rank: heartbeats, reports of failed waits, and termination with its group.
 
-Notes that ranks exchange through the store: the stage of each rank, and the errors that ended ranks.
-
-Store and bucket types of torch, imported from the one module that its type stubs declare them in.
+Ranks publish their stage, and the error that ended them, in the store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Stores of the columns of nodes and edges.
-
-Internal: its names may change in any version. The public ones are in `khop.__all__`.
-"""
+"""Feature stores: the columns of nodes and edges."""

@@ -1,7 +1,4 @@
-"""Remote rows cached on this rank, because many batches need them.
-
-Columns that a gather reads from their files, row by row.
-"""
+"""Feature stores with cached remote rows, and with columns that stay on disk."""
 
 from __future__ import annotations
 

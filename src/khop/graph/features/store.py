@@ -1,7 +1,4 @@
-"""Protocol between a batch and the storage of its columns.
-
-Choice of the remote rows to cache, within a budget of bytes.
-"""
+"""The FeatureStore protocol, from which batches get their columns, and the choice of rows to cache."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Columns in this process: in memory or mapped from a graph folder.
-
-Consecutive rows of a column in a file, some of them also in memory.
-"""
+"""Feature columns of this process: in memory, mapped from a graph folder, or read from disk."""
 
 from __future__ import annotations
 

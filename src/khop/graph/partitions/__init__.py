@@ -1,1 +1,1 @@
-"""Partitioned graphs as they are read: the book, and the parts that a process holds."""
+"""Partitioned graphs on the reading side: the partition book, and the parts that a process opens."""

@@ -1,4 +1,4 @@
-"""The partition book, stored as partition.json: the id range of each part, and the source graph."""
+"""The partition book, stored as partition.json: id ranges of the parts, and the source graph."""
 
 from __future__ import annotations
 

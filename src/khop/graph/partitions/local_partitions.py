@@ -1,15 +1,4 @@
-"""The edges of some parts of a graph: all of them, or a selection.
-
-A graph store over the parts that a process holds.
-
-The edges of all parts, joined into a graph in one piece.
-
-The destinations of each source that the held parts own, for exact negatives.
-
-The columns of the parts that a process holds, gathered by global ids.
-
-The columns of several parts as pieces: mapped, in memory, or read from disk.
-"""
+"""Graph store and feature store over the parts that this process has."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""An open partitioned graph: the book, and the parts that this process holds.
-
-Map the parts and arrays that a partition book describes.
-
-A digest of the edges of a type that does not depend on their order or on the node numbering.
-"""
+"""An open partitioned graph: its partition book, and the parts of this process, mapped."""
 
 from __future__ import annotations
 

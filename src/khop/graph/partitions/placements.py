@@ -1,4 +1,7 @@
-"""Placements of a partitioned graph on ranks: values that do not import torch."""
+"""Placements of a partitioned graph on ranks.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 

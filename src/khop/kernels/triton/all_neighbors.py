@@ -1,6 +1,6 @@
-"""All in-edges of a frontier on the device, into a fixed number of places: `sample_hop` with fanout -1.
+"""All in-edges of a frontier on the device, in an output of fixed size: `sample_hop` with fanout -1.
 
-Edges that a batch leaves out stay as empty places, -1; `expansion_csr` closes the gaps.
+Excluded edges stay as empty entries, -1, which `expansion_csr` removes.
 """
 
 from __future__ import annotations

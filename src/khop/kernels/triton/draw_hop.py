@@ -1,4 +1,4 @@
-"""Draws of a hop on the device as exact arrays, all edge types with one read of the device."""
+"""Draws of a hop on the device as exact arrays: all edge types with one synchronization."""
 
 from __future__ import annotations
 

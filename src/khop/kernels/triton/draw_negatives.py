@@ -1,4 +1,4 @@
-"""Negatives on the device: the bits of `khop.kernels.draw_negatives`."""
+"""Negatives drawn on the device, bitwise equal to `khop.kernels.draw_negatives`."""
 
 from __future__ import annotations
 

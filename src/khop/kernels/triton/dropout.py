@@ -1,4 +1,4 @@
-"""Dropout by a key: which values are dropped is a function of the key, the call and the position."""
+"""Keyed dropout: a function of the key, the call and the position decides which values are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removal of some drawn edges on the device: the bits of `khop.kernels.edge_arrays`."""
+"""Removal of drawn edges on the device, bitwise equal to `khop.kernels.edge_arrays`."""
 
 from __future__ import annotations
 

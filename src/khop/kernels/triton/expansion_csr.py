@@ -1,7 +1,7 @@
-"""All neighbors of a frontier as CSR arrays of local ids: an expansion without its empty places.
+"""Compaction of an expansion to CSR arrays of local ids, without its empty entries.
 
-Blocks of places are summed first; each block then sums the blocks before it. The edges that are kept before
-each place give the ends of the rows. No function reads a value on the host.
+Blocks of entries are summed first; each block then sums the blocks before it. The edges kept before each
+entry give the ends of the rows. No function reads a value on the host.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rows of a table by id, in device memory or in pinned host memory, some of them cached on the device.
+"""Gather of rows by id from device memory or pinned host memory, with some rows cached on the device.
 
-One kernel reads cached rows and the others: there is no list of misses. Placed graphs have pinned columns as
-tensors of the GPU over memory of the host, so callers say which columns these are. Tensors of the CPU that
-torch has pinned are passed as they are: Triton asks the driver for the address on the device.
+One kernel reads cached rows and the others: there is no list of misses. Pinned columns of placed graphs are
+CUDA tensors over host memory, so callers state which columns these are. CPU tensors pinned by torch are
+passed unchanged: Triton asks the driver for the address on the device.
 """
 
 from __future__ import annotations

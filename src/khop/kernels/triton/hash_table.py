@@ -1,13 +1,13 @@
-"""Nodes of disjoint trees numbered by a hash table on the device: each node once per tree.
+"""Nodes of disjoint trees, numbered by a hash table on the device: each node once per tree.
 
-A pair of a tree and a node is one key, `tree * nodes + node`. `claim` finds the place of each drawn pair
-among 2^b places, or takes a free one, by linear probing. It marks the first slot of the place in a stamped
-table of the places. From there `node_table.count_firsts` and `assign_pairs` number the pairs as
-`node_table` numbers nodes: the place takes the role of the node. The place of a pair depends on timing; its
-local id does not.
+A pair of a tree and a node is one key, `tree * nodes + node`. `claim` finds the table place of each drawn
+pair among 2^b places, or takes a free one, by linear probing, and marks the place's first slot in a stamped
+table of the places. From there `node_table.count_firsts` and `assign_pairs` number the pairs as `node_table`
+numbers nodes: the place takes the role of the node. The place of a pair depends on timing; its local id does
+not.
 
-Keys are cleared for each batch. There are at least two places per pair. A search ends after 256 steps; then
-the batch's stamp in `overflow` reports it. No function reads a value on the host.
+Keys are cleared for each batch. There are at least two places per pair. A search ends after 256 steps, and
+then writes the batch's stamp to `overflow`. No function reads a value on the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Launches of kernels, and the list of their variants that are compiled ahead of time.
+"""Launches of Triton kernels, the list of variants compiled ahead of time, and counts of compilations.
 
-Counts of the kernels that Triton compiles. Later runs on the machine read them from its cache.
+Later runs on the machine read compiled kernels from Triton's cache.
 """
 
 from __future__ import annotations

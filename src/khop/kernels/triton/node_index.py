@@ -1,4 +1,4 @@
-"""Local ids of a batch that grows hop by hop on a device: `khop.kernels.node_index` by a stamped table."""
+"""Local ids of a batch that grows hop by hop on a device: `khop.kernels.node_index` with a stamped table."""
 
 from __future__ import annotations
 

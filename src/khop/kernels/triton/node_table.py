@@ -1,15 +1,15 @@
 """Global ids numbered in first-seen order by a dense stamped table on the device.
 
 The table has an int64 entry for each node of a type: `(stamp << 32) | (2^31 - 1 - x)`. The stamp is the
-number of the batch. It rises, so a table is never cleared: entries of earlier batches are smaller. If `x <
-base`, x is the local id of the node. Otherwise x is `base` + the first slot of the node in this hop. `base`
+number of the batch. It increases, so a table is never cleared: entries of earlier batches are smaller. If `x
+< base`, x is the local id of the node. Otherwise x is `base` + the first slot of the node in this hop. `base`
 exceeds every local id, and `base` + slots is below 2^31.
 
-Marking takes the maximum of entries. A local id therefore wins over slots, and the first slot over later
-slots. The result does not depend on the order in which the device runs the blocks.
+Marking takes the maximum of entries. A local id therefore takes precedence over slots, and the first slot
+over later slots. The result does not depend on the order in which the device runs the blocks.
 
-A hop runs `mark` (or a draw that marks), `count_firsts` and `assign`; `look_up` may follow at any later
-time. No function reads a value on the host.
+A hop runs `mark` (or a draw that marks), `count_firsts` and `assign`; `look_up` may follow at any later time.
+No function reads a value on the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradient of relu together with the gradient of a bias before it: one pass over the rows, no atomics."""
+"""Gradients of ReLU and of the bias before it, in one pass over the rows and without atomics."""
 
 from __future__ import annotations
 

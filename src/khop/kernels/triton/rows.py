@@ -1,7 +1,7 @@
-"""Operands of the kernels that draw in-edges, with fixed capacities: rows, slots, and marks of first sight.
+"""Operands of the kernels that draw in-edges, with fixed capacities: rows, slots and first-seen marks.
 
-The number of rows is read on the device, so a launch needs no count on the host and may be captured in a
-CUDA graph.
+The number of rows is read on the device, so a launch needs no count on the host and can be captured in a CUDA
+graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""In-edges with the smallest keys of each row on the device: bits of `sample_hop` for `Labor` and `TopK`."""
+"""In-edges with the smallest keys of each row on the device, bitwise equal to `sample_hop`.
+
+`Labor` and `TopK` draw in this way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In-edges of a frontier on the device, drawn by weight: bits of `sample_hop`."""
+"""Weighted draws of in-edges on the device, bitwise equal to `sample_hop`."""
 
 from __future__ import annotations
 

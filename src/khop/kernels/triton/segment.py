@@ -1,4 +1,4 @@
-"""Sums and means of source rows in edge order, without atomics: the bits of the CPU core."""
+"""Sums and means of source rows in edge order, without atomics, bitwise equal to the CPU core."""
 
 from __future__ import annotations
 

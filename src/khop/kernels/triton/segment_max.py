@@ -1,4 +1,4 @@
-"""Largest source rows over the in-edges of each destination, and their gradient: the bits of the CPU core."""
+"""Maxima of source rows over in-edges, and their gradient, bitwise equal to the CPU core."""
 
 from __future__ import annotations
 

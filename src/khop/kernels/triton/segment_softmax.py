@@ -1,4 +1,4 @@
-"""Softmax over the in-edges of each destination, and its gradient: the bits of the CPU core."""
+"""Softmax over the in-edges of each destination, and its gradient, bitwise equal to the CPU core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weighted sums of source rows by heads, and the gradient of their weights: the bits of the CPU core."""
+"""Weighted sums of source rows by head, and the gradient of their weights, bitwise equal to the CPU core."""
 
 from __future__ import annotations
 

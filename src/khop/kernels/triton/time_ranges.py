@@ -1,4 +1,4 @@
-"""Ranges of edges within a time limit on the device: the bits of `khop.kernels.time_ranges`."""
+"""Ranges of edges within a time limit on the device, bitwise equal to `khop.kernels.time_ranges`."""
 
 from __future__ import annotations
 

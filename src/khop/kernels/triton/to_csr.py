@@ -1,6 +1,6 @@
-"""Drawn slots as CSR arrays of local ids, without gaps: the arrays that the CPU core gives.
+"""Compaction of drawn slots to CSR arrays of local ids, equal to those of the CPU core.
 
-Row r of a draw has `counts[r]` ids, from slot r * K on. Rows behind the frontier's last node have a count
+Row r of a draw has `counts[r]` ids, starting at slot r * K. Rows after the frontier's last node have a count
 of 0, so the padded arrays are those of a block whose tail rows have no edges. Blocks of rows are summed
 first; each block then sums the blocks before it. No function reads a value on the host.
 """

@@ -1,4 +1,4 @@
-"""Edges turned around on the device: counted by source, then put in edge order within each source."""
+"""Transposed edges on the device: counted by source, then sorted by edge within each source."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Device functions for draws: the words of docs/randomness.md, their reduction to a range, binary search.
+"""Device functions of draws: random words, their reduction to a range, binary search, and picks of a row.
 
-Device functions for the picks of rows: edges counted from the row's first one, in the order of the draws.
-
-Few picks are a tuple of registers, int32 (rows) each, with a thread per row. More are a tile, int32
-(rows, K). Free places are -1.
+docs/randomness.md specifies the words. Picks count edges from the row's first one, in the order of the draws.
+A few picks are a tuple of registers, int32 (rows) each, with a thread per row. More are a tile, int32 (rows,
+K). Free entries are -1.
 """
 
 from __future__ import annotations

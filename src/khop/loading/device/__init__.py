@@ -1,1 +1,1 @@
-"""Batches on GPUs: placement, caches, streams, and batches with static shapes."""
+"""Batches on GPUs: placement of stores, caches, streams, and batches with static shapes."""

@@ -1,4 +1,4 @@
-"""Classes of nodes with equal degrees: of a graph that is counted, or as typical graphs have them."""
+"""Classes of nodes of equal degrees: counted in a graph, or typical of large graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size of a graph that exists, with the degrees of its nodes."""
+"""Size and degrees of an existing graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurement of the cost of work on this machine. It takes some seconds, 1 GB and two processes."""
+"""Measurement of the costs on this machine, which takes some seconds, 1 GB and two processes."""
 
 from __future__ import annotations
 

@@ -1,19 +1,8 @@
 """Predicted memory, traffic and time of a run on each machine.
 
-Measured costs of the work of a run on one machine.
-
-Expected number of nodes in a batch, local and remote, computed from the size of the graph.
-
-This is a mean-field model. Nodes fall into classes of equal degrees, which are counted in a graph, or
-typical of graphs that grew over time. A drawn edge leads to a node with a probability
-proportional to its out-edges. A fixed share of the edges leads to other machines, and all other machines are
-equally likely. An edge that two hops draw leads to no new node.
-
-The number of machines that a graph needs, given the memory of each machine.
-
-Predicted memory, traffic and time of a run whose batches are made by servers.
-
-Predicted training on one machine that reads the features from its disk.
+The number of nodes in a batch comes from a mean-field model. Nodes fall into classes of equal degrees. A
+drawn edge leads to a node with a probability proportional to its out-edges. A fixed share of the edges leads
+to other machines, all equally likely. An edge that two hops draw leads to no new node.
 """
 
 from __future__ import annotations

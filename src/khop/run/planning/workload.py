@@ -1,4 +1,4 @@
-"""The input of a plan: the size of a graph, which need not exist yet, a run on it, and machines."""
+"""Inputs of a plan: the size of a graph, which need not exist yet, a run on it, and machines."""
 
 from __future__ import annotations
 

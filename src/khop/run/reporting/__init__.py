@@ -1,4 +1,1 @@
-"""Facts of runs, and the page that shows them.
-
-Internal: its names may change in any version. The public ones are in `khop.__all__`.
-"""
+"""Summaries of runs, and the page of `khop report`."""

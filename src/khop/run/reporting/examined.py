@@ -1,4 +1,4 @@
-"""The test split of a run: confusion of classes, ranks of links, and the worst predictions."""
+"""Analysis of a test split: confusion of classes, ranks of links, and the worst predictions."""
 
 from __future__ import annotations
 

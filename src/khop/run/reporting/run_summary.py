@@ -1,13 +1,4 @@
-"""A run folder in short: settings, epochs, scores, state.
-
-Scores and baselines in a record of metrics.jsonl.
-
-Run folders below a folder.
-
-Differences between values of several runs, such as their settings.
-
-The environment of a run: versions, machine, and the memory that its processes used.
-"""
+"""Summary of a run folder: settings, epochs, scores, state and environment."""
 
 from __future__ import annotations
 

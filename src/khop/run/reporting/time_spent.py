@@ -1,4 +1,4 @@
-"""The time of a training run by stage and rank, from its steps.jsonl."""
+"""Time of a training run by stage and rank, read from its steps.jsonl."""
 
 from __future__ import annotations
 

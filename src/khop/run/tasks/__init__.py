@@ -1,1 +1,1 @@
-"""The tasks of runs: over nodes, edges and links."""
+"""Tasks of runs: over nodes, edges and links."""

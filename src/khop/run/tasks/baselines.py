@@ -1,8 +1,6 @@
-"""The baseline of label propagation of a run over nodes.
+"""Baselines of a run that do not use its model: label propagation, and training on node features alone.
 
-The baseline of own features: a run with the same task, and a model that does not see the graph.
-
-Sentences about runs that compute something else than one may expect: biased draws, unread columns.
+A further function warns of biased draws and of columns that the model does not read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Runs over edges with labels: classes or numbers of the edges of one type.
-
-Split edges of a run's edge types, and the encoder of their ends: for links and for labels of edges.
-"""
+"""Tasks over labeled edges: classification and regression of the edges of one type."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Link-prediction runs.
-
-Ranking of held-out links: all destinations of each source, as a recommender does.
-
-Filtered ranking of held-out links: both ends of each among all nodes, without the other known links.
-
-Training negatives of a link-prediction run, and its tables of hard negatives.
-"""
+"""The link-prediction task: training negatives, and ranking of held-out links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs over nodes of one type: classes, numbers, label sets, and other objectives."""
+"""Tasks over nodes of one type: classification, regression, multi-label classification, custom objectives."""
 
 from __future__ import annotations
 

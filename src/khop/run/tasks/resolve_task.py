@@ -1,9 +1,4 @@
-"""Resolve the task of a run over labels of nodes against its graph.
-
-Resolve the task of a link-prediction run against its graph.
-
-Resolve the task of a run over labels of edges against its graph.
-"""
+"""Resolution of a run's task against its graph: classes, splits, edge types and metrics."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Servers that have one part of a graph each, and ask each other for hops and rows of the other parts."""
+"""Servers that each store one part of a graph, and query each other for hops and rows."""

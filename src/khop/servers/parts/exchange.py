@@ -1,6 +1,6 @@
-"""Owners of the other parts of a graph, asked over the network: all at once, each part by any of its servers.
+"""Concurrent requests to the owners of other parts, and owners.toml, the list of the owners' addresses.
 
-The list of the servers that have each part of a graph: owners.toml.
+Any server of a part can answer for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A graph in parts as a server of one part serves it: whole batches, and its part for other servers."""
+"""One part of a graph on a server: whole batches for clients, rows and hops for other servers."""
 
 from __future__ import annotations
 
