@@ -1,4 +1,4 @@
-"""Original ids of nodes, class names and units of labels, as stored in a graph folder."""
+"""The users' ids of nodes, class names and units of labels, as stored in a graph folder."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ class GatOptions(StackOptions):
     heads: Count = 4
     """Attention heads of gat and hgt, which share the hidden width"""
     attention: Attention = "gat"
-    """Scores of gat: of its paper, or of GATv2, which may rank neighbors differently for each node"""
-    edge_column: Annotated[Text | None, Default("scores of nodes alone")] = None
-    """Edge column of numbers that the scores also depend on, of all edge types that have it"""
+    """Attention scores of gat: static (gat), or dynamic, with a ranking of neighbors per node (gatv2)"""
+    edge_column: Annotated[Text | None, Default("none")] = None
+    """Edge column of features for the attention scores, for all edge types that have it"""
 
 
 class GAT(Stack):

@@ -245,10 +245,10 @@ class RgcnOptions(StackOptions):
     unread: ClassVar[tuple[str, ...]] = ()
 
     relation: Annotated[Text | None, Default("each edge type is one relation")] = None
-    """Edge column with relations, whole numbers from 0 on, of all edge types that have it"""
+    """Edge column with relations, whole numbers from 0, for all edge types that have it"""
     inputs: Literal["encoded", "columns"] = "encoded"
-    """Input of the first layer of rgcn: a linear layer of the column for each node type (encoded), or the
-    column itself, of one width for all node types (columns)"""
+    """Input of rgcn's first layer: the column after a linear layer per node type (encoded), or the column
+    itself, which must have the same width for all node types (columns)"""
 
 
 def _relations(name: str | None, context: ModelInputs) -> RelationColumn | None:

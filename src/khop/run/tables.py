@@ -155,17 +155,17 @@ class TaskTable(Section):
     label: Annotated[str | None, Field(min_length=1), Default("its only column that fits the task")] = None
     """Label column of the target node type or edge type"""
     metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None
-    """Metric of evaluation"""
+    """Evaluation metric"""
     train_split: Text = "train"
-    """Split with the nodes to train on"""
+    """Split to train on"""
     val_split: Text = "val"
     """Split that selects the best checkpoint"""
     test_split: Text = "test"
-    """Split that is evaluated, but selects nothing"""
+    """Split to evaluate, without influence on the training"""
 
 
 class RuleTable(Section):
-    """The rule that draws neighbors, in place of replacement and weight."""
+    """The rule that draws neighbors, instead of replacement and weight."""
 
     option_prefix = "rule-"
 
@@ -181,18 +181,20 @@ class SamplerTable(Section):
     kind: Annotated[str | None, KindOf(SAMPLERS), Default("neighbor: draws per hop")] = None
     """Sampler of training batches: {kinds}, or package.module:Class"""
     fanouts: Annotated[Fanouts, Field(min_length=1)] = (15, 10)
-    """Neighbors drawn per node, one number per hop; the first is the hop at the seeds"""
+    """Neighbors per node, one number per hop, starting at the seeds"""
     replacement: bool = False
     """Draw neighbors with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
-    """Nodes that a hop expands: all nodes so far (layered, as DGL), or only new nodes (subgraph, as PyG)"""
+    """Nodes that a hop expands: all nodes so far (layered, like DGL), or only new nodes (subgraph, like
+    PyG)"""
     weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
-    """Edge column of weights; neighbors are drawn in proportion to them; without replacement, means are
-    biased unless all weights of a row are equal or 0"""
+    """Edge column of weights, to which draws are proportional; without replacement, means are biased unless
+    all weights of a row are equal or 0"""
     time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
-    """Column of times of seeds and of edges or nodes; neighbors later than the seed are not drawn"""
+    """Column of times of seeds, and of edges or nodes; neighbors later than their seed are not drawn"""
     temporal_strategy: Literal["sample", "latest"] = "sample"
-    """Neighbors drawn if a time column is set: a sample of the allowed ones, or the latest of them"""
+    """Neighbors drawn if a time column is set: a random sample of the allowed ones (sample), or the latest
+    (latest)"""
     window: Annotated[Window, Default("all earlier times")] = None
     """Range of times before the seed, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
     rule: RuleTable | None = None
@@ -232,8 +234,8 @@ class ModelTable(Section):
     """Probability of replacing a node's embedding by the shared embedding `unknown` in training, which unseen
     nodes get at inference, e.g. 0.05"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
-    """Update of embeddings: all rows (dense), only the rows of the batch (sparse), or the same with each row
-    stored on one process (sharded)"""
+    """Update of embeddings: all rows (dense), the rows of the batch (sparse), or the rows of the batch in a
+    table sharded over processes (sharded)"""
 
 
 class OptimizerTable(Section):
@@ -243,4 +245,4 @@ class OptimizerTable(Section):
     """Optimizer: {kinds}, another class of torch.optim as
     torch.optim:Adamax, or package.module:Class"""
     clip_norm: Annotated[float, Field(ge=0, le=1e30), Default("no limit")] = 0.0
-    """Largest norm of the gradients of a step, over all weights, embeddings and processes; 0: no limit"""
+    """Maximum gradient norm of a step, over all weights, embeddings and processes; 0: no limit"""

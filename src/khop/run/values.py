@@ -34,15 +34,15 @@ class LinksTable(Section):
     option_prefix = "link-"
 
     decoder: Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"] = "dot"
-    """Function that scores a pair of nodes from their embeddings; dot and distmult ignore the direction, all
-    but dot and mlp have a row of weights per relation"""
+    """Decoder that scores a pair of node embeddings; dot and distmult are symmetric, all but dot and mlp have
+    an embedding per relation"""
     relation: Annotated[str | None, Field(min_length=1), Default("each edge type is one relation")] = None
-    """Edge column with the links' relations, whole numbers from 0 on"""
+    """Edge column with the relations of links, whole numbers from 0"""
     relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
-    """Number of relations of the column"""
+    """Number of relations in that column"""
     loss: Literal["bce", "bpr", "margin", "infonce"] = "bce"
-    """Loss of link prediction: cross-entropy of each pair (bce), ranking of links above negatives (bpr), the
-    same by a margin (margin), or cross-entropy of a link among its negatives (infonce)"""
+    """Loss of link prediction: binary cross-entropy of pairs (bce), Bayesian personalized ranking (bpr),
+    margin ranking (margin), or cross-entropy of a link among its negatives (infonce)"""
     margin: Annotated[float, Field(gt=0, le=1e30)] = 1.0
     """Margin of the margin loss: it is 0 if a link scores higher than a negative by at least this number"""
     temperature: Annotated[float, Field(gt=0, le=1e30)] = 1.0
@@ -60,30 +60,31 @@ class LinksTable(Section):
     """Additional negatives per training link: the destinations with the highest scores that are not linked to
     its source"""
     hard_every: Count = 1
-    """Epochs between two computations of the hard negatives"""
+    """Epochs between updates of the hard negatives"""
     corrupt: Literal["destination", "source", "both"] = "destination"
-    """Ends that training negatives replace; both: negatives_per_positive for each end"""
+    """Endpoint that training negatives replace; both: negatives_per_positive for each endpoint"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
     spot_target: Annotated[CountOrNone, Default("all target links are removed")] = 0
     """Minimum degree of both endpoints for a target link to stay in the message graph of its batch
     (SpotTarget)"""
     split: Literal["auto", "random", "time", "column"] = "auto"
-    """Split of the links: at random by val and test (random), by the graph's cut-offs (time), by the edge
-    column split (column), or the first of column, time and random that the graph has (auto)"""
+    """Split of the links: at random with the shares val and test (random), by the cut-offs of the graph
+    (time), by the edge column split (column), or the first of column, time and random that the graph supports
+    (auto)"""
     val: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the links held out for validation"""
+    """Share of the links for validation"""
     test: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of the links held out for test"""
+    """Share of the links for test"""
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
-    """Negatives per held-out link; drawn once, and never edges of the graph"""
+    """Negatives per validation or test link; drawn once, and never edges of the graph"""
 
     filtered: bool = False
-    """Also rank both ends of held-out links among all nodes, without known links: filtered MRR and hits, of
-    decoders of relations (distmult, transe, complex, rotate)"""
+    """Also compute filtered MRR and hits: both endpoints of each link ranked among all nodes, without other
+    known links; needs distmult, transe, complex or rotate"""
     ranking: bool = False
-    """Also rank all destinations for each source of held-out links, without its links of the splits before:
-    ndcg and recall at 10 and 20"""
+    """Also compute ndcg and recall at 10 and 20: all destinations ranked for each source, without its links
+    of earlier splits"""
 
     @model_validator(mode="after")
     def _ranks_one_relation(self) -> LinksTable:
@@ -133,20 +134,20 @@ class Parts(Section):
     placement: Literal["features", "all", "whole"] = "features"
     """Partitioning across processes: features, all (features and edges), or whole (replicated)"""
     lanes: Count = 4
-    """Batches for which processes exchange rows at the same time"""
+    """Batches whose rows processes exchange concurrently"""
     wire: Literal["stored", "float16", "int8"] = "stored"
-    """Format of features sent between processes; float16 and int8 round them"""
+    """Format of features sent between processes; float16 and int8 are rounded"""
     locality: bool = True
     """Prefer seeds that are stored on the process; all processes still get equal shares"""
     cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
-    """Host memory for cached rows of other processes, or on disk, e.g. 2GiB"""
+    """Host memory to cache rows that are on other processes or on disk, e.g. 2GiB"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
-    """Estimate that selects the cached rows: probability of a visit (visits), counts of the first epoch
-    (counts), or visits where possible (auto)"""
+    """Selection of the cached rows: by visit probabilities (visits), by counts of the first epoch (counts),
+    or by visits where possible (auto)"""
 
 
 class Servers(Section):
-    """Servers that hold the graph and make the batches."""
+    """Servers that store the graph and make the batches."""
 
     option_prefix = "servers-"
 
@@ -154,28 +155,28 @@ class Servers(Section):
         tuple[str, ...],
         Field(strict=False),
         OptionName("--servers"),
-        Default("none, this machine holds the graph"),
+        Default("none: the graph is on this machine"),
         Allowed('a list of addresses "host:port", on the command line separated by commas'),
     ] = ()
     """Addresses of servers that make the batches, started with khop serve"""
     token_file: Annotated[str | None, OptionName("--token-file"), Default("no token")] = None
     """File with the token for the servers"""
     ca: Annotated[str | None, OptionName("--ca"), Default("the certificates of the system")] = None
-    """Certificate that signs those of the servers"""
+    """CA certificate that verifies the servers"""
     client_cert: Annotated[str | None, OptionName("--client-cert"), Default("none")] = None
-    """Certificate of this client, for servers that ask for one"""
+    """Client certificate, for servers that require one"""
     client_key: Annotated[str | None, OptionName("--client-key"), Default("none")] = None
-    """Key of the client's certificate"""
+    """Private key of the client certificate"""
     insecure: bool = False
     """Send the token to servers without encryption"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 60.0
-    """Seconds without an answer of any server before the run ends"""
+    """Seconds without a response from any server before the run ends"""
     attempt: Annotated[float, Field(gt=0, le=1e8)] = 20.0
-    """Seconds without a heartbeat of a server before another one is asked"""
+    """Seconds without a heartbeat before a request is retried on another server"""
 
 
 class Gpu(Section):
-    """Memory of the graph if the device is a GPU (docs/gpu.md)."""
+    """Storage of the graph for training on a GPU (docs/gpu.md)."""
 
     topology: Literal["auto", "device", "pinned", "host"] = "auto"
     """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
@@ -185,10 +186,10 @@ class Gpu(Section):
     the graph's files as memory (mapped) or row by row (disk), or the first of these with room,
     without host (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
-    """GPU memory for rows that batches need often, e.g. 4GB, or a share of the input columns, e.g. 20%"""
+    """GPU memory to cache frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
     launches: Literal["single", "recorded"] = "single"
-    """Launches of training steps: operation by operation (single), or as CUDA graphs that are recorded once
-    (recorded), which needs topology and features of device or pinned"""
+    """Launches of training steps: operation by operation (single), or as CUDA graphs (recorded), which need
+    topology and features in device or pinned memory"""
 
 
 class Training(Section):
@@ -199,27 +200,27 @@ class Training(Section):
     batch_size: Count = 1024
     """Training seeds per optimizer step, over all processes"""
     micro_batches: Count = 1
-    """Batches into which a process splits its share of a step, to need less memory; with layered expansion,
-    the gradient is the same"""
+    """Micro-batches per step on each process, to save memory; with layered expansion, the gradient stays the
+    same"""
     drop_last: bool = False
     """Omit the last step of an epoch if it has fewer than batch_size seeds"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
     """Learning rate"""
     schedule: Literal["constant", "linear", "cosine", "plateau"] = "constant"
-    """Learning rate schedule: constant, linear or cosine decay to 0 at the end of the run, or reduced while
-    the score on the validation split does not improve (plateau)"""
+    """Learning rate schedule: constant, linear or cosine decay to 0 at the end of the run, or reduction when
+    the validation score stops improving (plateau)"""
     plateau_factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Factor of each reduction of schedule plateau"""
+    """Factor by which the plateau schedule reduces the learning rate"""
     plateau_patience: Count = 2
-    """Evaluations without improvement before schedule plateau reduces the learning rate"""
+    """Evaluations without improvement before the plateau schedule reduces the learning rate"""
     warmup: CountOrNone = 0
-    """Warm-up steps, in which the learning rate rises from 0"""
+    """Warm-up steps, in which the learning rate increases from 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Weight decay: an L2 penalty, decoupled with adamw"""
+    """Weight decay: an L2 penalty, or decoupled decay for adamw"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
     """Seed of initial weights, seed order, neighbors, negatives and dropout"""
     patience: Annotated[CountOrNone, Default("never")] = 0
-    """Evaluations without improvement before training stops"""
+    """Evaluations without improvement before training stops early"""
 
 
 class EvaluationTable(Section):
@@ -228,11 +229,11 @@ class EvaluationTable(Section):
     option_prefix = "evaluation-"
 
     fanouts: Annotated[Fanouts, Default("exact, over all neighbors")] = ()
-    """Neighbors drawn per node in evaluation, one number per hop"""
+    """Neighbors per node in evaluation, one number per hop"""
     batch_size: Count = 4096
     """Nodes per chunk of evaluation and inference"""
     batch_edges: Count = 1 << 20
-    """Edges per chunk of exact evaluation and inference, if it has more than one node"""
+    """Edges per chunk of exact evaluation and inference; a chunk of one node may have more"""
     every: Count = 1
     """Epochs between evaluations; the last epoch is always evaluated"""
 
@@ -247,7 +248,7 @@ class CheckpointTable(Section):
     minutes: Annotated[float, Field(ge=0)] = 5.0
     """Minutes between checkpoints within an epoch; 0: no checkpoints by time"""
     keep: Count = 2
-    """Number of last checkpoints to keep"""
+    """Number of latest checkpoints to keep"""
     best: Count = 1
     """Number of checkpoints with the best scores to keep: best, best-1 (the second best), ..."""
 
@@ -266,29 +267,30 @@ class RunConfig(Section):
     )
     """Device of the model"""
     precision: Literal["float32", "tf32", "float64", "bfloat16"] = "float32"
-    """Dtype of weights and activations; bfloat16 is autocast, tf32 is float32 with TF32 products of a GPU"""
+    """Dtype of weights and activations; bfloat16 uses autocast, tf32 is float32 with TF32 matrix products on
+    a GPU"""
     threads: Annotated[Threads, Default("chosen from the cores")] = 0
     """Sampler threads; batches do not depend on their number"""
     compute_threads: Annotated[Threads, Default("one per core")] = 0
     """Threads of torch and of khop's kernels"""
     prefetch: Count = 4
-    """Batches prepared ahead of the model"""
+    """Number of prefetched batches"""
     prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
-    """Memory for prepared batches, e.g. 500MB; one batch may always be prepared"""
+    """Memory for prefetched batches, e.g. 500MB; one batch is always allowed"""
     gather: Literal["ahead", "deferred"] = "ahead"
-    """Gather input rows with the batch (ahead), or where the first layer reads them (deferred)"""
+    """Gather input rows with the batch (ahead), or in the first layer (deferred)"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
-    """Seconds that a process waits for another one before all processes end"""
+    """Seconds that a process waits for another process before all end"""
     interface: Annotated[
         str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
     ] = None
     """Network interface to listen on: its name, its address, or a network, e.g. 10.0.0.0/8"""
     allow_public: bool = False
-    """Allow processes to listen on a public address; a firewall has to protect it"""
+    """Allow processes to listen on a public address, which a firewall must protect"""
     tensorboard: bool = False
     """Write TensorBoard curves to the run folder; needs the package tensorboard"""
     logger: Literal["none", "wandb", "mlflow"] = "none"
-    """Tool that also gets losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
+    """Additional logger of losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
     task: TaskTable = Field(default_factory=TaskTable)
     links: LinksTable = Field(default_factory=LinksTable)
     sampler: SamplerTable = Field(default_factory=SamplerTable)

@@ -430,7 +430,7 @@ class SgdOptions:
     dampening: _Least = 0.0
     """Dampening of the momentum"""
     nesterov: bool = False
-    """Momentum of Nesterov"""
+    """Use Nesterov momentum"""
 
 
 @dataclass(frozen=True)
@@ -444,7 +444,7 @@ class RmspropOptions:
     momentum: _Share = 0.0
     """Momentum"""
     centered: bool = False
-    """Divide by the deviation of gradients"""
+    """Normalize by the standard deviation of the gradients"""
 
 
 @dataclass(frozen=True)
@@ -454,7 +454,7 @@ class AdagradOptions:
     lr_decay: _Least = 0.0
     """Decay of the learning rate"""
     initial_accumulator_value: _Least = 0.0
-    """First sum of squared gradients"""
+    """Initial sum of squared gradients"""
     eps: _Least = 1e-10
     """Number added to the divisor"""
 

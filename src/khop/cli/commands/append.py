@@ -9,7 +9,7 @@ import typer
 
 from khop.cli.commands.importing import Memory
 
-AppendedGraph = Annotated[Path, typer.Argument(help="Graph folder that khop import has written.")]
+AppendedGraph = Annotated[Path, typer.Argument(help="Graph folder written by khop import.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def append(
     delete: Annotated[
         list[str] | None,
         typer.Option(
-            help="Node to delete with its edges, by your own id; @FILE: ids, one per line. May be repeated.",
+            help="Your id of a node to delete with its edges, or @FILE with one id per line; can be repeated.",
             metavar="TYPE=ID",
             show_default=False,
         ),
@@ -43,7 +43,7 @@ def append(
     memory: Memory = "",
     threads: Annotated[
         int,
-        typer.Option(help="Threads that read tables; the graph does not depend on them (0: one per core)."),
+        typer.Option(help="Threads that read tables; they do not change the graph (0: one per core)."),
     ] = 0,
 ) -> None:
     """Append the rows of tables to an imported graph, or delete nodes, as a new snapshot.
@@ -56,7 +56,7 @@ def append(
 
 
 def compact(graph: AppendedGraph) -> None:
-    """Keep the newest snapshot of a graph, and erase all others with the nodes deleted since.
+    """Keep only the newest snapshot of a graph, and erase the others with all deleted nodes.
 
     Runs on earlier snapshots cannot be resumed afterwards. Batches stay the same.
     """

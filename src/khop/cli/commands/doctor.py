@@ -23,8 +23,7 @@ def doctor(
 ) -> None:
     """Check the installation and this machine: versions, cores, memory, GPUs, network, limits, disk.
 
-    Each line says ok, or names the problem and a line that mends it. The exit code is 1 only if a problem
-    stops khop.
+    Each line says ok, or states a problem and how to solve it. The exit code is 1 only if khop cannot run.
     """
     from khop.cli.doctor import examine
 

@@ -38,7 +38,7 @@ Metrics = Annotated[
     typer.Option(
         "--metric",
         metavar="TEXT",
-        help="Further metric, next to the metric of the run; can be repeated.",
+        help="Additional metric besides the metric of the run; can be repeated.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ PredictionFile = Annotated[
     typer.Option(
         "--predictions",
         metavar="FILE.parquet",
-        help="File to write with a row per node or link of the split: your own ids, class names and scores.",
+        help="File to write with a row per node or link of the split: your ids, class names and scores.",
         show_default=False,
     ),
 ]

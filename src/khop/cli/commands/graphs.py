@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("info")(takes_groups(info))
     app.command("verify")(takes_groups(verify))
-    folders = typer.Typer(help="Write a new graph folder from another one.", no_args_is_help=True)
+    folders = typer.Typer(help="Write a new graph folder from an existing one.", no_args_is_help=True)
     folders.command("sort")(sort)
     folders.command("split")(split)
     folders.command("cluster")(cluster)
@@ -56,7 +56,7 @@ def cluster(
         str,
         typer.Option(
             help="Method of khop partition: ldg and fennel stream over the edges; metis cuts fewer edges, "
-            "holds all of them in memory and needs khop\\[metis]; random, range and hash ignore edges.",
+            "keeps all edges in memory and needs khop\\[metis]; random, range and hash ignore edges.",
             metavar="|".join(PARTITIONERS.builtin),
             autocompletion=PARTITIONERS.kinds,
         ),
@@ -77,27 +77,27 @@ def walks(
     path: Annotated[
         str,
         typer.Option(
-            help="Edge types of a round of a walk, separated by commas, such as "
+            help="Edge types of one round of a walk, separated by commas, such as "
             '"user buys item, item bought_by user" for items. A step goes from the destination of an edge to '
-            "its source, and the round leads back to the node type.",
+            "its source, and a round ends at the node type where it starts.",
             show_default=False,
         ),
     ],
-    relation: Annotated[str, typer.Option(help="Middle name of the new edge type.")] = "visited",
-    walks: Annotated[int, typer.Option(help="Walks from each node.")] = 10,
-    rounds: Annotated[int, typer.Option(help="Rounds of a walk, at most.")] = 2,
+    relation: Annotated[str, typer.Option(help="Relation of the new edge type.")] = "visited",
+    walks: Annotated[int, typer.Option(help="Walks per node.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Maximum rounds per walk.")] = 2,
     stop: Annotated[
-        float, typer.Option(help="Probability that a walk stops before each further round.")
+        float, typer.Option(help="Probability that a walk stops before each additional round.")
     ] = 0.5,
-    keep: Annotated[int, typer.Option(help="Neighbors that a node keeps: the most visited ones.")] = 10,
+    keep: Annotated[int, typer.Option(help="Neighbors kept per node: the most visited.")] = 10,
     return_parameter: Annotated[
         float,
         typer.Option(
             "--return-parameter",
             "-p",
             metavar="P",
-            help="p of node2vec, for a path of one edge type: a step back to the node before weighs 1 / P. "
-            "With a large P walks rarely return.",
+            help="Return parameter of node2vec, for a path of one edge type: a step back has weight 1 / P. "
+            "With a large P, walks rarely return.",
         ),
     ] = 1.0,
     in_out_parameter: Annotated[
@@ -106,8 +106,8 @@ def walks(
             "--in-out-parameter",
             "-q",
             metavar="Q",
-            help="q of node2vec: a step to a node that is no in-neighbor of the node before weighs 1 / Q. "
-            "With a large Q walks stay near their start.",
+            help="In-out parameter of node2vec: a step to a node that is not an in-neighbor of the "
+            "previous node has weight 1 / Q. With a large Q, walks stay near their start.",
         ),
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the walks.")] = 0,
@@ -130,12 +130,12 @@ def sort(
     graph: GraphArgument,
     out: Annotated[Path, typer.Argument(help="Graph folder to write.", show_default=False)],
     by: Annotated[
-        str, typer.Option(help="Column of times, of edges or nodes.", metavar="COLUMN", show_default=False)
+        str, typer.Option(help="Time column of edges or nodes.", metavar="COLUMN", show_default=False)
     ],
 ) -> None:
     """Write a graph with the edges of each node sorted by time, as temporal sampling requires.
 
-    If both edges and nodes have the column, the later of the two times counts.
+    If both edges and nodes have the column, the later time is used.
     """
     folder = folder_of(graph)
     from khop.cli import graph as work

@@ -22,17 +22,16 @@ KIND = "kind"
 Source = Annotated[
     str,
     typer.Argument(
-        help="Data to import. ogb:NAME, pyg:, igb:, dgl:, movielens:, relbench: and edges: standard sets "
-        "and files of edges; "
-        "package.module:Class: an importer of your own; SPEC.toml: tables of nodes and edges, or an "
-        "importer's kind and options.",
+        help="Data to import: a public dataset or a file (ogb:NAME, pyg:, igb:, dgl:, movielens:, relbench:, "
+        "edges:), a custom importer (package.module:Class), or SPEC.toml with tables of nodes and edges, "
+        "or with the kind and options of an importer.",
         show_default=False,
     ),
 ]
 Guess = Annotated[
     str,
     typer.Option(
-        help="Print a spec to edit for these tables, and write no graph: khop import --guess *.csv > "
+        help="Print a proposed spec for these tables without importing them: khop import --guess *.csv > "
         "spec.toml. All rows are read.",
         metavar="FILES...",
         show_default=False,
@@ -41,8 +40,8 @@ Guess = Annotated[
 Encoders = Annotated[
     Path | None,
     typer.Option(
-        help="Run or graph folder: the tables are later data, encoded with the statistics, vocabularies and "
-        "categories of that graph (default: made from the tables).",
+        help="Run or graph folder whose encoders (statistics, vocabularies, categories) encode these tables, "
+        "for predictions on new data (default: fit new encoders).",
         metavar="RUN_OR_GRAPH",
         show_default=False,
     ),
@@ -50,7 +49,7 @@ Encoders = Annotated[
 Memory = Annotated[
     str,
     typer.Option(
-        help='Memory for edges of tables under way, as "4GB", at least 64MB (default: half of what is free).',
+        help='Memory for edges during the import, e.g. 4GB, at least 64MB (default: half of the free memory).',
         metavar="BYTES",
         show_default=False,
     ),
@@ -94,7 +93,7 @@ def import_graph(
     memory: Memory = "",
     threads: Annotated[
         int,
-        typer.Option(help="Threads that read tables; the graph does not depend on them (0: one per core)."),
+        typer.Option(help="Threads that read tables; they do not change the graph (0: one per core)."),
     ] = 0,
 ) -> None:
     """Write a graph folder from tables or from data of another format."""

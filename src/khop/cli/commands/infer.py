@@ -38,7 +38,7 @@ SplitName = Annotated[
         "--split",
         metavar="TEXT",
         help="Infer only the nodes of this split (default: all nodes). In a graph split by time, messages "
-        "pass over the edges that its evaluation uses (default: all edges).",
+        "pass over the edges that the evaluation of the split uses (default: all edges).",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ Ids = Annotated[
     typer.Option(
         "--ids",
         metavar="FILE.npy",
-        help="Infer only the nodes listed in this file, in its order (default: all nodes).",
+        help="Infer only the node numbers in this file, in its order (default: all nodes).",
         show_default=False,
     ),
 ]
@@ -55,7 +55,7 @@ RowValues = Annotated[
     Values,
     typer.Option(
         "--values",
-        help="Values to write: embeddings (rows of the last layer) or outputs (logits of classes).",
+        help="Values to write: embeddings (output of the last layer) or outputs (class logits).",
     ),
 ]
 Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpoint to use.")]

@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(graph: GraphArgument) -> None:
-    """Print a commented run file for a graph: label or links, splits and features as the graph has them.
+    """Print a commented run file for a graph, with its labels or links, splits and features.
 
     Write it to a file, khop init GRAPH > run.toml, and train it: khop train run.toml.
     """

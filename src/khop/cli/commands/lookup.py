@@ -1,4 +1,4 @@
-"""`khop lookup`: convert between original ids and node ids."""
+"""`khop lookup`: convert between your ids and node numbers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def lookup(
     ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID...", help="Ids as in the tables, or numbers of nodes.", show_default=False
+            metavar="ID...", help="Your ids, or node numbers.", show_default=False
         ),
     ],
     by: Annotated[
-        By, typer.Option("--by", help="id finds the nodes of ids, node the ids of nodes (default id).")
+        By, typer.Option("--by", help="Arguments: your ids (id), or node numbers (node) (default id).")
     ] = By.ID,
 ) -> None:
-    """Print the node of each id, or the id of each node, one line each: the argument, a tab, the result.
+    """Print the node of each id, or the id of each node, one per line: the argument, a tab, the result.
 
     The exit code is 1 if an id is unknown.
     """

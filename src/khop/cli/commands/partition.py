@@ -41,7 +41,7 @@ def _loaded(kind: str, permission: Permission) -> Component:
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """Options for the parts to make."""
+    """Options for the parts."""
 
     balance: Annotated[
         str,
@@ -53,7 +53,7 @@ class WorkOptions:
         ),
     ] = ""
     slack: Annotated[
-        float, typer.Option(help="Share by which a part may exceed its equal share of a balanced quantity.")
+        float, typer.Option(help="Fraction by which a part may exceed its equal share of a balanced quantity.")
     ] = 0.05
     seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0
     threads: Annotated[
@@ -93,8 +93,8 @@ def partition(
         str,
         typer.Option(
             help="Partitioning method. ldg and fennel stream over the edges, with memory per node only; "
-            "metis cuts fewer edges, holds all edges in memory and needs khop\\[metis]; random, range and "
-            "hash ignore edges; package.module:Class is a method of your own.",
+            "metis cuts fewer edges, keeps all edges in memory and needs khop\\[metis]; random, range and "
+            "hash ignore edges; package.module:Class is a custom method.",
             metavar="|".join(PARTITIONERS.builtin),
             autocompletion=PARTITIONERS.kinds,
         ),
@@ -131,7 +131,7 @@ def partition(
 def part_files(
     graph: Annotated[Path, typer.Argument(help="Folder of a partitioned graph.", show_default=False)],
     machine: Annotated[
-        int, typer.Option(help="Number of the machine, from 0, as torchrun --node-rank.", show_default=False)
+        int, typer.Option(help="Index of the machine from 0, like torchrun --node-rank.", show_default=False)
     ],
     machines: Annotated[int, typer.Option(help="Number of machines.", show_default=False)],
     procs: Annotated[int, typer.Option(help="Processes per machine.")] = 1,

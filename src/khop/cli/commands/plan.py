@@ -17,28 +17,28 @@ from khop.run.planning.workload import Cluster, GraphSize, PlannedRun
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """Options for the graph, which need not exist yet."""
+    """Options for the graph, which does not have to exist yet."""
 
     graph: Annotated[
         Path | None,
         typer.Option(
-            help="Graph folder to count nodes, edges, features and degrees of (default: none).",
+            help="Graph folder whose nodes, edges, features and degrees are counted (default: none).",
             show_default=False,
         ),
     ] = None
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="Number of nodes of a graph without --graph, e.g. 2449029 or 1e9.", show_default=False
+            help="Number of nodes, without --graph, e.g. 2449029 or 1e9.", show_default=False
         ),
     ] = None
-    edges: Annotated[str | None, typer.Option(help="Number of its edges, e.g. 1e11.", show_default=False)] = (
+    edges: Annotated[str | None, typer.Option(help="Number of edges, without --graph, e.g. 1e11.", show_default=False)] = (
         None
     )
     feature_bytes: Annotated[
         int | None,
         typer.Option(
-            help="Bytes of its features per node, e.g. 400 for 100 float32 numbers.", show_default=False
+            help="Bytes of features per node, without --graph, e.g. 400 for 100 float32 numbers.", show_default=False
         ),
     ] = None
 
@@ -61,7 +61,7 @@ class MachineOptions:
     servers: Annotated[
         int,
         typer.Option(
-            help="Further machines that hold the graph and make all batches (default 0: none).",
+            help="Additional machines that store the graph and make all batches (default 0: none).",
             show_default=False,
         ),
     ] = 0
@@ -69,7 +69,7 @@ class MachineOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options for the training run, beside its fanouts."""
+    """Options for the training run, except its fanouts."""
 
     batch_size: Annotated[
         int,
@@ -94,7 +94,7 @@ class PlanOptions:
     """Options for the memory of a machine and for the output."""
 
     cache: Annotated[
-        float, typer.Option(help="Cached remote rows per machine, as a share of its own rows.")
+        float, typer.Option(help="Cached remote rows per machine, as a share of its local rows.")
     ] = 0.2
     memory: Annotated[
         float,

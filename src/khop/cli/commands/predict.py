@@ -18,7 +18,7 @@ Later = Annotated[
     typer.Option(
         "--graph",
         metavar="FOLDER",
-        help="New nodes and their edges: a folder that khop import --encoders has written.",
+        help="New nodes and their edges: a folder written by khop import --encoders.",
         show_default=False,
     ),
 ]
@@ -27,8 +27,8 @@ PairFile = Annotated[
     typer.Option(
         "--pairs",
         metavar="FILE",
-        help="Pairs of your own ids to score by a run of links: Parquet or CSV, with the columns of ids that "
-        "the table of the edge type had.",
+        help="Pairs of your ids to score by a link-prediction run: Parquet or CSV, with the id columns of the "
+        "edge table.",
         show_default=False,
     ),
 ]
@@ -37,8 +37,8 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.parquet",
-        help="File to write, with a row per new node or pair: your own ids, class names and scores (default: "
-        "the first rows are printed).",
+        help="File to write, with a row per new node or pair: your ids, class names and scores (default: "
+        "print the first rows).",
         show_default=False,
     ),
 ]
@@ -65,10 +65,10 @@ def _predict(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Predict new nodes, joined to the graph of a run by your own ids, or score pairs of ids.
+    """Predict new nodes, joined to the graph of a run by your ids, or score pairs of ids.
 
-    A new node gets the prediction that it would get if the graph had had it from the beginning. A run of
-    links scores --pairs, with --graph also those of new nodes.
+    Predictions are those that the nodes would get if they were in the graph from the beginning. A
+    link-prediction run scores --pairs; with --graph, pairs may contain new nodes.
     """
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     from khop.run.check import checked

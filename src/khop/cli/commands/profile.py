@@ -62,8 +62,8 @@ def _profile(
 ) -> None:
     """Run some steps and report the time per stage, the bottleneck, and the setting to change.
 
-    The trained weights are discarded, and nothing is evaluated. The folder gets a trace for Perfetto and a
-    picture.
+    The trained weights are discarded, and no split is evaluated. The output folder gets a trace for Perfetto
+    and a plot.
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}: must be at least 1 (--steps)")

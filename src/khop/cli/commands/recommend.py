@@ -28,8 +28,8 @@ Users = Annotated[
     typer.Option(
         "--user",
         metavar="ID",
-        help="Your id of a node to recommend for, or its number if the graph stores no ids; can be repeated "
-        "(default: all, with --out).",
+        help="Id of a node to recommend for, or its number if the graph stores no ids; can be repeated "
+        "(default: all nodes, with --out).",
         show_default=False,
     ),
 ]
@@ -38,16 +38,16 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.parquet",
-        help="File to write, with a row per recommendation (default: printed).",
+        help="File to write, with a row per recommendation (default: print them).",
         show_default=False,
     ),
 ]
-Count = Annotated[int, typer.Option("-k", metavar="INT", help="Recommendations for each node.")]
+Count = Annotated[int, typer.Option("-k", metavar="INT", help="Recommendations per node.")]
 SplitName = Annotated[
     Until,
     typer.Option(
         "--split",
-        help="Edges to use: those of the evaluation of a split, before its cut-off, or all edges.",
+        help="Edges to use: those before the cut-off of a split, as in its evaluation, or all.",
     ),
 ]
 Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpoint to use.")]
@@ -55,11 +55,11 @@ Weights = Annotated[CheckpointChoice, typer.Option("--checkpoint", help="Checkpo
 
 @dataclass(frozen=True)
 class Choice:
-    """Options about the nodes to choose from."""
+    """Options for the candidates and their number."""
 
     k: Count = 20
     unseen: Annotated[
-        bool, typer.Option("--unseen", help="Leave out nodes that the user is linked to already.")
+        bool, typer.Option("--unseen", help="Exclude nodes to which the source is already linked.")
     ] = False
     split: SplitName = Until.ALL
 
@@ -79,15 +79,15 @@ def _recommend(
     checkpoint: Weights = CheckpointChoice.BEST,
     allow_code: AllowCode = None,
 ) -> None:
-    """Recommend destinations of a link-prediction run's edge type, those with the best scores of all.
+    """Recommend the destinations with the highest scores for each source of a link-prediction run.
 
-    Scores are exact, over all neighbors. Users without any edge get the most popular nodes, and are marked.
+    Scores are exact, over all neighbors. Sources without edges get the most popular nodes, and are marked.
     """
     if choice.k < 1:
         raise ValueError(f"-k {choice.k}: must be at least 1")
     if not user and out is None:
         raise ValueError(
-            "recommend for whom? give --user ID, or --out FILE.parquet to write recommendations for all"
+            "no node is given: use --user ID, or --out FILE.parquet to write recommendations for all nodes"
         )
     raw = read_run(run_folder, allow_code or ())
     from khop.run.check import checked

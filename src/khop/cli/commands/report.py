@@ -16,12 +16,12 @@ Out = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(help="Device that computes the test split (default: as in the run).", show_default=False),
+    typer.Option(help="Device that evaluates the test split (default: that of the run).", show_default=False),
 ]
 Evaluate = Annotated[
     bool,
     typer.Option(
-        "--evaluate/--no-evaluate", help="Compute the test split again, for its pictures and examples."
+        "--evaluate/--no-evaluate", help="Evaluate the test split again for its charts and examples."
     ),
 ]
 
@@ -38,10 +38,10 @@ def report(
     evaluate: Evaluate = True,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write a page about one or several runs, to look at and to send: one file that loads nothing.
+    """Write one HTML page about one or several runs: a single file that loads nothing.
 
-    Curves side by side, scores with baselines, where the time went, caches and network, the test split with
-    its worst predictions under your own ids, memory, environment, and settings that differ.
+    The page shows curves, scores with baselines, times, caches and network, the worst predictions of the
+    test split with your ids, memory, environment, and settings that differ.
     """
     from khop.cli.report import ReportCall, report
 

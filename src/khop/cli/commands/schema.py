@@ -28,10 +28,10 @@ def register(app: typer.Typer) -> None:
 def schema(
     of: Annotated[
         SchemaFile,
-        typer.Argument(help="File to describe: run, a run file; import, a spec of tables for khop import."),
+        typer.Argument(help="Schema to print: of a run file (run) or an import spec (import)."),
     ] = SchemaFile.RUN,
 ) -> None:
-    """Print the JSON Schema of a run file or of a spec of tables, with which editors complete and check it.
+    """Print the JSON Schema of a run file or an import spec, for completion and checks in editors.
 
     Write it to a file, khop schema > khop-run.schema.json, and name it in the first line of run.toml:
     #:schema ./khop-run.schema.json

@@ -23,7 +23,7 @@ TokenGraphs = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("serve")(takes_groups(serve))
-    servers = typer.Typer(help="Look at servers, and make tokens for them.", no_args_is_help=True)
+    servers = typer.Typer(help="Show the status of servers, and create tokens.", no_args_is_help=True)
     servers.command("status")(takes_groups(status))
     servers.command("token")(token)
     app.add_typer(servers, name="servers")
@@ -33,17 +33,17 @@ def serve(
     graph: GraphArgument,
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="HOST:PORT", help="The one address to listen on."),
+        typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on."),
     ] = "127.0.0.1:7311",
     *,
     security: SecurityOptions,
     options: ServeOptions,
 ) -> None:
-    """Hold a graph and make batches for trainers on other machines.
+    """Serve batches of a graph to trainers on other machines.
 
-    SIGTERM ends the server after the batches that it has begun. Other machines reach it only with a
-    certificate and tokens. With --part, it holds one part of a partitioned graph, and asks the servers of the
-    other parts for the rest of each batch.
+    On SIGTERM, the server finishes the batches that it has started, and exits. A server that other machines
+    can reach requires a certificate and tokens. With --part, it serves one part of a partitioned graph, and
+    requests the rest of each batch from the servers of the other parts.
     """
     folder = folder_of(graph)
     from khop.cli.serve import serve as work
@@ -57,7 +57,7 @@ def status(
     access: ClientOptions,
     report: Report,
 ) -> None:
-    """Show requests, batches in the making, bytes, memory and graph of servers."""
+    """Show requests, batches in progress, bytes, memory and graph of servers."""
     from khop.cli.serve import print_status
 
     print_status(address, access, report.as_json)
@@ -67,11 +67,11 @@ def token(
     file: Annotated[Path, typer.Argument(help="Token file to write.", show_default=False)],
     graph: TokenGraphs = None,
     role: Annotated[
-        TokenRole, typer.Option("--role", help="client: batches; server: also hops and rows of parts.")
+        TokenRole, typer.Option("--role", help="Requests allowed: batches (client), or also hops and rows (server).")
     ] = TokenRole.CLIENT,
 ) -> None:
-    """Write a file with a new random token, readable by its owner alone."""
+    """Write a file with a new random token, which only its owner can read."""
     from khop.servers.access import Role, write_token
 
     write_token(file, graph or ["*"], Role(role.value))
-    typer.echo(f"{file}: give it to one client, and to the servers as --token-file")
+    typer.echo(f"{file}: pass it to one client, and to the servers as --token-file")

@@ -23,7 +23,7 @@ def _option(name: str, metavar: str, words: str) -> Any:  # noqa: ANN401  # type
 
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="Allow an unencrypted network: tokens can be read on their way."),
+    typer.Option("--insecure", help="Allow unencrypted connections, on which tokens can be intercepted."),
 ]
 
 
@@ -34,21 +34,21 @@ class SecurityOptions:
     token_file: Annotated[
         list[Path] | None,
         _option(
-            "--token-file", "FILE", "Token file of a client, mode 0600; can be repeated, once per client."
+            "--token-file", "FILE", "Token file of a client, mode 0600; can be repeated."
         ),
     ] = None
     tls_cert: Annotated[Path | None, _option("--tls-cert", "FILE", "Certificate of the server, PEM.")] = None
-    tls_key: Annotated[Path | None, _option("--tls-key", "FILE", "Key of the certificate, PEM.")] = None
+    tls_key: Annotated[Path | None, _option("--tls-key", "FILE", "Private key of the certificate, PEM.")] = None
     client_ca: Annotated[
         Path | None,
-        _option("--client-ca", "FILE", "Authority of certificates that clients must have (default: none)."),
+        _option("--client-ca", "FILE", "CA of the certificates that clients must present (default: none)."),
     ] = None
     insecure: Insecure = False
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of a server for its work."""
+    """Options of a server for its batches, processes and views."""
 
     procs: Annotated[
         int, _option("--procs", "INT", "Server processes, on consecutive ports (default 1).")
@@ -58,12 +58,12 @@ class ServeOptions:
         _option("--on-ray", "INT", "Servers that Ray places, supervises and restarts (default: none)."),
     ] = None
     at_once: Annotated[
-        int | None, _option("--at-once", "INT", "Batches made at the same time (default: one per core).")
+        int | None, _option("--at-once", "INT", "Batches made concurrently (default: one per core).")
     ] = None
     max_batch_bytes: Annotated[
         str | None,
         _option(
-            "--max-batch-bytes", "SIZE", "Largest batch, e.g. 2GiB; larger are refused (default: no limit)."
+            "--max-batch-bytes", "SIZE", "Maximum size of a batch, e.g. 2GiB (default: no limit)."
         ),
     ] = None
     view_bytes: Annotated[
@@ -77,12 +77,12 @@ class ServeOptions:
     module: Annotated[
         list[Path] | None,
         _option(
-            "--module", "FILE", "Python file with samplers and rules for requests to name; can be repeated."
+            "--module", "FILE", "Python file with samplers and rules that requests may name; can be repeated."
         ),
     ] = None
     exit_idle: Annotated[
         float | None,
-        _option("--exit-idle", "SECONDS", "End after this time without a request (default: never)."),
+        _option("--exit-idle", "SECONDS", "Exit after this time without a request (default: never)."),
     ] = None
     metrics: Annotated[
         str | None,
@@ -93,7 +93,7 @@ class ServeOptions:
     part: Annotated[
         int | None,
         _option(
-            "--part", "INT", "Part of a partitioned graph to hold, from 0; needs --owners (default: all)."
+            "--part", "INT", "Part of a partitioned graph to serve, from 0; needs --owners (default: all)."
         ),
     ] = None
     owners: Annotated[
@@ -102,7 +102,7 @@ class ServeOptions:
     ] = None
     cache_bytes: Annotated[
         str,
-        _option("--cache-bytes", "SIZE", "Memory for rows of other parts, e.g. 2GiB (default 0: no cache)."),
+        _option("--cache-bytes", "SIZE", "Memory to cache rows of other parts, e.g. 2GiB (default 0: no cache)."),
     ] = "0"
 
 
@@ -114,14 +114,14 @@ class ClientOptions:
     ca: Annotated[
         Path | None,
         _option(
-            "--ca", "FILE", "Authority of the server's certificate, PEM (default: those of the machine)."
+            "--ca", "FILE", "CA of the server's certificate, PEM (default: those of the system)."
         ),
     ] = None
     client_cert: Annotated[
-        Path | None, _option("--client-cert", "FILE", "Certificate of the client, PEM.")
+        Path | None, _option("--client-cert", "FILE", "Client certificate, PEM.")
     ] = None
     client_key: Annotated[
-        Path | None, _option("--client-key", "FILE", "Key of the client's certificate, PEM.")
+        Path | None, _option("--client-key", "FILE", "Private key of the client certificate, PEM.")
     ] = None
     insecure: Insecure = False
 
@@ -134,13 +134,13 @@ class Values(StrEnum):
 
 
 class CheckpointChoice(StrEnum):
-    """The weights that a run keeps."""
+    """Checkpoint of a run: the best or the last."""
 
     BEST = "best"
     LAST = "last"
 
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Folder of a run, made by khop train.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder, written by khop train.")]
 JsonLast = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON object to stdout at the end; other output goes to stderr."),
@@ -168,14 +168,14 @@ Baselines = Annotated[
     bool,
     typer.Option(
         "--baselines",
-        help="Also train a model of each node's own columns, without the graph, and show its scores.",
+        help="Also train a model on the node features alone, without edges, and show its scores.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class RankOptions:
-    """Options of a command that works as one or several ranks."""
+    """Options of a command that runs on one or several ranks."""
 
     procs: Procs = None
     oversubscribe: Oversubscribe = False

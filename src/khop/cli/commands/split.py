@@ -27,10 +27,10 @@ def split(
     test: Annotated[float, typer.Option(help=f"Test links: {_PART}.")] = 0.1,
     disjoint_share: Annotated[
         float,
-        typer.Option(help="Share of the training links that are predicted but not used for message passing."),
+        typer.Option(help="Share of the training links that are target links only, outside the message graph."),
     ] = 0.0,
     negatives: Annotated[
-        int, typer.Option(help="Negatives per held-out link; never edges of the graph.")
+        int, typer.Option(help="Negatives per validation or test link; never edges of the graph.")
     ] = 1,
     label: Annotated[
         str | None,

@@ -25,7 +25,7 @@ Resume = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Run folder of a stopped run to continue, from its next batch.",
+        help="Run folder to resume from its next batch.",
         show_default=False,
     ),
 ]
@@ -46,10 +46,10 @@ def _train(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Train a model. Every field of a run is an option, which overrides the file.
+    """Train a model. Every field of a run file is also an option, which overrides the file.
 
-    The command tunes glibc's allocator: freed memory is kept, huge pages are requested (1.5 x as fast on a
-    CPU). If GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD set the allocator, it stays unchanged.
+    The command tunes glibc's allocator: it keeps freed memory and requests huge pages (1.5 x as fast on a
+    CPU). If GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD are set, it leaves the allocator unchanged.
     """
     _check_source(source)
     _check_resumable(source, resume, options)

@@ -293,7 +293,7 @@ class ClassifyEdges:
         """Options of a task over classes of edges, as a run sets them."""
 
         classes: Annotated[Count | None, Default("one more than the largest label")] = None
-        """Number of classes of the edges' labels"""
+        """Number of classes of the edge labels"""
 
     @staticmethod
     def resolve(options: Options, context: ResolveContext) -> TaskTable:

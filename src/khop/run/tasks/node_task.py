@@ -236,7 +236,7 @@ class LabelNodes:
         metric: Annotated[
             Literal["f1-micro", "f1-macro", "roc-auc", "average-precision"] | None, Default("f1-micro")
         ] = None
-        """Metric of evaluation"""
+        """Evaluation metric"""
 
     @staticmethod
     def resolve(options: Options, context: ResolveContext) -> TaskTable:

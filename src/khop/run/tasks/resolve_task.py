@@ -55,7 +55,7 @@ class MetricOptions:
         ),
         Default("accuracy for nodes, mrr for links"),
     ] = None
-    """Metric of evaluation; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
+    """Evaluation metric; for nodes accuracy, f1-macro, f1-micro, roc-auc or average-precision, for links
     roc-auc, average-precision, mrr, or hits, recall or ndcg among the first K, such as hits@50"""
 
 
@@ -83,11 +83,12 @@ class NumberOptions:
     """Options of a task over numbers, as a run sets them."""
 
     metric: Annotated[Literal["rmse", "mae", "r2"] | None, Default("rmse")] = None
-    """Metric of evaluation"""
+    """Evaluation metric"""
     loss: Literal["mse", "mae"] = "mse"
-    """Error that training minimizes: squared (mse) or absolute (mae)"""
+    """Loss: squared error (mse) or absolute error (mae)"""
     standardize: Literal["train", "none"] = "train"
-    """Train on labels with mean 0 and deviation 1 over the training split; outputs keep the label's unit"""
+    """Standardize labels by their mean and deviation on the training split; outputs keep the unit of the
+    labels"""
 
 
 def resolved_classes(context: ResolveContext) -> TaskTable:
