@@ -126,7 +126,7 @@ REFUSED: dict[str, Cases] = {
         ('run 5: must be a path, as text or as a pathlib.Path', lambda: khop.load_run(5)),
         ("allow_code 'package': must be a list, as ['package']", lambda: khop.load_run(TMP, 'package')),
         ("checkpoint 'first': must be one of best, last", lambda: khop.load_run(TMP, checkpoint='first')),
-        ('not a run folder, it has no config.toml; name one that khop train has made', lambda: khop.load_run(TMP)),
+        ('not a run folder, it has no config.toml; name one that khop train wrote', lambda: khop.load_run(TMP)),
     ],
     "append": [
         ('graph 5: must be a path, as text or as a pathlib.Path', lambda: khop.append(5, {})),
@@ -250,7 +250,7 @@ REFUSED: dict[str, Cases] = {
         ('procs 1.5: must be a whole number, 1 or more', lambda: khop.launch(print, procs=1.5, device='cpu')),
         ('procs True: must be a whole number, 1 or more', lambda: khop.launch(print, procs=True, device='cpu')),
         ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: khop.launch(print, procs=1, device='zzz')),
-        ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: khop.launch(print, procs=1, device='cuda')),
+        ("device 'cuda': torch finds no CUDA device; give", lambda: khop.launch(print, procs=1, device='cuda')),
         ("deadline 'a': must be a number", lambda: khop.launch(print, procs=2, deadline='a', device='cpu')),
         ('deadline -1: must be a number of seconds above 0', lambda: khop.launch(print, procs=2, deadline=-1, device='cpu')),
         ("allow 'public': must be a list, as", lambda: khop.launch(print, procs=1, allow='public', device='cpu')),
@@ -287,7 +287,7 @@ REFUSED: dict[str, Cases] = {
         ("patience 0: must be a whole number, 1 or more", lambda: khop.Plateau(patience=0)),
     ],
     "LabelScale": [
-        ("scale with mean (0.0,) and deviation (0.0,): give as many of both, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
+        ("scale with mean (0.0,) and deviation (0.0,): must have equal lengths, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
         ("labels 5: give a tensor of labels", lambda: khop.LabelScale.of(5)),
     ],
     "LinkPrediction": [
@@ -341,7 +341,7 @@ REFUSED: dict[str, Cases] = {
         ('drop_last 2: must be True or False', lambda: loader(drop_last=2)),
         ("seed_assignment 'a': must be one of owner, position", lambda: loader(seed_assignment='a')),
         ('device \'zzz\': must be a device of torch, as "cpu", "cuda" or', lambda: loader(device='zzz')),
-        ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: loader(device='cuda')),
+        ("device 'cuda': torch finds no CUDA device; give", lambda: loader(device='cuda')),
         ('device []: must be a device of torch, as "cpu", "cuda" or', lambda: loader(device=[])),
         ('device 99: ', lambda: loader(device=99)),
         ('device 1.5: must be a device of torch, as "cpu", "cuda" or', lambda: loader(device=1.5)),
@@ -483,7 +483,7 @@ REFUSED: dict[str, Cases] = {
         ('the column to quantize is a tensor on the meta device, which', lambda: khop.quantize(torch.empty(3, device='meta'))),
     ],
     "restore_model": [
-        ('checkpoint 5: give what khop.load_checkpoint(folder) gives', lambda: khop.restore_model(MODEL, 5)),
+        ('checkpoint 5: pass the result of khop.load_checkpoint(folder)', lambda: khop.restore_model(MODEL, 5)),
     ],
     "RowAdam": [
         ('model [5]: must be a torch.nn.Module', lambda: khop.RowAdam([5])),
@@ -546,7 +546,7 @@ REFUSED: dict[str, Cases] = {
         ("patience 'a': must be a whole number", lambda: khop.TrainerSettings(3, patience='a')),
         ('evaluate_every 0: must be at least 1', lambda: khop.TrainerSettings(3, evaluate_every=0)),
         ('weight_decay -1: must not be negative', lambda: khop.TrainerSettings(3, weight_decay=-1)),
-        ("device 'cuda': torch finds none of CUDA's GPUs here; give", lambda: khop.TrainerSettings(3, device='cuda')),
+        ("device 'cuda': torch finds no CUDA device; give", lambda: khop.TrainerSettings(3, device='cuda')),
     ],
     "Uniform": [
         ("replacement 'x': must be True or False", lambda: khop.Uniform('x')),

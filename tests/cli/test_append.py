@@ -97,7 +97,7 @@ def test_nodes_are_deleted_and_erased(shop: Path, khop_command: Command) -> None
     ("words", "problem"),
     [
         (("shop",), "give a spec of new rows, or the ids of nodes to delete"),
-        (("shop", "--delete", "u1"), "--delete 'u1': give a node type and an id, as user=u-4711"),
+        (("shop", "--delete", "u1"), "--delete 'u1': give a node type and an id, such as user=u-4711"),
         (("shop", "--delete", "user=@none.txt"), "none.txt: no such file"),
         (("shop", "--delete", "user=nobody"), "no user has the id 'nobody'"),
         (("gone", "day.toml"), "gone: no such folder"),

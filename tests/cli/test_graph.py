@@ -175,7 +175,7 @@ def test_partition_writes_what_partition_graph_writes_and_says_how_good_it_is(
     assert read_book(tmp_path / "out") == book
     assert book.quality.remote_share is not None
     said = " ".join(done.stdout.split())
-    assert f"{book.quality.cut['all']:.1%} of the edges join two parts (" in said
+    assert f"{book.quality.cut['all']:.1%} of the edges connect two parts (" in said
     assert f"{book.quality.remote_share:.1%} of a batch's nodes will be remote, at fanouts 5,5" in said
     for part in range(3):
         assert f"part-{part:04d}" in said

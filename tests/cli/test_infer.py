@@ -114,7 +114,7 @@ def test_what_cannot_be_is_one_sentence(
 def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path) -> None:
     ran = khop_command("infer", "b", "--out", "e.npy")
     assert (
-        ran.stderr == "khop: b: not a run folder, it has no config.toml; name one that khop train has made\n"
+        ran.stderr == "khop: b: not a run folder, it has no config.toml; name one that khop train wrote\n"
     )
 
 
@@ -134,7 +134,7 @@ def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(
     assert khop_command("train", "run.toml", "--out", "a").code == 0
     ran = khop_command("infer", "a", "--values", "outputs", "--out", "e.npy")
     assert ran.code == 0, ran.stderr
-    assert "rows are of the end of the data" in ran.stdout
+    assert "rows are computed at the end of the data" in ran.stdout
     run = khop.load_run("a").run
     expected = khop.layerwise_inference(run.model, run.graph, run.graph.features, "user")
     np.testing.assert_allclose(np.load("e.npy"), expected.detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -47,7 +47,7 @@ def test_json_has_every_number_and_what_was_asked(khop_command: Command) -> None
 
 def test_servers_are_planned_beside_worker_mode(khop_command: Command) -> None:
     said = " ".join(khop_command(*ASKED, "--servers", "2").stdout.split())
-    assert "2 servers that hold the graph, 4 trainers that hold nothing" in said
+    assert "2 servers with the graph, 4 trainers without it" in said
     document = json.loads(khop_command(*ASKED, "--servers", "2", "--json").stdout)
     served = document["servers"]
     assert served["sent_bytes"] == pytest.approx(2 * served["batch_bytes"])
@@ -73,7 +73,7 @@ def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
     document = json.loads(khop_command(*ASKED, *huge, "--memory", "128", "--json").stdout)
     assert document["fewest_machines"] == {"replicated": None, "partitioned": int(found[1])}
     assert document["from_disk"] is None
-    assert "One machine of 128 GB cannot train from disk: its memory does not hold the edges." in said
+    assert "One machine of 128 GB cannot train from disk: the edges do not fit in its memory." in said
 
 
 def test_one_machine_that_trains_from_disk_stands_beside_the_machines_that_are_needed(

@@ -162,7 +162,7 @@ def test_bad_values_are_one_sentence(
 def test_a_run_about_nodes_is_refused(khop_command: Command, small_run: Path) -> None:
     assert khop_command("train", str(small_run), "--out", "nodes", "--epochs", "1").code == 0
     ran = khop_command("recommend", "nodes", "--user", "1")
-    assert "only runs with the task link-prediction recommend" in " ".join(ran.stderr.split())
+    assert "only link-prediction runs recommend" in " ".join(ran.stderr.split())
 
 
 def test_without_stored_ids_users_are_numbers(

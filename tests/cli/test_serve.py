@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--on-ray", "2"], "needs a port in --listen"),
         (["--on-ray", "2", "--listen", "10.0.0.5:7311", "--insecure"], "Ray chooses the machines"),
         (["--exit-idle", "0"], "--exit-idle 0: must be above 0"),
-        (["--module", "missing.py"], "missing.py: is no Python file"),
+        (["--module", "missing.py"], "missing.py: is not a Python file"),
         (["--max-batch-bytes", "many"], "--max-batch-bytes 'many'"),
         (["--view-bytes", "many"], "--view-bytes 'many'"),
         (["--token-file", "missing"], "missing: No such file"),
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--metrics", "10.0.0.5:9400"], "--metrics 10.0.0.5:9400: other machines reach this address"),
         (["--metrics", "0.0.0.0:9400"], "or --insecure in a network that you trust"),
         (["--part", "1"], "--part and --owners: one needs the other"),
-        (["--part", "1", "--owners", "missing"], "write one by `khop servers token FILE --role server`"),
+        (["--part", "1", "--owners", "missing"], "write one with `khop servers token FILE --role server`"),
     ],
 )
 def test_a_wrong_option_is_a_sentence(

@@ -127,7 +127,7 @@ def test_an_error_of_a_component_is_not_called_a_bug_of_khop(
             component.build(None, context)
         return sentence(raised.value, "X")
 
-    assert f"(raised in {file}, line 7, in code of a component of yours; its traceback: X)" in said(None)
+    assert f"(raised in {file}, line 7, in a custom component; its traceback: X)" in said(None)
     assert "likely a bug in khop" in said(lambda: FAMILY.load(None))  # type: ignore[arg-type]
     of_rank = f'rank 1 failed with KeyError: a\n\nFile "{__file__}", line 1\nFile "{file}", line 3, in x'
     assert f"raised in {file}, line 3" in sentence(RuntimeError(of_rank), "X")

@@ -89,7 +89,7 @@ def test_options_that_would_change_its_training_are_refused(khop_command: Comman
     ran = khop_command("evaluate", "a", "--baselines", "--evaluation-batch-size", "7")
     assert ran.code == 2
     assert ran.stderr.startswith(
-        "khop: --baselines: is not trained yet, and evaluation.batch_size would change"
+        "khop: --baselines: the baseline is not trained yet, and evaluation.batch_size would change"
     )
 
 
@@ -198,7 +198,7 @@ def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: d
     assert ran.code == 2
     assert ran.stderr.startswith("khop: a/checkpoints/best: no checkpoint there; ")
     assert khop_command("evaluate", "b").stderr == (
-        "khop: b: not a run folder, it has no config.toml; name one that khop train has made\n"
+        "khop: b: not a run folder, it has no config.toml; name one that khop train wrote\n"
     )
 
 

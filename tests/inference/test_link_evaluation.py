@@ -274,7 +274,7 @@ def test_links_without_a_negative_are_refused(fanouts: list[int] | None, metric:
     refused(negatives[:, :0], "^link 0 of user buys item has no negative; leave it out or give a negative$")
     with pytest.raises(ValueError, match="link 0 of user buys item has no negative"):  # of any list of links
         mean_metrics({BUYS: (torch.rand(4), torch.rand(4, 0))}, [metric])
-    with pytest.raises(ValueError, match="link 0 has no negative to be compared with"):
+    with pytest.raises(ValueError, match="link 0 has no negative; remove the link"):
         LinkPrediction(metric=metric).score(torch.rand(4), torch.rand(4, 0))
 
 

@@ -343,7 +343,7 @@ def test_names_of_compiled_modules_alone_are_shortened() -> None:
 def test_a_checkpoint_without_names_of_rows_is_refused(folders: list[Path], tmp_path: Path) -> None:
     model, _ = model_on(folders[0], "rgcn bases", 1)
     state = {key: of for key, of in model.state_dict().items() if not key.endswith("_extra_state")}
-    with pytest.raises(ValueError, match=r"it lacks layers\.0\.weights\.row_names\._extra_state"):
+    with pytest.raises(ValueError, match=r"missing keys layers\.0\.weights\.row_names\._extra_state"):
         restore_model(model, replace(read(tmp_path / "last", model), model=state))
 
 

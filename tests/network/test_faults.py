@@ -35,7 +35,7 @@ def test_a_network_that_is_only_bad_changes_nothing(how: str) -> None:
 
 
 PLACE = r"(computing the loss|waiting for its batch|exchanging \w+) in epoch 1, step [34]"
-NAMED = rf"khop: rank 1 \(host node-b\) does not answer any more; last seen {PLACE}\. Rank 0 waited {PLACE}"
+NAMED = rf"khop: rank 1 \(host node-b\) no longer responds; last seen {PLACE}\. Rank 0 waited {PLACE}"
 FULL = r"khop: rank 0 \(host node-a\) failed ending: OSError: .*No space left on device"
 SECONDS = 40  # past the deadline of 20 s, within which every rank has to end, on a busy machine
 

@@ -90,7 +90,7 @@ AT = {
 def named(moment: Moment) -> str:
     """What rank 0 says of rank 1."""
     return (
-        rf"khop: rank 1 \(host node-b\) does not answer any more; last seen {AT[moment]}\. "
+        rf"khop: rank 1 \(host node-b\) no longer responds; last seen {AT[moment]}\. "
         rf"Rank 0 waited {AT[moment]}.*"
     )
 

@@ -44,13 +44,13 @@ def test_bytes_are_counted_apart_on_both_sides(told: list[dict[str, object]]) ->
         zip(
             ROGUE,
             (
-                "no message of khop's",
-                "a message of another kind",
+                "not a khop message",
+                "a message of a different kind",
                 "a message of epoch 2, step 8",
                 "message 3 of epoch 2, step 7, where 0 is due",
                 "1152921504606846976 bytes, must be 0 to 4096",
                 "-1 bytes, must be 0 to 4096",
-                "no message of khop's, or one cut short",
+                "not a khop message, or truncated",
             ),
             strict=True,
         )

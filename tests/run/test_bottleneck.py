@@ -96,9 +96,9 @@ def counts(server: int, seconds: float, retries: int = 0) -> dict[str, float]:
 def test_requests_that_are_sent_again_are_named() -> None:
     result = found({"waiting": 0.07}, options=SERVERS, traffic=[counts(0, 0.1), counts(0, 0.1, 1)])
     assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
-    again = "requests for 10 batches were sent again 5 times: servers of 10.0.0.5:7311 are gone or busy"
+    again = "requests for 10 batches were retried 5 times: servers of 10.0.0.5:7311 are down or busy"
     assert again in result.finding
-    assert result.advice == "look at them with `khop servers status 10.0.0.5:7311`"
+    assert result.advice == "check them with `khop servers status 10.0.0.5:7311`"
 
 
 def test_a_server_that_answers_later_than_the_others_is_named() -> None:
@@ -108,7 +108,7 @@ def test_a_server_that_answers_later_than_the_others_is_named() -> None:
     assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
     named = "the server 10.0.0.5:7312 begins its answers after 0.30 s, where the others take 0.03 s"
     assert named in result.finding
-    assert result.advice == "look at that server (`khop servers status 10.0.0.5:7312`) and its connection"
+    assert result.advice == "check that server (`khop servers status 10.0.0.5:7312`) and its connection"
     fewer = {**SERVERS, "servers.addresses": ["10.0.0.5:7311"]}  # the run was resumed with one server
     result = found({"waiting": 0.07}, options=fewer, traffic=given)
     assert "the server number 1 begins its answers" in result.finding
@@ -194,7 +194,7 @@ def test_else_the_model_is_the_bottleneck(
 ) -> None:
     result = found({}, options=options, machine=machine, cores=3.5)
     assert (result.kind, result.setting, result.value) == (Kind.COMPUTE, setting, value)
-    assert "nothing in the loader to change" in result.finding
+    assert "the bottleneck, not the loader" in result.finding
 
 
 def test_a_model_that_leaves_cores_idle_is_better_shared_among_processes() -> None:

@@ -62,7 +62,7 @@ def test_a_run_below_the_least_need_is_refused_with_numbers_and_settings() -> No
     with pytest.raises(ValueError, match="the run needs 753 MB of memory at least") as error:
         fit_memory(checked(RAW), NEED, ALONE, RAW, 600 * MB)
     words = str(error.value)
-    assert "600 MB is free for it (run.toml): 253 MB for Python, torch, the model and its updates" in words
+    assert "600 MB is free (run.toml): 253 MB for Python, torch, the model and its updates" in words
     assert "2 x 200 MB for batches of 1,024 seeds, 100 MB for a step; try --batch-size 568" in words
     assert "--evaluation-fanouts 10,5" in words
     size = re.search(r"--batch-size (\d+)", words)
@@ -118,7 +118,7 @@ def test_scarce_memory_lowers_prefetch_and_keeps_batches(
 
 def test_too_little_memory_is_an_error(run: Run, raw: RawRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "free_memory_bytes", lambda: 1000)
-    with pytest.raises(ValueError, match=r"needs .* of memory at least, and .* is free for it"):
+    with pytest.raises(ValueError, match=r"needs .* of memory at least, and .* is free"):
         fitted(run, raw)
 
 

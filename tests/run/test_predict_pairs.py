@@ -132,7 +132,7 @@ def test_the_reverse_edge_type_has_the_columns_turned_around(tmp_path: Path) -> 
         ),
         (
             {"task": {"kind": "node-classification", "target": "item", "label": "label"}},
-            r"--pairs: the task of the run is node-classification; only runs with the task link-prediction",
+            r"--pairs: the task of the run is node-classification; only link-prediction runs score pairs",
         ),
     ],
     ids=["links in windows of time", "nodes"],

@@ -190,7 +190,7 @@ def test_a_rule_that_a_run_names_draws_by_its_weights() -> None:
     run = run_of(sampler={"rule": {"kind": "weighted"}, "weight": "w", "replacement": True})
     assert run.sampler.rule is not None
     assert run.sampler.rule.model_dump() == {"kind": "weighted", "column": "w", "replacement": True}
-    assert "draws in place of" in complaint(
+    assert "it replaces sampler.weight" in complaint(
         {"graph": "g", "sampler": {"rule": {"kind": "labor"}, "weight": "w"}}
     )
 
@@ -200,7 +200,7 @@ def test_a_rule_that_a_run_names_draws_by_its_weights() -> None:
     [
         ({"sampler": {"fanouts": [7, 5]}, "model": {"layers": 3}}, "give one fanout per layer"),
         ({"model": {"unknown": 0.1, "embedding": 0}}, "has no embeddings"),
-        ({"links": {"filtered": True, "decoder": "dot"}}, "takes a decoder of relations"),
+        ({"links": {"filtered": True, "decoder": "dot"}}, "needs a relational decoder"),
         ({"links": {"shared_negatives": 3, "negatives_group": 1}}, "give the number of links"),
         ({"model": {"kind": "sage", "bases": 3}}, "only rgcn has bases"),
     ],
@@ -457,7 +457,7 @@ def test_a_changed_file_is_used_and_named(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"debian", b"toys"))
     assert saved_run(tmp_path, ["package"], said.append).values == {"graph": "toys"}
     assert said == [
-        f"{file}: was changed or damaged after khop train wrote it; its present settings are used"
+        f"{file}: was changed or damaged after khop train wrote it; its current settings are used"
     ]
 
 

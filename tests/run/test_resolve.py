@@ -74,8 +74,8 @@ def test_what_a_run_leaves_open_is_filled_in(shop: Path, monkeypatch: pytest.Mon
         ),
         (
             {"task.test_split": "test"},
-            "task.test_split is 'test': node 2 of item in it has no color, its label is -1; "
-            "leave such nodes out of the split (--test-split)",
+            "task.test_split is 'test': node 2 of item in it has no color (its label is -1); "
+            "remove such nodes from the split (--test-split)",
         ),
         (
             {"model.column": "y"},
@@ -118,7 +118,7 @@ def test_what_the_graph_or_machine_does_not_have_is_named_with_what_there_is(
     ("columns", "model", "note"),
     [
         ({"size": torch.zeros(4, 2)}, {"column": "size"}, "model.column is 'size': it is the only column"),
-        ({}, {"embedding": 32}, "model.embedding is 32: no node has a column, so rows are learned"),
+        ({}, {"embedding": 32}, "model.embedding is 32: no node type has a column, so embeddings are trained"),
     ],
 )
 def test_the_only_possible_input_is_taken(

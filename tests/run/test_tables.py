@@ -20,7 +20,7 @@ from khop.run.tables import Bytes, BytesOrNone, CacheText, Fanouts, RuleTable, S
 def test_a_rule_of_its_own_stands_alone(beside: dict[str, object]) -> None:
     rule = RuleTable(kind="uniform")
     assert SamplerTable(rule=rule).rule == rule
-    with pytest.raises(ValidationError, match=r"sampler\.rule is 'uniform': it draws in place of"):
+    with pytest.raises(ValidationError, match=r"sampler\.rule is 'uniform': it replaces sampler\.weight"):
         SamplerTable(rule=rule, **beside)  # type: ignore[arg-type]
 
 

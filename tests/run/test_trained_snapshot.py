@@ -64,7 +64,7 @@ def test_commands_read_the_nodes_of_training(trained: Path, khop_command: Comman
     assert results(khop_command) == before
     said = khop_command("evaluate", "run").stderr
     assert "without the rows of" in said
-    with pytest.warns(UserWarning, match="has embeddings of nodes as they were in training, so .* is used"):
+    with pytest.warns(UserWarning, match="its embeddings belong to the nodes of training, so .* is used"):
         assert khop.load_run("run").run.fingerprint != khop.open_folder("shop").fingerprint
     khop.compact("shop")
     ran = khop_command("evaluate", "run")

@@ -117,12 +117,12 @@ def message(text: bytes, version: int = VERSION, magic: bytes = b"khop") -> byte
 @pytest.mark.parametrize(
     ("sent", "sentence"),
     [
-        (b"", "answer: 0 bytes are no message of khop"),
+        (b"", "answer: 0 bytes are not a khop message"),
         (
             pickle.dumps(ValueError("a pickle, longer than the start of a message")),
-            "answer: is no message of khop",
+            "answer: is not a khop message",
         ),
-        (message(b"{}", magic=b"khoP"), "is no message of khop"),
+        (message(b"{}", magic=b"khoP"), "is not a khop message"),
         (message(b"[]"), "answer: has no field 'tensors'"),
         (message(b'{"tensors":[["float32"]]}'), "not a dtype and a shape"),
         (message(b'{"tensors":[["object",[1]]]}'), "not a dtype and a shape"),

@@ -29,7 +29,7 @@ def test_a_server_without_requests_ends_after_the_idle_time() -> None:
     assert any("answers/s" in line for line in said)
     assert [line for line in said if "answers/s" not in line] == [
         "no request for 0.1 s: ending",
-        "going away: finishing what has begun, refusing new requests",
+        "shutting down: finishing started requests, refusing new ones",
         "ended",
     ]
 

@@ -256,7 +256,7 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     path = tmp_path / "last" / "state.json"
     path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(ValueError, match=r"state\.json: format 3, this khop reads format 2"):
+    with pytest.raises(ValueError, match=r"state\.json: format 3, this version of khop reads format 2"):
         load_checkpoint(tmp_path / "last")
 
 
@@ -293,7 +293,7 @@ def test_a_model_of_other_shapes_is_refused_with_the_shapes(tmp_path: Path) -> N
     wider = network(5)
     before = state_of(wider)
     with pytest.raises(
-        ValueError, match=r"differs in shape: 0\.weight is \(3, 2\) instead of \(5, 2\), .* and 3 more"
+        ValueError, match=r"different shapes 0\.weight is \(3, 2\) instead of \(5, 2\), .* and 3 more"
     ):
         restore_model(wider, checkpoint)
     assert_same(state_of(wider), before)
@@ -304,7 +304,7 @@ def test_a_model_of_other_names_is_refused_with_the_names(tmp_path: Path) -> Non
     checkpoint = load_checkpoint(tmp_path / "last")
     other = nn.ModuleDict({"0": nn.Linear(2, 3), "extra": nn.Linear(1, 1)})
     with pytest.raises(
-        ValueError, match=r"it lacks extra\.weight, extra\.bias; it has unexpected entries: 1\.bias, 1\.num"
+        ValueError, match=r"missing keys extra\.weight, extra\.bias; unexpected keys 1\.bias, 1\.num"
     ):
         restore_model(other, checkpoint)
 
@@ -487,7 +487,7 @@ def test_other_content_is_damage(tmp_path: Path, state: bytes) -> None:
 
 
 def test_a_later_format_and_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="format 9, this khop reads format 2"):
+    with pytest.raises(ValueError, match="format 9, this version of khop reads format 2"):
         checked_state(tmp_path, {**TENSORS, STATE: b'{"format": 9}'})
     with pytest.raises(ValueError, match="no checkpoint there"):
         read_files(tmp_path / "nowhere")

@@ -160,7 +160,7 @@ def test_losses_of_one_class_are_refused() -> None:
         ValueError, match=r"links of \('user', 'buys', 'item'\): have neither labels nor negatives"
     ):
         LinkPrediction("bce").losses(output, batch)
-    with pytest.raises(ValueError, match="bpr compares a link with negatives of the same source"):
+    with pytest.raises(ValueError, match="bpr needs negatives of the same source"):
         LinkPrediction("bpr").losses(output, batch)
     two = {t: replace(rows, labels=torch.ones(rows.num_links, 2)) for t, rows in batch.links.items()}
     with pytest.raises(ValueError, match=r"labels of .* are of shape \(16, 2\) for 16 pairs: bce takes one"):

@@ -55,7 +55,7 @@ def test_roc_auc_of_two_classes_is_the_share_of_pairs_in_order(rows: list[tuple[
     logits = torch.tensor([row[:2] for row in rows], dtype=torch.float64)
     labels = torch.tensor([int(row[2]) for row in rows])
     if labels.unique().numel() < 2:
-        with pytest.raises(ValueError, match=r"roc-auc: all .* labels are .*, it needs two classes"):
+        with pytest.raises(ValueError, match=r"roc-auc: all .* labels are .*, two classes are required"):
             roc_auc(logits, labels)
         return
     expected = pairs_in_order(logits[:, 1] - logits[:, 0], labels == 1)
@@ -158,7 +158,7 @@ def test_auc_counts_scores_that_differ_in_the_last_bit() -> None:
 
 @pytest.mark.parametrize(("label", "kind"), [(0, "negative"), (1, "positive")])
 def test_auc_needs_both_kinds(label: int, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"roc-auc: all 3 labels are {kind}, it needs both kinds"):
+    with pytest.raises(ValueError, match=f"roc-auc: all 3 labels are {kind}, both kinds are required"):
         binary_roc_auc(torch.arange(3.0), torch.full((3,), label))
 
 
@@ -262,7 +262,7 @@ def test_a_scale_is_that_of_the_known_labels_and_constant_numbers_have_deviation
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(ValueError, match="deviations above 0"):
         LabelScale((0.0,), (0.0,))
-    with pytest.raises(ValueError, match="give as many of both"):
+    with pytest.raises(ValueError, match="must have equal lengths"):
         LabelScale((0.0,), (1.0, 1.0))
     with pytest.raises(ValueError, match="loss 'x': must be one of mse, mae"):
         NodeRegression("node", "y", "x")  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def test_a_run_that_is_there_is_written_on_only_where_it_is_resumed(tmp_path: Pa
     first.save(TrainerState(epoch=1), LAST)
     first.close()
     again = output_of(tmp_path)
-    with pytest.raises(ValueError, match="there is a run in it already; resume it, or choose another folder"):
+    with pytest.raises(ValueError, match="it already contains a run; resume it, or choose another folder"):
         again.begin(2, 2)
     checkpoint, again.records = again.read()
     again.source = checkpoint.folder

@@ -206,7 +206,7 @@ def test_wrong_settings_are_named() -> None:
         ClassLoss("focal", gamma=-1)
     with pytest.raises(ValueError, match="class weight -1: must be 0 or more"):
         ClassLoss(weights=(-1, 1))
-    with pytest.raises(ValueError, match="labels: 3 is among them, and there are 2 classes"):
+    with pytest.raises(ValueError, match="labels: 3 must be below the number of classes, 2"):
         class_weights(torch.tensor([0, 3]), 2)
     with pytest.raises(ValueError, match="give 2 numbers of 0 or more"):
         class_weights(torch.tensor([0]), 2, [1])

@@ -157,7 +157,7 @@ def test_only_some_epochs_are_evaluated_and_always_the_last(tmp_path: Path) -> N
 
 
 def test_scores_without_validation_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"evaluate\(\) gave scores of \['test'\]: 'val' is needed"):
+    with pytest.raises(ValueError, match=r"evaluate\(\) returned scores of \['test'\]: 'val' is required"):
         SmallRun(tmp_path, evaluate=lambda: {"test": 1.0}).trainer().fit()
 
 
@@ -506,7 +506,7 @@ def test_a_killed_run_continues_from_an_epoch_that_is_whole(tmp_path: Path) -> N
 
 def test_a_new_run_does_not_write_over_an_old_one(tmp_path: Path) -> None:
     SmallRun(tmp_path).with_(epochs=1).trainer().fit()
-    with pytest.raises(ValueError, match="there is a run in it already; resume it, or choose another folder"):
+    with pytest.raises(ValueError, match="it already contains a run; resume it, or choose another folder"):
         SmallRun(tmp_path).trainer().fit()
 
 

@@ -103,7 +103,7 @@ def test_no_metric_of_nodes_scores_nan(metric: NodeMetric, classes: int) -> None
 def test_metrics_of_an_order_refuse_infinity_too(metric: NodeMetric, classes: int) -> None:
     output = torch.zeros(6, classes)
     output[2] = float("inf")
-    with pytest.raises(ValueError, match="which has no place in an order"):
+    with pytest.raises(ValueError, match="which cannot be ranked"):
         NodeClassification("user", "y", metric).score(output, torch.arange(6) % classes, torch.arange(6))
 
 
@@ -112,7 +112,7 @@ def test_metrics_of_an_order_refuse_infinity_too(metric: NodeMetric, classes: in
 def test_no_metric_of_links_scores_nan(metric: str, is_negative: bool) -> None:
     links, negatives = torch.randn(4), torch.randn(4, 3)
     (negatives.view(-1) if is_negative else links)[2] = NAN
-    with pytest.raises(ValueError, match="is nan, which has no place in an order; look for NaN"):
+    with pytest.raises(ValueError, match="is nan, which cannot be ranked; look for NaN"):
         mean_metrics({("u", "buys", "i"): (links, negatives)}, [metric])
 
 

@@ -378,7 +378,7 @@ class Loader:
 
         Raises:
             ValueError: The ranks gave different seeds or settings, such as a slice of the seeds each.
-            PeerLost: A rank did not come within the deadline.
+            PeerLost: A rank did not arrive within the deadline.
         """
         self._batches.compare()
 

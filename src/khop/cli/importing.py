@@ -88,7 +88,7 @@ def ids_by_type(words: list[str]) -> dict[str, list[str]]:
         node_type, equals, id_ = word.partition("=")
         if not equals or not node_type or not id_:
             raise ValueError(
-                f"--delete {word!r}: give a node type and an id, as user=u-4711 or user=@ids.txt"
+                f"--delete {word!r}: give a node type and an id, such as user=u-4711 or user=@ids.txt"
             )
         ids = [id_]
         if id_.startswith("@"):

@@ -35,7 +35,7 @@ def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> Non
     console.print(fitting(console, _parts_table(summary), "size", "in-edges"))
     cuts = ", ".join(f"{name} {share:.1%}" for name, share in summary.cut.items() if name != "all")
     by_type = f" ({cuts})" if len(summary.cut) > 2 else ""
-    say(console, f"{summary.cut['all']:.1%} of the edges join two parts{by_type}.")
+    say(console, f"{summary.cut['all']:.1%} of the edges connect two parts{by_type}.")
     if summary.remote_share is not None:
         say(console, f"{summary.remote_share:.1%} of a batch's nodes will be remote{asked}.")
 

@@ -79,7 +79,7 @@ def print_plan(graph: GraphSize, run: PlannedRun, cluster: Cluster, request: Pla
     costs = (
         "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
     )
-    say(console, f"Costs are {costs}. How each number is made: docs/planning.md.")
+    say(console, f"Costs are {costs}. How each number is computed: docs/planning.md.")
     say_next(console, *_next(cluster, served))
 
 
@@ -100,7 +100,7 @@ def _fewest(machines: int | None) -> str:
 
 def _from_disk(memory: float, found: FromDisk | None) -> str:
     if found is None:
-        return f"One machine of {memory:g} GB cannot train from disk: its memory does not hold the edges."
+        return f"One machine of {memory:g} GB cannot train from disk: the edges do not fit in its memory."
     return (
         f"One machine of {memory:g} GB trains from disk at {found.step:,.2f} s/step: {found.read_rows:,.0f} "
         f"of {found.nodes:,.0f} rows are read ({found.cold:,.2f} s for a first batch)."
@@ -167,7 +167,7 @@ def _table(graph: GraphSize, run: PlannedRun, cluster: Cluster, found: Sequence[
 
 
 def _servers_table(cluster: Cluster, found: ServersPrediction) -> Table:
-    title = f"{found.servers:,} servers that hold the graph, {cluster.machines:,} trainers that hold nothing"
+    title = f"{found.servers:,} servers with the graph, {cluster.machines:,} trainers without it"
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("each machine")
     for name in ("server", "trainer"):

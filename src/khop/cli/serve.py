@@ -154,8 +154,8 @@ def _check_part(options: ServeOptions, security: ServerSecurity) -> None:
         return
     if not any(token_of(path).role is Role.SERVER for path in security.token_files):
         raise ValueError(
-            f"--part {options.part}: other servers ask for hops and rows by a token with the role `server`; "
-            "write one by `khop servers token FILE --role server`, and give it as --token-file"
+            f"--part {options.part}: other servers request hops and rows with a token of the role `server`; "
+            "write one with `khop servers token FILE --role server`, and give it as --token-file"
         )
 
 

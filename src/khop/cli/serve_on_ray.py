@@ -160,7 +160,7 @@ def _state_of(replica: _Replica) -> State:
         state: State = ray.get(replica.asked)
         return state
     except ActorDiedError as error:
-        raise ValueError(f"server {replica.number}: Ray has given it up ({error})") from None
+        raise ValueError(f"server {replica.number}: Ray no longer restarts it ({error})") from None
 
 
 def _note(replica: _Replica, state: State) -> None:
@@ -169,9 +169,9 @@ def _note(replica: _Replica, state: State) -> None:
     if state.failure is not None and (before is None or before.address is None):
         raise ValueError(f"server {replica.number}: {state.failure}")
     if before is not None and state.pid != before.pid:
-        say(f"server {replica.number} has ended, and Ray has started it again")
+        say(f"server {replica.number} has ended, and Ray has restarted it")
     if state.failure is not None and (before is None or state.failure != before.failure):
-        say(f"server {replica.number} does not begin ({state.failure}); trying again")
+        say(f"server {replica.number} does not start ({state.failure}); trying again")
     if state.address is not None and (before is None or before.address != state.address):
         print(f"serving on {state.address}", flush=True)
 

@@ -88,7 +88,7 @@ def _loaded(path: Path) -> ModuleType:
     """
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ValueError(f"--module {path}: is no Python file")
+        raise ValueError(f"--module {path}: is not a Python file")
     other = _origin(path.stem)
     if other is not None and not (Path(other).is_file() and path.samefile(other)):
         raise ValueError(

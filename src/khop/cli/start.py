@@ -73,7 +73,7 @@ def sentence(error: Exception, again: str, command: str = "train") -> str:
     named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
     place = _place_in_component(error)
     if place is not None:
-        return f"{named} (raised in {place}, in code of a component of yours; its traceback: {again})"
+        return f"{named} (raised in {place}, in a custom component; its traceback: {again})"
     return f"{named} (unexpected; this is likely a bug in khop, its traceback: {again})"
 
 

@@ -84,8 +84,8 @@ class OwnFeatures:
             return
         if given & _DECIDING:
             raise ValueError(
-                f"--baselines: is not trained yet, and {', '.join(sorted(given & _DECIDING))} would change "
-                "its training; run khop evaluate with --baselines alone first"
+                f"--baselines: the baseline is not trained yet, and {', '.join(sorted(given & _DECIDING))} "
+                "would change its training; run khop evaluate with --baselines alone first"
             )
         self.train()
 
@@ -210,11 +210,12 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     with bytes_bar("dividing the nodes into chunks") if rank == 0 else nullcontext():
         inference = _inference(run, request)
     if run.config.sampler.time is not None:
-        say(console, "rows are of the end of the data; khop evaluate --predictions has each node at its time")
+        say(console, "rows are computed at the end of the data; khop evaluate --predictions has each node at "
+            "its time")
     if request.split is None and time_cut_offs(run.graph) is not None:
         say(
             console,
-            "messages pass over all edges, also after the cut-offs; --split keeps those of evaluation",
+            "messages pass over all edges, also after the cut-offs; --split uses those of evaluation",
         )
     say(console, f"up to {in_bytes(inference.bytes_needed)} of disk while it runs; {_left(inference)}")
     bar = counting_bar("computing nodes of all layers", rank)
@@ -269,9 +270,9 @@ def ids_of(file: Path) -> Tensor:
     except (ValueError, TypeError, RecursionError):
         raise ValueError(f"{file}: not a .npy file; --ids takes one of node ids") from None
     if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] < 0 or dtype.kind not in "iu":
-        raise ValueError(f"{file}: holds {dtype} of shape {shape}; --ids takes a list of whole numbers")
+        raise ValueError(f"{file}: contains {dtype} of shape {shape}; --ids takes a list of whole numbers")
     if shape[0] == 0:
-        raise ValueError(f"{file}: holds no ids; --ids takes at least one")
+        raise ValueError(f"{file}: contains no ids; --ids takes at least one")
     size, stated = file.stat().st_size, header_bytes + shape[0] * dtype.itemsize
     if size != stated:
         raise ValueError(
@@ -280,7 +281,7 @@ def ids_of(file: Path) -> Tensor:
         )
     ids = np.fromfile(file, dtype, offset=header_bytes)
     if ids.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{file}: holds {ids.max()}; --ids takes node ids, which are below 2^63")
+        raise ValueError(f"{file}: contains {ids.max()}; --ids takes node ids, which are below 2^63")
     return torch.from_numpy(ids.astype(np.int64))
 
 
@@ -360,7 +361,8 @@ def _pieces(run: Run, request: PredictRequest, progress: Progress) -> Iterator[C
     if request.pairs is not None:
         return _pairs(run, request.pairs, request.later, progress)
     if request.later is None:
-        raise ValueError("--graph is missing: give a folder of new nodes, or --pairs FILE for a run of links")
+        raise ValueError("--graph is missing: give a folder of new nodes, or --pairs FILE for a "
+            "link-prediction run")
     return predict_later(run, request.later, progress).pieces()
 
 

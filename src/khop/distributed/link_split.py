@@ -136,7 +136,7 @@ def nodes_existing(graph: PartitionedGraph, limit: int) -> dict[NodeType, Tensor
 
         def check(owner: int, marks: Tensor) -> None:
             if marks.shape != own.shape:
-                raise ValueError(f"{marks.numel()} marks of nodes, where {own.numel()} are due")
+                raise ValueError(f"{marks.numel()} marks of nodes, where {own.numel()} are expected")
 
         marks = torch.stack(graph.owners.each(Touched(limit), lambda _: own, check)).any(0)
         counts = [of_type.numel() for of_type in touched.values()]
@@ -294,7 +294,7 @@ class PartitionedLinks(LinkList):
 
     is_collective: ClassVar[bool] = True  # where owners are ranks
     where: ClassVar[str] = (
-        "ranks that hold edges in parts hold links in parts, too; ask for some by "
+        "the links are partitioned like the edges; get some of them with "
         'links.rows(edge_type, numbers), or open the graph with placement="features" or in one process'
     )
 

@@ -381,6 +381,6 @@ def summed(owners: Owners, numbers: Tensor, subject: Subject) -> Tensor:
 
     def check(owner: int, of_owner: Tensor) -> None:
         if of_owner.shape != numbers.shape:
-            raise ValueError(f"{of_owner.shape[0]} rows, where {numbers.shape[0]} are due")
+            raise ValueError(f"{of_owner.shape[0]} rows, where {numbers.shape[0]} are expected")
 
     return torch.stack(owners.each(subject, lambda _: own, check)).sum(0)

@@ -193,7 +193,7 @@ def _typed_links(data: Any, given: Any) -> tuple[EdgeType, Tensor | None]:
         raise ValueError(f"edge_label_index of {edge_type}: not an edge type; there are {data.edge_types}")
     for end in (edge_type[0], edge_type[-1]):
         if end not in data.node_types:
-            raise ValueError(f"links of {edge_type}: {end!r} is no node type; there are {data.node_types}")
+            raise ValueError(f"links of {edge_type}: {end!r} is not a node type; there are {data.node_types}")
     return edge_type, ends
 
 

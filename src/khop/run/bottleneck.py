@@ -109,7 +109,7 @@ def _crowded(summary: Summary, config: RunConfig) -> Bottleneck | None:
     return Bottleneck(
         Kind.CROWDED,
         f"A process had {busy:.1f} of a core, with {computing} of its time spent computing: other programs "
-        "take the cores",
+        "use the cores",
         "measure again without them",
         "compute_threads",
     )
@@ -124,7 +124,7 @@ def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottlene
     if summary.waited < HOLDS_UP:
         return None
     finding = (
-        f"Ranks wait for one another {_percent(summary.waited)} of the time, each for the others in turn"
+        f"Ranks wait for each other {_percent(summary.waited)} of the time, each rank in turn"
     )
     if _are_cores_full(summary, machine) and config.threads > 1:
         return Bottleneck(
@@ -179,7 +179,7 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
     if 2 * summary.first_waits_s >= summary.decided_by["waiting"]:
         return Bottleneck(
             Kind.FIRST_BATCHES,
-            f"{waits}, mostly for the first one of an epoch",
+            f"{waits}, mostly for the first batch of an epoch",
             "use smaller batches, because the first ones are ready sooner",
             "training.batch_size",
             str(max(1, config.training.batch_size // 2)),
@@ -200,7 +200,7 @@ def _waiting(summary: Summary, config: RunConfig, machine: Machine) -> Bottlenec
     full = "all cores are busy"
     if kind is Kind.SAMPLING:
         return Bottleneck(kind, finding, f"{full}: draw fewer neighbors", "sampler.fanouts")
-    return Bottleneck(kind, finding, f"{full}: store the input column in fewer bits", "model.column")
+    return Bottleneck(kind, finding, f"{full}: store the input column in a smaller dtype", "model.column")
 
 
 def _served(summary: Summary, config: RunConfig, waits: str) -> Bottleneck:
@@ -230,9 +230,9 @@ def _uneven_servers(summary: Summary, config: RunConfig, waits: str) -> Bottlene
     if retries > HOLDS_UP * batches:
         return Bottleneck(
             Kind.SERVERS,
-            f"{waits}, and requests for {batches} batches were sent again {retries} times: servers of "
-            f"{', '.join(config.servers.addresses)} are gone or busy",
-            f"look at them with `khop servers status {config.servers.addresses[0]}`",
+            f"{waits}, and requests for {batches} batches were retried {retries} times: servers of "
+            f"{', '.join(config.servers.addresses)} are down or busy",
+            f"check them with `khop servers status {config.servers.addresses[0]}`",
             "servers.addresses",
         )
     if len(summary.servers) < 2:
@@ -247,7 +247,7 @@ def _uneven_servers(summary: Summary, config: RunConfig, waits: str) -> Bottlene
         Kind.SERVERS,
         f"{waits}, and the server {address} begins its answers after "
         f"{summary.servers[late].mean_wait_s:.2f} s, where the others take {usual:.2f} s",
-        f"look at that server (`khop servers status {address}`) and its connection",
+        f"check that server (`khop servers status {address}`) and its connection",
         "servers.addresses",
     )
 
@@ -264,9 +264,9 @@ def _held_back(summary: Summary, config: RunConfig, waits: str, busy: float) -> 
     finding = f"{waits}, while the threads that make them are busy {_percent(busy)} of it only"
     if config.prefetch * batch_bytes > config.prefetch_bytes:
         enough = str(2 * config.prefetch * round(batch_bytes))
-        advice = "allow more memory for prepared batches"
+        advice = "allow more memory for prefetched batches"
         return Bottleneck(Kind.PREFETCH, finding, advice, "prefetch_bytes", enough)
-    advice = "prepare more batches ahead"
+    advice = "prefetch more batches"
     return Bottleneck(Kind.PREFETCH, finding, advice, "prefetch", str(2 * config.prefetch))
 
 
@@ -276,14 +276,14 @@ def _moving(summary: Summary, config: RunConfig) -> Bottleneck:
         return Bottleneck(
             Kind.TRANSFER,
             finding,
-            "columns are widened to doubles: compute in floats",
+            "columns are converted to float64: compute in float32",
             "precision",
             "float32",
         )
     advice = (
         "store the input column in the dtype of the weights"
         if config.device == "cpu"
-        else ("store the input column in fewer bits")
+        else ("store the input column in a smaller dtype")
     )
     return Bottleneck(Kind.TRANSFER, finding, advice, "model.column")
 
@@ -292,8 +292,8 @@ def _communicating(summary: Summary, config: RunConfig) -> Bottleneck:
     share = _percent(summary.share("communicating"))
     return Bottleneck(
         Kind.COMMUNICATION,
-        f"Exchanging gradients takes {share} of the time, when all ranks are there: "
-        "communication is the bottleneck",
+        f"Exchanging gradients takes {share} of the time, without the wait for other ranks: communication "
+        "is the bottleneck",
         "use larger batches, for fewer exchanges",
         "training.batch_size",
         str(2 * config.training.batch_size),
@@ -302,8 +302,8 @@ def _communicating(summary: Summary, config: RunConfig) -> Bottleneck:
 
 def _computing(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck:
     finding = (
-        f"Computing takes {_percent(summary.share('computing'))} of the time: "
-        "the model is the bottleneck, there is nothing in the loader to change"
+        f"Computing takes {_percent(summary.share('computing'))} of the time: the model is the bottleneck, "
+        "not the loader"
     )
     if config.precision == "float64":
         return Bottleneck(Kind.COMPUTE, finding, "compute in floats", "precision", "float32")

@@ -173,7 +173,8 @@ def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:
     if model.column != "x" and "column" not in written:
         notes.append(f"model.column is {model.column!r}: it is the only column of numbers of nodes")
     if model.embedding and written.get("embedding") is None:
-        notes.append(f"model.embedding is {model.embedding}: no node has a column, so rows are learned")
+        notes.append(f"model.embedding is {model.embedding}: no node type has a column, so embeddings are "
+            f"trained")
     return notes
 
 
@@ -271,7 +272,7 @@ class Run:
     def fingerprint(self) -> str:
         """The fingerprint of the graph: equal for equal graphs."""
         found = self.graph.servers if self.graph.folder is None else self.graph.folder
-        assert found is not None, "runs are of graph folders, or of graphs on servers"
+        assert found is not None, "a run needs a graph folder or a graph on servers"
         return found.fingerprint
 
     def loader(self) -> Loader:
@@ -343,15 +344,15 @@ class Run:
         if trained_on not in (None, self.fingerprint):
             again = folder.parent.parent / CONFIG
             raise ValueError(
-                f"{folder}: has embeddings of nodes as they were in training, and {self.config.graph} has "
-                "other content, with no snapshot of that time; give back the graph of training, or train "
-                f"again: khop train {again}"
+                f"{folder}: its embeddings belong to the nodes of training, but {self.config.graph} has "
+                "changed since and has no snapshot of that state; restore the graph, or train again: khop "
+                f"train {again}"
             )
         newer = newer_snapshot(self.graph)
         if newer is not None and this_group().rank == 0:
             notice(
-                f"{folder}: has embeddings of nodes as they were in training, so {self.config.graph} is "
-                f"used, without the rows of {newer}"
+                f"{folder}: its embeddings belong to the nodes of training, so {self.config.graph} is used, "
+                f"without the rows of {newer}"
             )
 
     def inference(
@@ -402,8 +403,8 @@ class Run:
         """
         if not isinstance(self.run_task, PredictingTask):
             raise ValueError(
-                f"predictions: the task {self.config.task.kind} has scores only, no method evaluated; leave "
-                "--predictions out"
+                f"predictions: the task {self.config.task.kind} returns scores without predictions, as it "
+                "has no method evaluated; leave --predictions out"
             )
         evaluation = self.run_task.evaluated(splits, progress, beside)
         if self.graph.rank_edges is None:

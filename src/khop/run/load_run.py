@@ -207,8 +207,8 @@ def predict_pairs(
     task = run.run_task
     if not isinstance(task, LinkTask):
         raise ValueError(
-            f"--pairs: the task of the run is {run.config.task.kind}; only runs with the task "
-            "link-prediction score pairs"
+            f"--pairs: the task of the run is {run.config.task.kind}; only link-prediction runs score pairs; "
+            "give a run with that task"
         )
     exact_draws_of(run.config, task.whole)  # an error comes before any work
     joined = JoinedRun.of(run, later)
@@ -264,7 +264,8 @@ class LoadedRun:
         if pairs is not None:
             pieces = predict_pairs(self.run, pairs, later).pieces()
         elif later is None:
-            raise ValueError("later is missing: give new nodes and edges, or pairs= for a run of links")
+            raise ValueError("later is missing: give new nodes and edges, or pairs= for a link-prediction "
+                "run")
         else:
             pieces = predict_later(self.run, later).pieces()
         return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), notes)

@@ -186,7 +186,7 @@ def check_is_placed(config: RunConfig, graph: Graph, loader: Loader) -> None:
     if _is_requested(graph) and not _is_placed(Graph.of(loader.graph_sampler.graph)):
         raise ValueError(
             f"gpu.topology is {config.gpu.topology!r}, gpu.features is {config.gpu.features!r}: the sampler "
-            f"of the task {config.task.kind} draws from a graph that is not placed; make it by "
+            f"of the task {config.task.kind} draws from a graph that is not placed; make it with "
             "context.sampler(), or leave both settings out"
         )
 

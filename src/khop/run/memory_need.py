@@ -133,9 +133,9 @@ def _too_little(config: RunConfig, need: MemoryNeed, room: int, raw: RawRun) -> 
     base, batches = need.process + need.updates, need.batches(1)
     left, training, evaluation = room - base, config.training, config.evaluation
     sentences = [
-        f"the run needs {in_bytes(need.total(1))} of memory at least, and {in_bytes(room)} is free for it "
-        f"({raw.where('training.batch_size')}): {in_bytes(base)} for Python, torch, the model"
-        f"{' and its updates' if need.updates else ''}"
+        f"the run needs {in_bytes(need.total(1))} of memory at least, and {in_bytes(room)} is free "
+        f"({raw.where('training.batch_size')}): {in_bytes(base)} for Python, torch, the "
+        f"model{' and its updates' if need.updates else ''}"
     ]
     share = max(0.0, _FILLED * left / max(1, batches * need.batch + need.step))
     seeds, remedy = int(training.batch_size * share), "use a machine with more memory"

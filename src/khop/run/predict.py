@@ -217,14 +217,13 @@ def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Reco
     task = run.run_task
     if not isinstance(task, LinkTask):
         raise ValueError(
-            f"recommend: the task of the run is {run.config.task.kind}; only runs with the task "
-            "link-prediction recommend"
+            f"recommend: the task of the run is {run.config.task.kind}; only link-prediction runs recommend; "
+            "give a run with that task"
         )
     draws_for(run)  # an error comes before any work
     if run.graph.servers is not None or run.graph.rank_edges is not None:
         raise ValueError(
-            "recommend: edges are held by servers or in parts by ranks; recommend from the folder in one "
-            "process"
+            "recommend needs the whole graph in one process; pass the graph folder"
         )
     graph = {"train": task.split.train, "val": task.split.val, "test": task.split.test}.get(split, task.whole)
     return Recommender.checked(task.model, graph, task.edge_type, k, candidates)

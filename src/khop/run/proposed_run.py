@@ -60,7 +60,7 @@ def proposed_run(path: Path) -> str:
     settings: Settings = {} if published is None else published["settings"]
     if published is not None:
         head.append("# Published: {metric} {value} on test by {model}, {source}".format_map(published))
-        head.append("# khop has not been measured on this set; the settings below are a start.")
+        head.append("# khop has no measured result on this dataset; the settings below are a start.")
     target = next(iter(labels))[0] if labels else None
     rest = [*_model(folder.schema, settings, target), "", *_training(seeds, settings)]
     lines += [] if target is None else _events_as_nodes(folder.schema, target)
@@ -94,7 +94,7 @@ def _nodes(folder: Folder, labels: Labels) -> tuple[list[str], int]:
         "[task]",
         f"kind = {_text(kind)}",
         f"target = {_text(target)}",
-        f"label = {_text(label)}  # {train:,} nodes of training, {val:,} of validation, {test:,} of test",
+        f"label = {_text(label)}  # {train:,} training, {val:,} validation and {test:,} test nodes",
         *([f"# other labels: {', '.join(others)}"] if others else []),
         _METRICS[kind]
         if share is None
@@ -167,9 +167,9 @@ def _of_links(
         *([f"# other edge types: {', '.join(others)}"] if others else []),
         "",
         "[links]",
-        f"split = {_text(kind)}  # {why[kind]}: {train:,} links of training, {val:,} of validation, "
-        f"{test:,} of test",
-        "eval_negatives = 20  # other nodes that each held-out link is compared with",
+        f"split = {_text(kind)}  # {why[kind]}: {train:,} training, {val:,} validation and {test:,} test "
+        "links",
+        "eval_negatives = 20  # negatives per validation or test link",
     ]
     return lines, train
 
@@ -186,13 +186,14 @@ def _model(schema: Schema, settings: Settings, target: NodeType | None) -> list[
     is_new = target is not None and TIME in having[target]
     is_timed = is_new or (target is not None and LABEL_TIME in having[target])
     if without == [target] and is_new and names:
-        lines.append(f"embedding = 0  # nodes of {target} are new at each time: none of them is learned")
+        lines.append(f"embedding = 0  # nodes of {target} are new at each time: they get no embeddings")
     elif without:
         others = [t for t in without if not (is_new and t == target)] or without
-        lines.append(f"embedding = {EMBEDDING}  # numbers learned for each node of {', '.join(others)}")
+        lines.append(f"embedding = {EMBEDDING}  # width of the embeddings of {', '.join(others)}")
         if others != without:
             lines.append(f'embedded_types = "others"  # nodes of {target} are new at each time')
-        lines.append(f"unknown = {_UNKNOWN}  # share of them hidden in a step, so new nodes can be predicted")
+        lines.append(f"unknown = {_UNKNOWN}  # share replaced by one shared embedding in training, which "
+            f"unseen nodes get")
     fanouts = settings.get("fanouts", [15, 10])
     sampler = ["[sampler]", f"fanouts = {fanouts}  # neighbors of each hop; one layer per hop"]
     if is_timed:

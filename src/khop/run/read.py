@@ -194,10 +194,11 @@ def _of_links(values: _Values, raw: RawRun, say: _Say) -> _Values:
         values = _with_value(values, ["model", "dropout"], 0.0)
     if value_in(values, "links.filtered") is True and value_in(values, "links.decoder") is None:
         values = _with_value(values, ["links", "decoder"], "distmult")
-        say("links.decoder is distmult: filtered ranking takes a decoder of relations")
+        say("links.decoder is distmult: filtered ranking needs a relational decoder")
     if value_in(values, "links.shared_negatives") and value_in(values, "links.negatives_group") is None:
         values = _with_value(values, ["links", "negatives_group"], _SHARING)
-        say(f"links.negatives_group is {_SHARING}: so many links share the negatives of shared_negatives")
+        say(f"links.negatives_group is {_SHARING}: that number of links shares the negatives of "
+            f"shared_negatives")
     return values
 
 
@@ -446,11 +447,11 @@ def saved_run(folder: Path, packages: Sequence[str], notice: Callable[[str], Non
     """
     file = folder / CONFIG
     if not is_run_folder(folder):
-        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
+        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train wrote")
     _, is_signed, rest = file.read_bytes().partition(DIGEST)
     digest, _, body = rest.partition(b"\n")
     if is_signed and digest != digest_of(body):
-        notice(f"{file}: was changed or damaged after khop train wrote it; its present settings are used")
+        notice(f"{file}: was changed or damaged after khop train wrote it; its current settings are used")
     return replace(read_toml(file), permission=Permission(tuple(packages)))
 
 

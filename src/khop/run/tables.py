@@ -208,8 +208,8 @@ class SamplerTable(Section):
     def _has_one_rule(self) -> SamplerTable:
         if self.rule is not None and (self.weight is not None or self.replacement):
             raise ValueError(
-                f"sampler.rule is {self.rule.kind!r}: it draws in place of sampler.weight and "
-                "sampler.replacement; leave these out"
+                f"sampler.rule is {self.rule.kind!r}: it replaces sampler.weight and sampler.replacement; "
+                "leave these out"
             )
         return self
 

@@ -91,7 +91,7 @@ class LinksTable(Section):
         if self.ranking and self.relation is not None:
             raise ValueError(
                 f"links.ranking is true and links.relation is {self.relation!r}: it ranks the destinations "
-                "of a source, not of a source and a relation; give links.filtered in its place"
+                "of each source, regardless of relations; give links.filtered instead"
             )
         return self
 
@@ -99,8 +99,8 @@ class LinksTable(Section):
     def _filters_by_relation(self) -> LinksTable:
         if self.filtered and self.decoder in ("dot", "mlp"):
             raise ValueError(
-                f"links.filtered is true and links.decoder is {self.decoder!r}: filtered ranking takes a "
-                "decoder of relations, distmult, transe, complex or rotate; name one, or give links.ranking"
+                f"links.filtered is true and links.decoder is {self.decoder!r}: filtered ranking needs a "
+                "relational decoder; give distmult, transe, complex or rotate, or use links.ranking"
             )
         return self
 

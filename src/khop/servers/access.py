@@ -70,7 +70,7 @@ def parsed_addresses(texts: Sequence[str]) -> tuple[Address, ...]:
     """Return the addresses that the texts name, without repetition, in their order."""
     found = [address for text in texts for address in _ports(text)]
     if not found:
-        raise ValueError(f"no address of a server: give at least one; {_FORM}")
+        raise ValueError(f"no server address is given: give at least one; {_FORM}")
     return tuple(dict.fromkeys(found))
 
 
@@ -83,7 +83,7 @@ def _ports(text: str) -> list[Address]:
     first, dash, last = ports.partition("-")
     numbers = [first, last if dash else first]
     if not (host and colon and all(each.isdecimal() for each in numbers)):
-        raise ValueError(f"address {text!r}: is no address of a server; {_FORM}")
+        raise ValueError(f"address {text!r}: is not a server address; {_FORM}")
     low, high = map(int, numbers)
     if not low <= high <= _LAST_PORT:
         raise ValueError(
@@ -225,7 +225,7 @@ def _read(path: Path) -> tuple[str, Token]:
         values = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         # The text of the error would show a part of the file.
-        raise ValueError(f"{path}: is no token file; `khop servers token FILE` writes one") from None
+        raise ValueError(f"{path}: is not a token file; `khop servers token FILE` writes one") from None
     match values:
         case {"token": str(secret)} if (
             len(secret) >= LEAST_TOKEN and secret.isascii() and secret.isprintable()
@@ -260,7 +260,7 @@ class Tokens:
     def __init__(self, tokens: Sequence[Token]) -> None:
         digests = [token.digest for token in tokens]
         if len(set(digests)) != len(digests):
-            raise ValueError("token files: two have the same token; give each client a token of its own")
+            raise ValueError("token files: two have the same token; give each client a different token")
         self._tokens = tuple(tokens)
 
     def __len__(self) -> int:
@@ -280,7 +280,7 @@ class Tokens:
         if scheme != "Bearer" or not found:
             kind = "a wrong token" if secret else "no token"
             raise Unauthenticated(
-                f"the request has {kind}: give the token file of this server's list as token_file"
+                f"the request has {kind}: set token_file to a token file that this server was started with"
             )
         return found[0]
 

@@ -324,7 +324,7 @@ def _type_form(*, of_edges: bool) -> Form:
             case [str(source), str(relation), str(destination)]:
                 return source, relation, destination
         if of_edges:
-            raise Misfit(f"{_shown(given)} is no edge type, a list of three words")
+            raise Misfit(f"{_shown(given)} is not an edge type, a list of three words")
         _refuse(given, "a node type, or an edge type as a list of three words")
 
     return Form(write, read)
@@ -426,7 +426,7 @@ def parsed_json(text: bytes, where: str) -> Plain:
 
 
 def _refuse_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no finite number")
+    raise ValueError(f"{name} is not a finite number")
 
 
 def json_of(value: Plain) -> bytes:
@@ -567,10 +567,10 @@ def parsed(message: Buffer, most_bytes: int, where: str) -> Frame:
 def _prefix(view: memoryview, where: str) -> int:
     """Return the length of the JSON."""
     if len(view) < _PREFIX.size:
-        raise ValueError(f"{where}: {len(view)} bytes are no message of khop")
+        raise ValueError(f"{where}: {len(view)} bytes are not a khop message")
     magic, version, length = _PREFIX.unpack(view[: _PREFIX.size])
     if magic != MAGIC:
-        raise ValueError(f"{where}: is no message of khop")
+        raise ValueError(f"{where}: is not a khop message")
     if version != VERSION:
         raise WrongVersion(
             f"{where}: is in version {version} of the messages, and this khop reads version {VERSION}; "

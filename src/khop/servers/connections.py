@@ -261,7 +261,7 @@ class Connections:
         with self.changed:
             endpoint = self.server_list.place(server, endpoints)
         if endpoint is None:
-            raise Unavailable(f"{server.address}: its name no longer leads to this machine")
+            raise Unavailable(f"{server.address}: its name no longer resolves to this machine")
         connection = self._dial.connect(endpoint, timeout_s)
         try:
             graph = self._identity(connection.describe(timeout_s))
@@ -547,8 +547,8 @@ def _greets(plain: socket.socket, endpoint: Endpoint, access: Access) -> bool:
             return bool(secure.recv(1))
     except ssl.SSLCertVerificationError as error:
         raise Unauthenticated(
-            f"{endpoint}: its certificate is not trusted ({error.verify_message}); give the authority that "
-            "signed it as ca, and connect by a name that the certificate has"
+            f"{endpoint}: its certificate is not trusted ({error.verify_message}); give the CA that signed "
+            "it as ca, and connect with a name in the certificate"
         ) from None
     except ssl.SSLError as error:
         raise Unauthenticated(f"{endpoint}: {_tls_reason(error)}") from None
@@ -557,7 +557,7 @@ def _greets(plain: socket.socket, endpoint: Endpoint, access: Access) -> bool:
 def _tls_reason(error: ssl.SSLError) -> str:
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if "wrong version" in reason or "record layer" in reason:
-        return "it does not encrypt, so it gets no token; start it with --tls-cert and --tls-key"
+        return "it does not use TLS, so no token is sent; start it with --tls-cert and --tls-key"
     if "alert" in reason or "certificate required" in reason:
         return f"it refuses this client's certificate ({reason}); give client_cert and client_key"
     return f"TLS failed ({reason}); compare its certificate with ca"

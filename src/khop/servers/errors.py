@@ -34,7 +34,7 @@ class ServerError(Exception):
 
 
 class Unavailable(ServerError, code="unavailable", retry=Retry.ELSEWHERE):
-    """The server was not reached, or the connection was cut."""
+    """The server was not reached, or the connection was lost."""
 
 
 class TimedOut(ServerError, code="timed-out", retry=Retry.ELSEWHERE):
@@ -111,6 +111,6 @@ def as_server_error(error: Exception) -> ServerError:
     if isinstance(error, OSError | MemoryError):
         return MachineFailed(f"{type(error).__name__}: {error}")
     return InvalidRequest(
-        f"{type(error).__name__} on the server: {error}; its log has the traceback, and a sampler or rule "
-        "of your own is the first place to look"
+        f"{type(error).__name__} on the server: {error}; its log has the traceback, check custom samplers "
+        "and rules first"
     )

@@ -66,7 +66,8 @@ def fingerprint_of(description: bytes) -> str:
         return str(json.loads(description).get("fingerprint", ""))
     except (ValueError, AttributeError):
         raise WrongVersion(
-            "a server describes no graph: is it `khop serve`, of the same khop as this client?"
+            "the server does not describe a graph; check that it is `khop serve` of the same version as "
+            "this client"
         ) from None
 
 
@@ -143,7 +144,7 @@ class FlightConnection:
         except Unavailable:
             if self._scheme == "tcp" and speaks_tls(self._endpoint, timeout_s):
                 raise Unauthenticated(
-                    f"{self.address}: the server encrypts; give the authority of its certificate as ca"
+                    f"{self.address}: the server uses TLS; give the CA of its certificate as ca"
                 ) from None
             raise
 
@@ -204,7 +205,7 @@ class FlightConnection:
                 elif _is_last(chunk.app_metadata.to_pybytes()):
                     return
         except StopIteration:
-            raise Unavailable(f"{self.address}: the answer was cut") from None
+            raise Unavailable(f"{self.address}: the response was cut off") from None
         except ServerError:  # some are OSErrors too
             raise
         except FAULTS as error:
@@ -225,7 +226,7 @@ class FlightConnection:
         except FAULTS as error:
             raise self._failure(error) from None
         except ValueError:  # no result, or several
-            raise WrongVersion(f"{self.address}: gives no answer of khop to {name!r}") from None
+            raise WrongVersion(f"{self.address}: does not respond like a khop server to {name!r}") from None
         body: bytes = result.body.to_pybytes()
         _is_last(body if body[:1] == ERROR else LAST)
         return body[1:]
@@ -239,7 +240,7 @@ class FlightConnection:
             return Unauthenticated(f"{self.address}: {_sentence(error)}")
         if isinstance(error, flight.FlightTimedOutError):
             return TimedOut(f"{self.address}: no answer in time")
-        return Unavailable(f"{self.address}: the connection was cut ({_sentence(error)})")
+        return Unavailable(f"{self.address}: the connection was lost ({_sentence(error)})")
 
 
 def _is_last(message: bytes) -> bool:

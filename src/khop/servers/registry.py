@@ -80,7 +80,7 @@ class Registry:
             case {"kind": str(name), "with": dict(arguments), **rest} if not rest:
                 return self._instance(name, arguments, before)
             case dict():
-                raise ValueError(f"{given!r:.60}: describes no value")
+                raise ValueError(f"{given!r:.60}: does not describe a value")
         return given
 
     def _entry(self, pair: Plain) -> tuple[Any, Any]:
@@ -89,7 +89,7 @@ class Registry:
                 return key, self.made(value)
             case [[str(source), str(relation), str(destination)], value]:
                 return (source, relation, destination), self.made(value)
-        raise ValueError(f"{pair!r:.60}: is no pair of a type and a value")
+        raise ValueError(f"{pair!r:.60}: is not a pair of a type and a value")
 
     def _instance(self, name: str, arguments: Mapping[str, Plain], before: tuple[object, ...]) -> object:
         if name not in self.classes:

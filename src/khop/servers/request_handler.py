@@ -99,7 +99,7 @@ class ClientQueues:
             if num_bytes > most_left:
                 raise Busy(
                     f"the server has {held:,} bytes of requests, {of_client:,} of {client}, and no room for "
-                    f"{num_bytes:,} more; ask later"
+                    f"{num_bytes:,} more; retry later"
                 )
             self._admitted += 1
             self._bytes[client] += num_bytes
@@ -115,7 +115,7 @@ class ClientQueues:
     def check_open(self) -> None:
         """Raise GoingAway if the server takes nothing new."""
         if self._draining:
-            raise GoingAway("the server is going away: it finishes what it began; ask another server")
+            raise GoingAway("the server is shutting down; use another server")
 
     @contextmanager
     def queued(self, client: str) -> Iterator[QueuedRequest]:
@@ -418,9 +418,9 @@ def serve_until(
         if life.exit_idle_s is not None and handler.idle_s() > life.exit_idle_s:
             say(f"no request for {life.exit_idle_s:g} s: ending")
             break
-    say("going away: finishing what has begun, refusing new requests")
+    say("shutting down: finishing started requests, refusing new ones")
     ended = handler.drain(life.drain_s)
-    say("ended" if ended else f"requests still under way after {life.drain_s:g} s were dropped")
+    say("ended" if ended else f"requests still in progress after {life.drain_s:g} s were dropped")
     return ended
 
 
@@ -460,7 +460,7 @@ class _Process:
             lived = now - self.begun
             self.pause = _RESTART_S[0] if lived > 60 else min(_RESTART_S[1], 2 * self.pause)
             self.not_before, self.running = now + self.pause, None
-            say(f"a server ended with code {code} after {lived:.0f} s; starting it again in {self.pause:g} s")
+            say(f"a server ended with code {code} after {lived:.0f} s; restarting it in {self.pause:g} s")
         if self.running is None and now >= self.not_before:
             self.running, self.begun = subprocess.Popen(self.command), now
 

@@ -94,7 +94,7 @@ class StateCopy:
             push_folder(folder, files, keep, place)
         except OSError as error:
             message = (
-                f"{error.strerror}: the checkpoint could not be written; the one before, if any, is intact"
+                f"{error.strerror}: the checkpoint could not be written; the previous one, if any, is intact"
             )
             raise OSError(error.errno, message, str(folder)) from error
 
@@ -179,7 +179,7 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
         ...     return model
     """
     instance_of("model", model, nn.Module, "must be a torch.nn.Module")
-    instance_of("checkpoint", checkpoint, Checkpoint, "give what khop.load_checkpoint(folder) gives")
+    instance_of("checkpoint", checkpoint, Checkpoint, "pass the result of khop.load_checkpoint(folder)")
     with shown(model, lambda table: torch.empty(table.count, table.width, device="meta")):
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     stored = checkpoint.model
@@ -206,7 +206,8 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
         if name not in numbers or not _fits(tensor.shape, shapes[name]):
-            raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} fits no parameter of the model")
+            raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} does not fit any parameter of the "
+                f"model")
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
         held = in_order(held, rows[name]) if name in rows else held
         # SparseAdam counts its steps in a Python number and computes with it in double precision.
@@ -291,17 +292,17 @@ def _compare(wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor])
         if name in shapes and shapes[name] != wanted[name]
     ]
     reasons = [
-        *_listed("lacks", (name for name in wanted if name not in shapes)),
-        *_listed("has unexpected entries:", sorted(shapes.keys() - wanted.keys())),
-        *_listed("differs in shape:", differ),
+        *_listed("missing keys", (name for name in wanted if name not in shapes)),
+        *_listed("unexpected keys", sorted(shapes.keys() - wanted.keys())),
+        *_listed("different shapes", differ),
     ]
     raise ValueError(
-        f"the checkpoint does not fit the model: it {'; it '.join(reasons)}. "
-        "Build the model with the settings that it was trained with"
+        f"the checkpoint does not match the model: {'; '.join(reasons)}. Build the model with the settings "
+        "of its training"
     )
 
 
-def _listed(verb: str, names: Iterable[str]) -> list[str]:
+def _listed(title: str, names: Iterable[str]) -> list[str]:
     found = list(names)
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-    return [f"{verb} {', '.join(found[:4])}{more}"] if found else []
+    return [f"{title} {', '.join(found[:4])}{more}"] if found else []

@@ -141,7 +141,7 @@ class EdgeClassification:
         self._check(labels, outputs.shape[1], edges)
         known = labels >= 0
         if not known.any():
-            raise ValueError(f"{name}: no edge of {self.edge_type} has a known {self.label}, it needs one")
+            raise ValueError(f"{name}: no edge of {self.edge_type} has a known {self.label}, one is required")
         return METRICS[name](outputs[known], labels[known].long())
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
@@ -229,7 +229,7 @@ class EdgeRegression:
         check_edge_outputs(outputs, edges, self.edge_type, name)
         rows = number_rows(labels, outputs, self._column).double()
         if bool(rows.isnan().all()):
-            raise ValueError(f"{name}: no edge of {self.edge_type} has a known {self.label}, it needs one")
+            raise ValueError(f"{name}: no edge of {self.edge_type} has a known {self.label}, one is required")
         return REGRESSION_METRICS[name](outputs, rows)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
@@ -272,7 +272,7 @@ def check_edge_outputs(outputs: Tensor, edges: Tensor, edge_type: EdgeType, metr
         source, destination = edges[:, wrong][:, 0].tolist()
         raise ValueError(
             f"{metric}: the model's output for the edge from {source} to {destination} of {edge_type} is "
-            f"NaN, and so for {int(wrong.sum()):,} of {outputs.shape[0]:,} edges: no score can be given; "
+            f"NaN, and so for {int(wrong.sum()):,} of {outputs.shape[0]:,} edges: the score is undefined; "
             f"{LOOK_FOR_NAN}"
         )
 
@@ -321,7 +321,7 @@ def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tenso
     alone = (~(torch.ones_like(negatives, dtype=torch.bool) if given is None else given).any(1)).nonzero()
     if alone.numel():
         raise ValueError(
-            f"{name}: link {int(alone[0])} has no negative to be compared with; leave it out or give one"
+            f"{name}: link {int(alone[0])} has no negative; remove the link or add a negative"
         )
     if kind in PAIR_METRICS:
         compared = negatives.flatten() if given is None else negatives[given]
@@ -406,13 +406,13 @@ class LinkPrediction:
             return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
         if labels is None:
             raise ValueError(
-                f"links of {edge_type}: have neither labels nor negatives to learn "
-                "from; give the LinkSampler negatives=khop.UniformNegatives()"
+                f"links of {edge_type}: have neither labels nor negatives; give the LinkSampler "
+                "negatives=khop.UniformNegatives()"
             )
         if labels.shape != scores.pairs.shape:
             raise ValueError(
-                f"labels of {edge_type} are of shape {tuple(labels.shape)} for {scores.pairs.numel()} "
-                "pairs: bce takes one number for each"
+                f"labels of {edge_type} are of shape {tuple(labels.shape)} for {scores.pairs.numel()} pairs: "
+                "bce needs one label per pair"
             )
         return F.binary_cross_entropy_with_logits(
             scores.pairs, labels.to(scores.pairs.dtype), reduction="none"
@@ -422,7 +422,7 @@ class LinkPrediction:
         """Return (links, k): differences between a link's score and its negatives' scores."""
         if scores.negatives is None:
             raise ValueError(
-                f"links of {edge_type}: {self.loss} compares a link with negatives of the same source, and "
-                'these are binary or none; give the LinkSampler negatives of mode "triplet"'
+                f"links of {edge_type}: {self.loss} needs negatives of the same source, "
+                'not binary ones or none; give the LinkSampler negatives of mode "triplet"'
             )
         return scores.pairs.unsqueeze(1) - scores.negatives

@@ -30,7 +30,7 @@ def binary_roc_auc(scores: Tensor, positive: Tensor) -> float:
     pairs = int(positives.sum()) * int(negatives.sum())
     if pairs == 0:
         kind = "positive" if positive.any() else "negative"
-        raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, it needs both kinds")
+        raise ValueError(f"roc-auc: all {positive.numel()} labels are {kind}, both kinds are required")
     # Halves are counted as integers: Python's division of two integers is correctly rounded.
     halves = int((positives * (2 * negatives.cumsum(0) - negatives)).sum())
     return halves / (2 * pairs)
@@ -45,7 +45,7 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
     check_scores(scores, "average precision")
     positive = positive.bool()
     if not positive.any():
-        raise ValueError(f"average precision: none of {positive.numel()} labels is positive, it needs one")
+        raise ValueError(f"average precision: none of {positive.numel()} labels is positive, one is required")
     level = torch.unique(-scores, return_inverse=True)[1]
     found = torch.bincount(level, positive.double())
     precision = found.cumsum(0) / torch.bincount(level).cumsum(0)
@@ -115,7 +115,7 @@ class Places:
 
     def _check_not_empty(self, metric: str) -> None:
         if self.above.numel() == 0:
-            raise ValueError(f"{metric}: there are no positives to rank; give it one or more")
+            raise ValueError(f"{metric}: there are no positives to rank; give one or more")
 
 
 def discounts(k: int) -> Tensor:
@@ -129,7 +129,7 @@ def check_scores(scores: Tensor, metric: str) -> None:
     if wrong.any():
         at = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"{metric}: the score at {at} is {float(scores[tuple(at)])}, which has no place in an order; "
+            f"{metric}: the score at {at} is {float(scores[tuple(at)])}, which cannot be ranked; "
             f"{LOOK_FOR_NAN}"
         )
 
@@ -172,7 +172,8 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
 
     present = torch.unique(labels)
     if present.numel() < 2:
-        raise ValueError(f"roc-auc: all {labels.numel()} labels are {present.tolist()}, it needs two classes")
+        raise ValueError(f"roc-auc: all {labels.numel()} labels are {present.tolist()}, two classes are "
+            f"required")
     scores = logits.double()
     if logits.shape[1] == 2:
         return binary_roc_auc(scores[:, 1] - scores[:, 0], labels)
@@ -215,9 +216,8 @@ def check_outputs(outputs: Tensor, nodes: Tensor, node_type: NodeType, metric: s
     wrong = outputs.isnan().any(dim=1)
     if wrong.any():
         raise ValueError(
-            f"{metric}: the model's output for node {int(nodes[wrong][0])} of "
-            f"{node_type!r} is NaN, and so for {int(wrong.sum()):,} of {nodes.numel():,} nodes: no "
-            f"score can be given; {LOOK_FOR_NAN}"
+            f"{metric}: the model's output for node {int(nodes[wrong][0])} of {node_type!r} is NaN, and so "
+            f"for {int(wrong.sum()):,} of {nodes.numel():,} nodes: the score is undefined; {LOOK_FOR_NAN}"
         )
 
 
@@ -249,7 +249,7 @@ def r2(outputs: Tensor, labels: Tensor) -> float:
     residual = (outputs.double() - labels).square().nansum(0)
     total = (labels - labels.nanmean(0)).square().nansum(0)
     if bool((total == 0).any()):
-        raise ValueError("r2: all labels of a column are equal, it needs two different numbers")
+        raise ValueError("r2: all labels of a column are equal, two different numbers are required")
     return float((1 - residual / total).mean())
 
 

@@ -36,7 +36,7 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
         if positive.any() and not positive.all():
             areas.append(binary_roc_auc(of_label[known], positive))
     if not areas:
-        raise ValueError("roc-auc: no label has known entries of both kinds, it needs one")
+        raise ValueError("roc-auc: no label has known entries of both kinds, one is required")
     return sum(areas) / len(areas)
 
 
@@ -48,7 +48,7 @@ def mean_average_precision(logits: Tensor, labels: Tensor) -> float:
         if (entries == 1).any():
             found.append(average_precision(of_label[known], entries[known] == 1))
     if not found:
-        raise ValueError("average-precision: no label has a positive entry, it needs one")
+        raise ValueError("average-precision: no label has a positive entry, one is required")
     return sum(found) / len(found)
 
 

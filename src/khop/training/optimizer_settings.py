@@ -23,7 +23,7 @@ from khop.distributed.processes.group import Group
 from khop.models.node_embedding import NodeEmbedding, gathered_from_all, sent_to_owners, summed
 
 _SET_ELSEWHERE = {
-    "params": "khop gives the parameters",
+    "params": "khop passes the parameters",
     "lr": "set the learning rate of the run",
     "weight_decay": "set the weight decay of the run",
 }
@@ -58,12 +58,13 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         mapping_of("options", self.options, "names to values")
         if not (isinstance(self.kind, type) and issubclass(self.kind, torch.optim.Optimizer)):
-            raise ValueError(f"optimizer {self.kind!r}: must be a class of torch.optim, as torch.optim.AdamW")
+            raise ValueError(f"optimizer {self.kind!r}: must be a class of torch.optim, such as "
+                f"torch.optim.AdamW")
         closure = inspect.signature(self.kind.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise ValueError(
-                f"optimizer {self.kind.__name__}: evaluates the loss several times per step, as no "
-                "trainer of batches does; use another one, as torch.optim.AdamW"
+                f"optimizer {self.kind.__name__}: evaluates the loss several times per step, which is not "
+                "supported; use another one, such as torch.optim.AdamW"
             )
         if issubclass(self.kind, torch.optim.SparseAdam):
             raise ValueError(

@@ -225,7 +225,7 @@ def why_not_recorded(model: nn.Module) -> str | None:
         if getattr(module, "running_mean", None) is not None or isinstance(
             module, nn.modules.batchnorm._BatchNorm
         ):
-            return f"{kind} takes statistics over the rows of a batch, and recorded batches have unused rows"
+            return f"{kind} computes statistics over the rows of a batch, and recorded batches are padded"
         if getattr(module, "sparse", False) is True or hasattr(module, "take_gradients"):
             return f"{kind} has sparse gradients, whose number of rows changes"
     return None

@@ -182,7 +182,9 @@ def _state(path: Path, content: bytes) -> dict[str, Any]:
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise damaged(path)
     if state["format"] != FORMAT:
-        reason = f"format {state['format']}, this khop reads format {FORMAT}; use the khop that wrote it"
+        reason = (
+            f"format {state['format']}, this version of khop reads format {FORMAT}; use the one that wrote it"
+        )
         raise ValueError(f"{path}: {reason}")
     if signed is None or not _is_whole(state):
         raise damaged(path)

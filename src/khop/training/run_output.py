@@ -178,7 +178,7 @@ class RunOutput:
             return
         if self.source is None and (self.writer.epochs.lines() or (self.folder / LAST).exists()):
             raise ValueError(
-                f"{self._out}: there is a run in it already; resume it, or choose another folder"
+                f"{self._out}: it already contains a run; resume it, or choose another folder"
             )
         self.writer.begin(self.records, updates, steps, self.source)
 

@@ -179,7 +179,8 @@ class MultiLabelClassification:
         check_outputs(output, nodes, self.node_type, name)
         entries = self._entries(labels, output)
         if bool((entries == UNKNOWN).all()):
-            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, it needs one")
+            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, one is "
+                f"required")
         return MULTI_LABEL_METRICS[name](output, entries)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
@@ -236,7 +237,7 @@ class LabelScale:
     def __post_init__(self) -> None:
         if not self.mean or len(self.mean) != len(self.deviation) or not min(self.deviation) > 0:
             raise ValueError(
-                f"scale with mean {self.mean} and deviation {self.deviation}: give as many of both, and "
+                f"scale with mean {self.mean} and deviation {self.deviation}: must have equal lengths, and "
                 "deviations above 0"
             )
 
@@ -256,7 +257,7 @@ class LabelScale:
         rows = labels.detach().cpu().double().reshape(labels.shape[0], -1).numpy()
         known = [column[~np.isnan(column)] for column in rows.T]
         if not all(column.size for column in known):
-            raise ValueError("labels: none is known, a scale needs one or more of each number")
+            raise ValueError("labels: none is known; a scale needs one or more known labels of each number")
         mean = tuple(float(column.mean()) for column in known)
         return cls(mean, tuple(float(column.std()) or 1.0 for column in known))
 
@@ -329,7 +330,8 @@ class NodeRegression:
         check_outputs(output, nodes, self.node_type, name)
         rows = number_rows(labels, output, self._column).double()
         if bool(rows.isnan().all()):
-            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, it needs one")
+            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, one is "
+                f"required")
         return REGRESSION_METRICS[name](output, rows)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
@@ -456,7 +458,7 @@ def class_weights(labels: Tensor, classes: int, weights: Sequence[float] | None 
     instance_of("labels", labels, Tensor, "give a tensor of labels, as graph.columns has them")
     counts = torch.bincount(labels[labels >= 0].cpu().long(), minlength=classes).double()
     if counts.numel() != classes:
-        raise ValueError(f"labels: {int(labels.max())} is among them, and there are {classes} classes")
+        raise ValueError(f"labels: {int(labels.max())} must be below the number of classes, {classes}")
     if weights is None:
         given = torch.where(counts > 0, 1 / counts, 0.0)
     else:

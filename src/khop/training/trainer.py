@@ -476,7 +476,8 @@ def epoch_scores(
         scores = evaluate()
     if CHOSEN_BY not in scores:
         raise ValueError(
-            f"evaluate() gave scores of {sorted(scores)}: {CHOSEN_BY!r} is needed, to choose the best"
+            f"evaluate() returned scores of {sorted(scores)}: {CHOSEN_BY!r} is required to select the best "
+            "checkpoint"
         )
     return scores
 

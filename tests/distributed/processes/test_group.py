@@ -32,7 +32,7 @@ from support.watched_ranks import ranks
 def test_waiting_for_a_stage_ends_at_the_deadline_with_that_sentence() -> None:
     with ranks(2, silent=(0, 1)) as (first, _):
         group = Group(0, 2, 0, 2, 0.1, HashStore(), first)
-        with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) does not answer any more"):
+        with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) no longer responds"):
             group.meet("evaluating")
 
 

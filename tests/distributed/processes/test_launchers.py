@@ -83,9 +83,9 @@ def test_the_first_host_of_a_node_list_is_rank_0s(nodes: str, host: str) -> None
     [
         ({**TORCHRUN, "RANK": "x"}, "RANK is 'x': must be a whole number"),
         ({**TORCHRUN, "RANK": "8"}, "rank 8 of 8: must be 0 to 7"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set: name the host of rank 0"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set: set it to the host of rank 0"),
         ({**SRUN, "SLURM_STEP_NODELIST": ""}, "names no host; set MASTER_ADDR"),
-        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4y"}, r"is '4y': must be as 4\(x2\),3"),
+        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4y"}, r"is '4y': must have the form 4\(x2\),3"),
     ],
 )
 def test_what_is_wrong_with_an_environment_is_named(environment: dict[str, str], sentence: str) -> None:

@@ -110,7 +110,7 @@ def test_a_store_is_reached_by_its_address_alone(own: str, other: str) -> None:
 
 def test_a_port_that_is_taken_and_an_address_that_is_not_here_are_named() -> None:
     store = hosted_store("127.0.0.1")
-    with pytest.raises(OSError, match=rf"port {store.port} of this machine is taken, by another run perhaps"):
+    with pytest.raises(OSError, match=rf"port {store.port} of this machine is in use, perhaps by another run"):
         hosted_store("127.0.0.1", store.port)
     with pytest.raises(OSError, match=r"cannot listen on 203.0.113.9, port 0: Cannot assign"):
         hosted_store("203.0.113.9")
@@ -120,7 +120,7 @@ def test_a_store_without_a_host_is_an_error_within_the_deadline() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(PeerLost, match=rf"rank 3 found nobody at 127.0.0.1:{port} within 0.5 s"):
+    with pytest.raises(PeerLost, match=rf"rank 3 could not connect to 127.0.0.1:{port} within 0.5 s"):
         reached_store(3, "127.0.0.1", port, 0.5)
 
 

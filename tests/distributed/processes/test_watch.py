@@ -27,7 +27,7 @@ def test_a_rank_that_works_but_does_not_come_is_named_with_its_place() -> None:
         first.at("exchanging losses", 2, 3)
         third.at("exchanging losses", 2, 3)
         assert first.report(4.0) == (
-            "rank 1 (host host-1) did not come within 4 s; last seen computing in epoch 2, step 3. "
+            "rank 1 (host host-1) did not arrive within 4 s; last seen computing in epoch 2, step 3. "
             "Ranks 0, 2 waited exchanging losses in epoch 2, step 3"
         )
 
@@ -38,7 +38,7 @@ def test_a_rank_that_is_behind_all_others_says_so() -> None:
             each.at("computing", 2, 3)
         assert second.report(4.0).startswith("rank 0 (host host-0) did not come")
         assert first.report(4.0) == (
-            "rank 0 (host host-0) waited 4 s, and no rank is behind it; "
+            "rank 0 (host host-0) waited 4 s, although all others had arrived; "
             "last seen starting in epoch 0, step 0. Ranks 1, 2 waited computing in epoch 2, step 3"
         )
 
@@ -47,7 +47,7 @@ def test_a_rank_that_is_silent_is_named_first() -> None:
     with ranks(2, silent=(1,)) as (first, _):
         first.at("exchanging gradients", 0, 5)
         assert first.report(4.0) == (
-            "rank 1 (host host-1) does not answer any more; last seen starting in epoch 0, step 0. "
+            "rank 1 (host host-1) no longer responds; last seen starting in epoch 0, step 0. "
             "Rank 0 waited exchanging gradients in epoch 0, step 5"
         )
 

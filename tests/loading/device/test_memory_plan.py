@@ -94,8 +94,8 @@ def test_the_line_says_what_and_why() -> None:
         (
             DevicePlacement.of(columns={"x": "device"}),
             free(5, 50),
-            r"column 'x' \"device\": 10.50 GB are needed on cuda, batches and model included, and 5.00 GB "
-            r"are free beside a reserve; give columns=\{'x': \"pinned\"\}",
+            r"column 'x' \"device\": 10.50 GB are needed on cuda, including batches and model, and 5.00 GB "
+            r"are free after the reserve; give columns=\{'x': \"pinned\"\}",
         ),
         (DevicePlacement.of(topology="device"), free(1, 50), r'topology "device".* give topology="pinned"'),
         (DevicePlacement.of(cache={"x": "8GB"}), free(5, 50), r"a cache of 'x'.* give a smaller cache"),

@@ -89,7 +89,7 @@ NONE = "Found no NVIDIA driver on your system. Please check that you have an NVI
         (
             Machine(cuda=None),
             "cuda",
-            "finds none of CUDA's GPUs here; .*install torch with CUDA: this one is built",
+            "finds no CUDA device; .*install torch with CUDA: this one is built",
         ),
         (Machine(error=OLD), "cuda", r"update the driver: torch says '.* too old \(found version 11040\)'$"),
         (

@@ -150,7 +150,7 @@ def test_several_edge_types_share_an_encoder_and_are_measured_each(tmp_path: Pat
     assert found.scores["val"] == pytest.approx(sum(each) / 2)
     assert {"val/roc-auc", "val/hits@10", "val/user sees shop/hits@10"} <= set(found.scores)
     assert found.baselines["val/popularity/mrr"] > 0
-    with pytest.raises(ValueError, match="pairs and recommendations are of one edge type"):
+    with pytest.raises(ValueError, match="pairs and recommendations need a single edge type"):
         _ = run_task.edge_type
 
 

@@ -53,16 +53,16 @@ def prepared(shop: Path) -> Prepare:
         ),
         (
             {"task__target": "user buys item, item bought_by user"},
-            "task.target is 'user buys item, item bought_by user': item bought_by user has the edges of user "
-            "buys item turned around; name one of them (",
+            "task.target is 'user buys item, item bought_by user': item bought_by user is the reverse of user "
+            "buys item; name one of them (",
         ),
         (
             {"links__hard_negatives": 2, "links__decoder": "mlp"},
-            "links.hard_negatives is 2 and links.decoder is 'mlp': a search for the highest scores takes",
+            "links.hard_negatives is 2 and links.decoder is 'mlp': hard negatives need a decoder",
         ),
         (
             {"links__hard_negatives": 2, "links__decoder": "distmult", "links__relation": "r"},
-            "links.hard_negatives is 2 and links.relation is 'r': a table has a row for each source, and not",
+            "links.hard_negatives is 2 and links.relation is 'r': hard negatives are found per source, not",
         ),
         (
             {"links__hard_negatives": 2, "links__corrupt": "both"},

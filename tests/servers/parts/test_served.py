@@ -237,7 +237,7 @@ def test_a_request_about_another_part_or_graph_is_refused(services: list[Service
         ({"fanouts": {("user", "sells", "item"): 3}}, "no edge type"),
         ({"rule": {"kind": "os:system", "with": {}}}, "is not registered"),
         ({"rule": 3}, "must be khop.Uniform"),
-        ({"rule": {"kind": "Uniform"}}, "describes no value"),
+        ({"rule": {"kind": "Uniform"}}, "does not describe a value"),
         ({"sent": {"shop": ()}}, "is no node type"),
         ({"sent": {"item": ("until",)}}, "are not among those"),
         ({"view": (Only((("user", "sells", "item"),)),)}, "no edge type"),
@@ -261,7 +261,7 @@ def test_a_hop_that_does_not_fit_is_a_sentence(
         ("part edges", EdgesOf((), BUYS, 0, 3), "there is no part 3"),
         ("split counts", SplitCountsOf((), SPLIT, BUYS, 5, 0, -1), "must be a multiple of 16"),
         ("split links", LinkCountsOf((EMPTY,), BUYS), "is empty"),
-        ("split links", LinkCountsOf((Only((BUYS,)),), BUYS), "is no part of a split"),
+        ("split links", LinkCountsOf((Only((BUYS,)),), BUYS), "is not a part of a split"),
         ("part rows", PartRowsOf((), NODES.view(torch.uint8)), "do not fit in the last"),
     ],
 )

@@ -104,7 +104,7 @@ def import_graph(
         print_guess([guess, source, *([] if out is None else [str(out)]), *(more or [])], str(header))
         return
     if more or not source:
-        problem = f"{more[0]!r} is one name too many" if more else "the data to import are missing"
+        problem = f"{more[0]!r} is an unexpected argument" if more else "the data to import are missing"
         raise ValueError(f"khop import: {problem}; give SOURCE and OUT, or --guess with files")
     if is_table_spec(source):
         from khop.cli.importing import run_table_import
@@ -112,7 +112,7 @@ def import_graph(
         run_table_import(Path(source), out, memory, threads, encoders)
         return
     if encoders is not None:
-        raise ValueError(f"--encoders {encoders}: needs a spec of tables, SPEC.toml; {source!r} is none")
+        raise ValueError(f"--encoders {encoders}: needs a spec of tables, SPEC.toml, not {source!r}")
     raw = _spec(source)
     component = _loaded(raw, ANY_NAMED)
     given = values_of_components(context)

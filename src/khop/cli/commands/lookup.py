@@ -63,5 +63,5 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise ValueError(
-            f"--by node {text!r}: is no number of a node; leave --by out to look up an id"
+            f"--by node {text!r}: is not a node number; leave --by out to look up an id"
         ) from error

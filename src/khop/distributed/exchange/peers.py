@@ -65,13 +65,14 @@ class _Mark:
         """Return the mismatch with another rank's mark; "" if they are equal."""
         kind, place, number = found
         if kind >> 32 != _MAGIC:
-            return "no message of khop's, or one cut short"
+            return "not a khop message, or truncated"
         if kind != self.kind:
-            return "a message of another kind"
+            return "a message of a different kind"
         if place != self.place:
             return f"a message of {_step(place)}"
         return (
-            "" if number == self.number else f"message {number} of {_step(place)}, where {self.number} is due"
+            "" if number == self.number else f"message {number} of {_step(place)}, where {self.number} is "
+            f"expected"
         )
 
 

@@ -172,8 +172,8 @@ def _next(reader: Reader, specs: Specs, held: Mapping[Type, int]) -> RowRequest:
     names = list(specs[type_])
     if width not in _WIDTHS or not 1 <= count <= held[type_] or not 0 <= num_columns <= len(names):
         raise ValueError(
-            f"{count} rows of {num_columns} columns of {type_!r} in {width} bytes each, where "
-            f"{held[type_]} rows of {len(names)} columns are held"
+            f"{count} rows of {num_columns} columns of {type_!r} in {width} bytes each, of {held[type_]} "
+            f"rows and {len(names)} columns"
         )
     chosen = reader.numbers(num_columns)
     if len(set(chosen)) < len(chosen) or not all(0 <= number < len(names) for number in chosen):
@@ -181,7 +181,7 @@ def _next(reader: Reader, specs: Specs, held: Mapping[Type, int]) -> RowRequest:
     ids = _ids(first, reader.take(_WIDTHS[width], count - 1), width)
     low, high = (int(id_) for id_ in ids.aminmax())
     if low < 0 or high >= held[type_]:
-        raise ValueError(f"row id {low if low < 0 else high} of {type_!r}, of which {held[type_]} are held")
+        raise ValueError(f"row id {low if low < 0 else high} of {type_!r}, which has {held[type_]} rows")
     return RowRequest(type_, tuple(names[number] for number in chosen), ids)
 
 

@@ -58,8 +58,8 @@ def _of_torch(environment: Mapping[str, str]) -> RankInfo:
     world_size = _number(environment, "WORLD_SIZE")
     if "MASTER_ADDR" not in environment and world_size > 1:
         raise ValueError(
-            f"WORLD_SIZE is {world_size} but MASTER_ADDR is not set: name the host of rank 0 in it, or start "
-            "with torchrun, which does"
+            f"WORLD_SIZE is {world_size} but MASTER_ADDR is not set: set it to the host of rank 0, or start "
+            "with torchrun"
         )
     return RankInfo(
         rank=_number(environment, "RANK" if "RANK" in environment else "JOB_COMPLETION_INDEX"),
@@ -103,7 +103,7 @@ def _tasks_here(tasks_per_node: str, node: int) -> int:
     for part in tasks_per_node.split(","):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if found is None:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {tasks_per_node!r}: must be as 4(x2),3")
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {tasks_per_node!r}: must have the form 4(x2),3")
         counts += [int(found[1])] * int(found[2] or 1)
     return counts[min(node, len(counts) - 1)]
 
@@ -162,8 +162,8 @@ def listening_interface(listening: Listening, rank_info: RankInfo) -> Interface:
     found = _found(listening.interface, rank_info, interfaces())
     if found.is_public and not listening.allow_public:
         raise ValueError(
-            f"rank {rank_info.rank} would listen on {found.address} ({found.name}), a public address "
-            "that anyone can connect to: name a private network with --interface, as 10.0.0.0/8, or, behind "
+            f"rank {rank_info.rank} would listen on {found.address} ({found.name}), a public address that "
+            "anyone can connect to: name a private network with --interface, such as 10.0.0.0/8, or, behind "
             "a firewall, use --allow-public"
         )
     return found

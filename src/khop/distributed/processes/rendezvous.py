@@ -48,8 +48,8 @@ def hosted_store(address: str, port: int = 0) -> TCPStore:
         if error.errno != errno.EADDRINUSE:
             raise OSError(f"cannot listen on {address}, port {port}: {error.strerror}") from error
         raise OSError(
-            f"port {port} of this machine is taken, by another run perhaps: "
-            "set MASTER_PORT to a free one on every rank"
+            f"port {port} of this machine is in use, perhaps by another run: set MASTER_PORT to a free one "
+            "on every rank"
         ) from None
     listening.listen()
     own_port = listening.getsockname()[1]
@@ -72,8 +72,9 @@ def reached_store(rank: int, host: str, port: int, deadline_s: float) -> TCPStor
         return TCPStore(host, port, None, False, timeout=timeout, wait_for_workers=False)
     except distributed.DistError as error:
         raise PeerLost(
-            f"rank {rank} found nobody at {host}:{port} within {deadline_s:g} s: rank 0 has not started, "
-            "or this machine cannot reach it. MASTER_ADDR and MASTER_PORT have to name rank 0's machine"
+            f"rank {rank} could not connect to {host}:{port} within {deadline_s:g} s: rank 0 has not "
+            "started, or this machine cannot reach it. MASTER_ADDR and MASTER_PORT must name rank 0's "
+            "machine"
         ) from error
 
 
@@ -334,6 +335,6 @@ def _met(store: Store, address: _Address) -> Round:
         raise ValueError(
             f"rank {hidden[0]} (host {ranks[hidden[0]].host}) listens on {ranks[hidden[0]].address}, which "
             "other machines cannot reach: its host name or MASTER_ADDR is a loopback address. Name the "
-            "network of the machines with --interface, as eth1 or 10.0.0.0/8"
+            "network of the machines with --interface, such as eth1 or 10.0.0.0/8"
         )
     return found[0]

@@ -259,7 +259,7 @@ class Watch:
         ]
         self._gone.update(silent)
         if silent:
-            return f"{_who(silent, now)} does not answer any more; {_waiting(silent, now)}"
+            return f"{_who(silent, now)} no longer responds; {_waiting(silent, now)}"
         return _late(now, self.rank, deadline_s)
 
     def _guard(self) -> None:
@@ -290,9 +290,10 @@ def _late(now: Mapping[int, Status], rank: int, deadline_s: float) -> str:
     late = [other for other, status in now.items() if status.count == least and other != rank]
     if not late:  # this rank itself came last, and the others have waited for it
         return (
-            f"{_who([rank], now)} waited {deadline_s:g} s, and no rank is behind it; {_waiting([rank], now)}"
+            f"{_who([rank], now)} waited {deadline_s:g} s, although all others had arrived; "
+            f"{_waiting([rank], now)}"
         )
-    return f"{_who(late, now)} did not come within {deadline_s:g} s; {_waiting(late, now)}"
+    return f"{_who(late, now)} did not arrive within {deadline_s:g} s; {_waiting(late, now)}"
 
 
 def _waiting(missing: Collection[int], now: Mapping[int, Status]) -> str:
@@ -304,8 +305,8 @@ def _waiting(missing: Collection[int], now: Mapping[int, Status]) -> str:
 
 def _cut_off(rank: int, own: Status, store: str) -> str:
     return (
-        f"rank {rank} (host {own.host}) has lost rank 0's machine ({store}) while {own.place}: "
-        "the network between them is cut, or it is gone or what started the ranks there"
+        f"rank {rank} (host {own.host}) has lost rank 0's machine ({store}) while {own.place}: the network "
+        "between them failed, or that machine or its launcher has ended"
     )
 
 

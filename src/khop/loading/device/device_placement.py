@@ -112,8 +112,8 @@ class DevicePlacement:
         wanted = _place("topology", topology)
         if wanted in (StorePlace.MAPPED, StorePlace.DISK):
             raise ValueError(
-                f'topology "{wanted}": edges are drawn from files by topology="host", which leaves them '
-                'mapped; give "device", "pinned", "host" or "auto"'
+                f'topology "{wanted}": must keep edges in memory, or mapped with topology="host"; '
+                'give "device", "pinned", "host" or "auto"'
             )
         named = as_mapping(columns, lambda place: {ALL: place})
         places = {name: _place(_of("columns", name), place) for name, place in named.items()}

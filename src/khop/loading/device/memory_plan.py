@@ -188,14 +188,14 @@ def _check(plan: MemoryPlan, free: FreeMemory) -> None:
     if plan.bytes_on_device > free.device_room:
         raise ValueError(
             f"{_asked(plan, StorePlace.DEVICE)}: {gigabytes(plan.bytes_on_device)} are needed on "
-            f"{plan.request.device}, batches and model included, and {gigabytes(free.device_room)} are free "
-            f"beside a reserve; {_remedy(plan)}"
+            f"{plan.request.device}, including batches and model, and {gigabytes(free.device_room)} are free "
+            f"after the reserve; {_remedy(plan)}"
         )
     if plan.pinned_bytes > free.host_room:
         raise ValueError(
             f"{_asked(plan, StorePlace.PINNED)}: {gigabytes(plan.pinned_bytes)} are to be pinned, and "
-            f"{gigabytes(free.host_room)} of host memory are free beside a reserve; leave the largest to the "
-            'CPU: "host", or "mapped" for a column'
+            f"{gigabytes(free.host_room)} of host memory are free after the reserve; place the largest in "
+            '"host", or "mapped" for a column'
         )
 
 

@@ -57,7 +57,7 @@ class PlacedStores:
     def none(cls, request: DevicePlacement, work: WorkSizes, device: torch.device) -> PlacedStores:
         """Return no copies: the CPU draws and gathers for the device."""
         plan = MemoryPlan(request, StoreSizes(0, {}, {}, 0), work, StorePlace.HOST, {})
-        return cls(plan, device, None, {}, f"{request.device}: the CPU draws and gathers")
+        return cls(plan, device, None, {}, f"{request.device}: the CPU samples and gathers")
 
     @classmethod
     def on_cpu(cls, request: DevicePlacement, work: WorkSizes, columns: Collection[str]) -> PlacedStores:

@@ -30,9 +30,9 @@ def device_of(given: object) -> torch.device:
     if device.type == "cuda":
         count = num_gpus()
         if count <= (device.index or 0):
-            there = f"has {count}" if count else "finds none"
+            there = f"finds {count} CUDA devices" if count else "finds no CUDA device"
             raise ValueError(
-                f'device {given!r}: torch {there} of CUDA\'s GPUs here; give device="cpu", or {gpu_remedy()}'
+                f'device {given!r}: torch {there}; give device="cpu", or {gpu_remedy()}'
             )
     return device
 

@@ -67,7 +67,7 @@ def examined(predictions: Predictions, names: Names, split: str) -> Examined | s
             return _of_nodes(predictions, names, split)
         case LinkPredictions():
             return _of_links(predictions, names, split)
-    return "The task has predictions of its own, which a report does not show."
+    return "A report does not show the predictions of a custom task."
 
 
 def _of_nodes(predictions: NodePredictions, names: Names, split: str) -> Examined | str:
@@ -165,7 +165,7 @@ def _of_links(predictions: LinkPredictions, names: Names, split: str) -> Examine
         RankingCurve(ks, shares, count),
         (*_end_names(predictions), "score", "rank"),
         tuple((*of_link, f"{score:.4g}", f"{rank:g} of {count + 1}") for of_link, score, rank in rows),
-        "The link is behind most of its negatives.",
+        "The link ranks below most of its negatives.",
     )
 
 

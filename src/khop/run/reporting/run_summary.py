@@ -159,7 +159,7 @@ def seconds_of(record: Record) -> Mapping[str, float]:
 def run_summary(folder: Path) -> RunSummary:
     """Read a run folder. ValueError if it is none, or if its files are damaged."""
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train has made")
+        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train wrote")
     last = existing_folder(folder / CHECKPOINTS / LAST) / STATE
     written = [file for name in (METRICS, STEPS, CONFIG) if (file := folder / name).is_file()]
     return RunSummary(
@@ -191,7 +191,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
     ValueError if the folder does not exist.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; name a folder with runs, made by khop train")
+        raise ValueError(f"{folder}: no such folder; name a folder with runs of khop train")
     for path, folders, files in os.walk(folder):
         folders.sort()
         if CONFIG in files and any(name in files or name in folders for name in _LOGS):

@@ -95,8 +95,8 @@ def own_features(run: Run, raw: RawRun) -> Run:
     column, types = run.config.model.column, run.run_task.node_types
     if not any(column in run.graph.schema.columns.get(node_type, {}) for node_type in types):
         raise ValueError(
-            f"--baselines: {', '.join(types)} has no column {column!r}, so there are no own features; "
-            "leave --baselines out"
+            f"--baselines: {', '.join(types)} has no column {column!r}, so there are no node features to "
+            "train on; leave --baselines out"
         )
     config = checked(RawRun(_values(run.config), raw.source, permission=raw.permission))
     graph = without_later_placement(run.graph)  # no neighbors: nothing for a GPU to draw

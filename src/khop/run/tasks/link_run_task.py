@@ -306,8 +306,8 @@ class LinkTask:
         """The only target; ValueError for a run of several."""
         if len(self.edge_types) > 1:
             raise ValueError(
-                f"task.target is {self.context.config.task.target!r}: pairs and recommendations are of one "
-                "edge type; train a run of one"
+                f"task.target is {self.context.config.task.target!r}: pairs and recommendations need a "
+                "single edge type; train a run with one target"
             )
         return self.edge_types[0]
 

@@ -216,9 +216,9 @@ class RegressNodes:
                 return model
             if not isinstance(model, Stack):
                 raise ValueError(
-                    f"task.standardize is 'train': {type(model).__name__} is no model of khop, so its "
-                    'outputs cannot be rescaled; set task.standardize = "none", and let it give the unit of '
-                    "the label"
+                    f"task.standardize is 'train': {type(model).__name__} is not a khop model, so its "
+                    'outputs cannot be rescaled; set task.standardize = "none", and return outputs in the '
+                    "unit of the label"
                 )
             model.rescale(scale.mean, scale.deviation)
             return model

@@ -296,7 +296,7 @@ def _unlabeled_node(nodes: Tensor, labels: Tensor, target: NodeType, column: str
     if not missing.numel():
         return None
     return (
-        f"node {int(missing[0])} of {target} in it has no {column}, its label is -1; leave such nodes out of "
+        f"node {int(missing[0])} of {target} in it has no {column} (its label is -1); remove such nodes from "
         "the split"
     )
 
@@ -304,13 +304,13 @@ def _unlabeled_node(nodes: Tensor, labels: Tensor, target: NodeType, column: str
 def _no_number(nodes: Tensor, labels: Tensor, target: NodeType, column: str) -> str | None:
     if not labels[nodes].isnan().all():
         return None
-    return f"no node of {target} in it has a known {column}; give it nodes with labels"
+    return f"no node of {target} in it has a known {column}; add labeled nodes to it"
 
 
 def _no_label_set(nodes: Tensor, labels: Tensor, target: NodeType, column: str) -> str | None:
     if (entries_of(labels[nodes]) != UNKNOWN).any():
         return None
-    return f"no node of {target} in it has a known {column}; give it nodes with labels"
+    return f"no node of {target} in it has a known {column}; add labeled nodes to it"
 
 
 _SPLITS = {"column": "by a column", "time": "by time", "random": "at random"}
@@ -370,8 +370,8 @@ def _check_several(context: ResolveContext, target: str, edge_types: Sequence[Ed
     for edge_type, back in backs.items():
         if back is not None and back != edge_type and back in backs:
             raise ValueError(
-                f"task.target is {target!r}: {words_of(back)} has the edges of {words_of(edge_type)} turned "
-                f"around; name one of them ({raw.where('task.target')})"
+                f"task.target is {target!r}: {words_of(back)} is the reverse of {words_of(edge_type)}; name "
+                f"one of them ({raw.where('task.target')})"
             )
     columns = {t: schema.columns.get(t, {}) for t in edge_types}
     try:
@@ -386,12 +386,12 @@ def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
     count, path = config.links.hard_negatives, "links.hard_negatives"
     unfit = {
         "links.decoder": config.links.decoder == "mlp"
-        and "a search for the highest scores takes inner products or distances, as the other decoders have",
+        and "hard negatives need a decoder with inner products or distances, as all others have",
         "links.relation": config.links.relation is not None
-        and "a table has a row for each source, and not for each of its relations",
+        and "hard negatives are found per source, not per source and relation",
         "links.corrupt": config.links.corrupt != "destination" and "hard negatives replace destinations",
-        "servers.addresses": bool(config.servers.addresses) and "servers do not have their table",
-        "device": config.device != "cpu" and "their table is in memory of the CPU",
+        "servers.addresses": bool(config.servers.addresses) and "servers do not store hard negatives",
+        "device": config.device != "cpu" and "hard negatives are in host memory",
     }
     for other, reason in unfit.items() if count else ():
         if reason:

@@ -324,7 +324,7 @@ def read_owners(path: Path) -> OwnerAddresses:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: is no TOML ({error})") from None
+        raise ValueError(f"{path}: is not TOML ({error})") from None
     if unknown := sorted(given.keys() - _KEYS):
         raise ValueError(f"{path}: unknown key {unknown[0]!r}; there are {', '.join(sorted(_KEYS))}")
     parts = _parts(path, given.get("parts"))

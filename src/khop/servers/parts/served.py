@@ -184,7 +184,7 @@ class PartViews:
         """Return the links of this server in the part of a split that a view ends with."""
         last = view[-1] if view else None
         if not isinstance(last, SplitPart):
-            raise ValueError(f"links: {last} is no part of a split")
+            raise ValueError(f"links: {last} is not a part of a split")
         return self.split(view[:-1], last.split).links(last.part)
 
     def _list(self, before: View, split: SharedSplit, name: str) -> LinkList:
@@ -270,7 +270,7 @@ class PartAnswers:
                 return PartAnswer(views.split(asked.view, asked.split).counts(counted))
             case LinkCountsOf():
                 return PartAnswer(views.held_links(asked.links).counts(asked.edge_type))
-        raise AssertionError(f"{asked} is no request of a server")
+        raise AssertionError(f"{asked} is not a request that servers answer")
 
     def _hop(self, given: HopOf) -> OwnerQuestion:
         """Read a hop; ValueError names what is wrong."""
@@ -282,7 +282,8 @@ class PartAnswers:
         hop, frontier = Hop(given.number, given.fanouts, rule, given.edge_ids), {}
         for node_type, sent in given.sent.items():
             if node_type not in graph.schema.node_types:
-                raise ValueError(f"sent: {node_type!r} is no node type; there are {graph.schema.node_types}")
+                raise ValueError(f"sent: {node_type!r} is not a node type; there are "
+                    f"{graph.schema.node_types}")
             if not set(sent) <= rule.frontier_fields:
                 raise ValueError(f"sent: {sent} are not among those that {rule} reads")
             frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
