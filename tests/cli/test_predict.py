@@ -120,7 +120,7 @@ def test_pairs_of_a_run_of_links_are_scored(
     [
         (
             ("run", "--graph", "shop"),
-            "shop: is no later data; import its tables with the encoders of the run",
+            "shop: was not imported with --encoders; run khop import",
         ),
         (("run", "--graph", "gone"), "gone: no such folder"),
         (("run", "--graph", "later", "--out", "a.csv"), "--out a.csv: give a name that ends in .parquet"),

@@ -198,7 +198,7 @@ def test_nodes_of_the_graph_keep_their_numbers(folders: tuple[Path, Path]) -> No
 
 def test_a_graph_is_no_later_data(folders: tuple[Path, Path]) -> None:
     base = open_folder(folders[0])
-    with pytest.raises(ValueError, match="is no later data"):
+    with pytest.raises(ValueError, match="was not imported with --encoders"):
         added_rows(base, base)
 
 

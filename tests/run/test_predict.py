@@ -70,7 +70,7 @@ def test_embeddings_are_read_by_the_nodes_of_the_neighborhood_inside(tmp_path: P
     users, found = JoinedRun.of(run, None).near({"item": torch.tensor([7])}, rows)
     assert 0 < users.numel() < run.graph.num_nodes("user")
     assert torch.equal(found, table.weight[users])
-    with pytest.raises(ValueError, match=r"is no later data"):
+    with pytest.raises(ValueError, match=r"was not imported with --encoders"):
         JoinedRun.of(run, tmp_path / "shop")
 
 
@@ -267,7 +267,7 @@ def test_a_run_of_links_is_refused(tmp_path: Path) -> None:
 def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     shop, later, whole = folders(tmp_path)
     run = run_on(shop)
-    with pytest.raises(ValueError, match=r"whole: is no later data; import its tables with the encoders"):
+    with pytest.raises(ValueError, match=r"whole: was not imported with --encoders"):
         predict_later(run, whole)
     import_tables(spec(), tmp_path / "other")
     import_tables({"nodes": {"user": {}}}, tmp_path / "foreign", encoders=tmp_path / "other")

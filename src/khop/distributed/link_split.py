@@ -20,7 +20,7 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Positives
 from khop.graph.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.graph.partitions.local_partitions import LocalPartitions
-from khop.sampling.links.link_seeds import LinkList, Links, links_digest, told_apart
+from khop.sampling.links.link_seeds import LinkList, Links, links_digest, link_list_metadata
 from khop.sampling.links.link_split import (
     Chosen,
     CountedLinks,
@@ -349,7 +349,7 @@ class PartitionedLinks(LinkList):
         for edge_type, count in self.counts.items():
             specs = self.table.specs[edge_type]
             facts = {name: (stored_dtype(specs[name]), specs[name].shape) for name in self.facts}
-            update(told_apart(edge_type, count, facts))
+            update(link_list_metadata(edge_type, count, facts))
             update(self.digests(edge_type).to_bytes(8, "big"))
 
     def _fetched(self, numbers: Mapping[EdgeType, Tensor]) -> Links:

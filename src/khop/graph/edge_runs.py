@@ -124,7 +124,7 @@ class EdgeRuns:
         return {"count": self.count}
 
     def load(self, state: Mapping[str, int]) -> None:
-        """Take what `save` left."""
+        """Restore the state written by `save`."""
         self.spill.load()
         self.count = state["count"]
 

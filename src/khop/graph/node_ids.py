@@ -258,16 +258,15 @@ def index_bytes(keys: Keys) -> int:
 
 
 def check_encoders(base: Folder, later: Folder) -> Mapping[str, Any]:
-    """Return the record of later data; ValueError unless they have the encoders of a graph."""
+    """Return the record of later data; ValueError unless its encoders are those of the graph."""
     record = import_record(later).get(LATER)
     if record is None:
         raise ValueError(
-            f"{later.path}: is no later data; import its tables with the encoders of the run: khop import "
-            "SPEC.toml OUT --encoders RUN"
+            f"{later.path}: was not imported with --encoders; run khop import SPEC.toml OUT --encoders RUN"
         )
     if base.documents.get(DOCUMENT) != record["encoders"]:
         raise ValueError(
-            f"{later.path}: has other encoders than {base.path}, the graph of the run; import it again with "
+            f"{later.path}: its encoders differ from those of {base.path}, the graph of the run; import it again with "
             "--encoders RUN"
         )
     found: Mapping[str, Any] = record

@@ -52,7 +52,7 @@ def links_digest(numbers: Tensor, facts: Sequence[Tensor]) -> int:
     return total & (1 << 64) - 1
 
 
-def told_apart(
+def link_list_metadata(
     edge_type: EdgeType, count: int, facts: Mapping[str, tuple[torch.dtype, Sequence[int]]]
 ) -> bytes:
     """Return a list's metadata as bytes to hash: edge type, count, and each fact's dtype and row shape."""
@@ -291,7 +291,7 @@ class Links(LinkList):
                 facts = {what: by_type[edge_type] for what, by_type in self._facts()}
                 digest = links_digest(torch.arange(count), [self.edges[edge_type].T, *facts.values()])
                 layout = {what: (values.dtype, values.shape[1:]) for what, values in facts.items()}
-                update(told_apart(edge_type, count, layout))
+                update(link_list_metadata(edge_type, count, layout))
                 update(digest.to_bytes(8, "big"))
 
         return digest_of(hash_into)
