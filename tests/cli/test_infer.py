@@ -113,9 +113,7 @@ def test_what_cannot_be_is_one_sentence(
 
 def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path) -> None:
     ran = khop_command("infer", "b", "--out", "e.npy")
-    assert (
-        ran.stderr == "khop: b: not a run folder, it has no config.toml; name one that khop train wrote\n"
-    )
+    assert ran.stderr == "khop: b: not a run folder, it has no config.toml; name one that khop train wrote\n"
 
 
 def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(

@@ -91,7 +91,10 @@ def test_a_status_is_checked_before_it_is_used() -> None:
     flag = good.clone()
     flag[0, 3] = 1
     assert SwapStatus.of(peers, marks, flag).overflowed
-    for place, problem in ((1, "asking for rows on devices: a message of"), (5, "a message of a different kind")):
+    for place, problem in (
+        (1, "asking for rows on devices: a message of"),
+        (5, "a message of a different kind"),
+    ):
         other = good.clone()
         other[0, place] += 1
         with pytest.raises(ValueError, match=f"rank 0 sent another message .*{problem}"):

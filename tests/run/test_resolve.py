@@ -118,7 +118,11 @@ def test_what_the_graph_or_machine_does_not_have_is_named_with_what_there_is(
     ("columns", "model", "note"),
     [
         ({"size": torch.zeros(4, 2)}, {"column": "size"}, "model.column is 'size': it is the only column"),
-        ({}, {"embedding": 32}, "model.embedding is 32: no node type has a column, so embeddings are trained"),
+        (
+            {},
+            {"embedding": 32},
+            "model.embedding is 32: no node type has a column, so embeddings are trained",
+        ),
     ],
 )
 def test_the_only_possible_input_is_taken(

@@ -210,8 +210,10 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     with bytes_bar("dividing the nodes into chunks") if rank == 0 else nullcontext():
         inference = _inference(run, request)
     if run.config.sampler.time is not None:
-        say(console, "rows are computed at the end of the data; khop evaluate --predictions has each node at "
-            "its time")
+        say(
+            console,
+            "rows are computed at the end of the data; khop evaluate --predictions has each node at its time",
+        )
     if request.split is None and time_cut_offs(run.graph) is not None:
         say(
             console,
@@ -361,8 +363,9 @@ def _pieces(run: Run, request: PredictRequest, progress: Progress) -> Iterator[C
     if request.pairs is not None:
         return _pairs(run, request.pairs, request.later, progress)
     if request.later is None:
-        raise ValueError("--graph is missing: give a folder of new nodes, or --pairs FILE for a "
-            "link-prediction run")
+        raise ValueError(
+            "--graph is missing: give a folder of new nodes, or --pairs FILE for a link-prediction run"
+        )
     return predict_later(run, request.later, progress).pieces()
 
 

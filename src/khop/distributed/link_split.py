@@ -20,7 +20,7 @@ from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Positives
 from khop.graph.features.store import FeatureStoreBase, Gathered, Rows, Wanted
 from khop.graph.partitions.local_partitions import LocalPartitions
-from khop.sampling.links.link_seeds import LinkList, Links, links_digest, link_list_metadata
+from khop.sampling.links.link_seeds import LinkList, Links, link_list_metadata, links_digest
 from khop.sampling.links.link_split import (
     Chosen,
     CountedLinks,

@@ -266,8 +266,8 @@ def check_encoders(base: Folder, later: Folder) -> Mapping[str, Any]:
         )
     if base.documents.get(DOCUMENT) != record["encoders"]:
         raise ValueError(
-            f"{later.path}: its encoders differ from those of {base.path}, the graph of the run; import it again with "
-            "--encoders RUN"
+            f"{later.path}: its encoders differ from those of {base.path}, the graph of the run; import it "
+            "again with --encoders RUN"
         )
     found: Mapping[str, Any] = record
     return found

@@ -114,7 +114,7 @@ class CachedRows:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A sampled subgraph with its columns, before it becomes a batch; tensors may be in flight to the device."""
+    """A sampled subgraph with its columns, before it becomes a batch; tensors may be in transfer."""
 
     sample: Sample
     seed_nodes: Mapping[NodeType, Tensor]  # int64 (seeds), global ids, in the epoch's global order

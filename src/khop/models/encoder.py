@@ -151,7 +151,9 @@ class ModelSizes:
         originals = {t: graph.original_ids(t) for t in having}
         numbers = {t: ids.argsort().argsort() for t, ids in originals.items() if ids is not None}
         if not 0 <= unknown < 1:
-            raise ValueError(f"unknown {unknown}: must be a probability below 1; 0 disables the shared embedding")
+            raise ValueError(
+                f"unknown {unknown}: must be a probability below 1; 0 disables the shared embedding"
+            )
         sizes = cls(
             inputs, schema.edge_types, targets, outputs, column, embedding, embedded, embedding_update
         )

@@ -123,9 +123,7 @@ def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottlene
         return _slow_rank(slowest, summary, config)
     if summary.waited < HOLDS_UP:
         return None
-    finding = (
-        f"Ranks wait for each other {_percent(summary.waited)} of the time, each rank in turn"
-    )
+    finding = f"Ranks wait for each other {_percent(summary.waited)} of the time, each rank in turn"
     if _are_cores_full(summary, machine) and config.threads > 1:
         return Bottleneck(
             Kind.UNEVEN_RANKS,

@@ -173,8 +173,9 @@ def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:
     if model.column != "x" and "column" not in written:
         notes.append(f"model.column is {model.column!r}: it is the only column of numbers of nodes")
     if model.embedding and written.get("embedding") is None:
-        notes.append(f"model.embedding is {model.embedding}: no node type has a column, so embeddings are "
-            f"trained")
+        notes.append(
+            f"model.embedding is {model.embedding}: no node type has a column, so embeddings are trained"
+        )
     return notes
 
 

@@ -264,8 +264,9 @@ class LoadedRun:
         if pairs is not None:
             pieces = predict_pairs(self.run, pairs, later).pieces()
         elif later is None:
-            raise ValueError("later is missing: give new nodes and edges, or pairs= for a link-prediction "
-                "run")
+            raise ValueError(
+                "later is missing: give new nodes and edges, or pairs= for a link-prediction run"
+            )
         else:
             pieces = predict_later(self.run, later).pieces()
         return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), notes)

@@ -222,9 +222,7 @@ def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Reco
         )
     draws_for(run)  # an error comes before any work
     if run.graph.servers is not None or run.graph.rank_edges is not None:
-        raise ValueError(
-            "recommend needs the whole graph in one process; pass the graph folder"
-        )
+        raise ValueError("recommend needs the whole graph in one process; pass the graph folder")
     graph = {"train": task.split.train, "val": task.split.val, "test": task.split.test}.get(split, task.whole)
     return Recommender.checked(task.model, graph, task.edge_type, k, candidates)
 

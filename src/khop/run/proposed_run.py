@@ -192,8 +192,10 @@ def _model(schema: Schema, settings: Settings, target: NodeType | None) -> list[
         lines.append(f"embedding = {EMBEDDING}  # width of the embeddings of {', '.join(others)}")
         if others != without:
             lines.append(f'embedded_types = "others"  # nodes of {target} are new at each time')
-        lines.append(f"unknown = {_UNKNOWN}  # share replaced by one shared embedding in training, which "
-            f"unseen nodes get")
+        lines.append(
+            f"unknown = {_UNKNOWN}  # share replaced by one shared embedding in training, which "
+            f"unseen nodes get"
+        )
     fanouts = settings.get("fanouts", [15, 10])
     sampler = ["[sampler]", f"fanouts = {fanouts}  # neighbors of each hop; one layer per hop"]
     if is_timed:

@@ -197,8 +197,10 @@ def _of_links(values: _Values, raw: RawRun, say: _Say) -> _Values:
         say("links.decoder is distmult: filtered ranking needs a relational decoder")
     if value_in(values, "links.shared_negatives") and value_in(values, "links.negatives_group") is None:
         values = _with_value(values, ["links", "negatives_group"], _SHARING)
-        say(f"links.negatives_group is {_SHARING}: that number of links shares the negatives of "
-            f"shared_negatives")
+        say(
+            f"links.negatives_group is {_SHARING}: that number of links shares the negatives of "
+            f"shared_negatives"
+        )
     return values
 
 

@@ -206,8 +206,9 @@ def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpo
     for key, tensor in checkpoint.optimizer.items():
         name, _, what = key.rpartition("/")
         if name not in numbers or not _fits(tensor.shape, shapes[name]):
-            raise ValueError(f"the optimizer's {key} {tuple(tensor.shape)} does not fit any parameter of the "
-                f"model")
+            raise ValueError(
+                f"the optimizer's {key} {tuple(tensor.shape)} does not fit any parameter of the model"
+            )
         held = sharded[name].held(tensor) if name in sharded and tensor.dim() else tensor
         held = in_order(held, rows[name]) if name in rows else held
         # SparseAdam counts its steps in a Python number and computes with it in double precision.

@@ -320,9 +320,7 @@ def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tenso
     kind, _, k = check_link_metric(name).partition("@")
     alone = (~(torch.ones_like(negatives, dtype=torch.bool) if given is None else given).any(1)).nonzero()
     if alone.numel():
-        raise ValueError(
-            f"{name}: link {int(alone[0])} has no negative; remove the link or add a negative"
-        )
+        raise ValueError(f"{name}: link {int(alone[0])} has no negative; remove the link or add a negative")
     if kind in PAIR_METRICS:
         compared = negatives.flatten() if given is None else negatives[given]
         positive = torch.cat([torch.ones_like(links), torch.zeros_like(compared)])

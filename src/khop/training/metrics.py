@@ -172,8 +172,9 @@ def roc_auc(logits: Tensor, labels: Tensor) -> float:
 
     present = torch.unique(labels)
     if present.numel() < 2:
-        raise ValueError(f"roc-auc: all {labels.numel()} labels are {present.tolist()}, two classes are "
-            f"required")
+        raise ValueError(
+            f"roc-auc: all {labels.numel()} labels are {present.tolist()}, two classes are required"
+        )
     scores = logits.double()
     if logits.shape[1] == 2:
         return binary_roc_auc(scores[:, 1] - scores[:, 0], labels)

@@ -58,8 +58,9 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         mapping_of("options", self.options, "names to values")
         if not (isinstance(self.kind, type) and issubclass(self.kind, torch.optim.Optimizer)):
-            raise ValueError(f"optimizer {self.kind!r}: must be a class of torch.optim, such as "
-                f"torch.optim.AdamW")
+            raise ValueError(
+                f"optimizer {self.kind!r}: must be a class of torch.optim, such as torch.optim.AdamW"
+            )
         closure = inspect.signature(self.kind.step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
             raise ValueError(

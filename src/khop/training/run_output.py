@@ -177,9 +177,7 @@ class RunOutput:
         if self.writer is None:
             return
         if self.source is None and (self.writer.epochs.lines() or (self.folder / LAST).exists()):
-            raise ValueError(
-                f"{self._out}: it already contains a run; resume it, or choose another folder"
-            )
+            raise ValueError(f"{self._out}: it already contains a run; resume it, or choose another folder")
         self.writer.begin(self.records, updates, steps, self.source)
 
     def end_epoch(self, record: Record) -> None:

@@ -179,8 +179,9 @@ class MultiLabelClassification:
         check_outputs(output, nodes, self.node_type, name)
         entries = self._entries(labels, output)
         if bool((entries == UNKNOWN).all()):
-            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, one is "
-                f"required")
+            raise ValueError(
+                f"{name}: no node of {self.node_type!r} has a known {self.label}, one is required"
+            )
         return MULTI_LABEL_METRICS[name](output, entries)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:
@@ -330,8 +331,9 @@ class NodeRegression:
         check_outputs(output, nodes, self.node_type, name)
         rows = number_rows(labels, output, self._column).double()
         if bool(rows.isnan().all()):
-            raise ValueError(f"{name}: no node of {self.node_type!r} has a known {self.label}, one is "
-                f"required")
+            raise ValueError(
+                f"{name}: no node of {self.node_type!r} has a known {self.label}, one is required"
+            )
         return REGRESSION_METRICS[name](output, rows)
 
     def constant(self, labels: Tensor, outputs: int) -> Constant | None:

@@ -110,7 +110,9 @@ def test_a_store_is_reached_by_its_address_alone(own: str, other: str) -> None:
 
 def test_a_port_that_is_taken_and_an_address_that_is_not_here_are_named() -> None:
     store = hosted_store("127.0.0.1")
-    with pytest.raises(OSError, match=rf"port {store.port} of this machine is in use, perhaps by another run"):
+    with pytest.raises(
+        OSError, match=rf"port {store.port} of this machine is in use, perhaps by another run"
+    ):
         hosted_store("127.0.0.1", store.port)
     with pytest.raises(OSError, match=r"cannot listen on 203.0.113.9, port 0: Cannot assign"):
         hosted_store("203.0.113.9")

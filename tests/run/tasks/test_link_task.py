@@ -53,8 +53,8 @@ def prepared(shop: Path) -> Prepare:
         ),
         (
             {"task__target": "user buys item, item bought_by user"},
-            "task.target is 'user buys item, item bought_by user': item bought_by user is the reverse of user "
-            "buys item; name one of them (",
+            "task.target is 'user buys item, item bought_by user': item bought_by user is the reverse of "
+            "user buys item; name one of them (",
         ),
         (
             {"links__hard_negatives": 2, "links__decoder": "mlp"},

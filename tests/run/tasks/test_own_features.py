@@ -133,5 +133,7 @@ def test_a_task_without_own_features_is_refused(tmp_path: Path) -> None:
     bare = khop.write_graph(tmp_path / "bare", tables, ends)
     task = {"kind": "link-prediction", "target": "a to b"}
     run = run_on(bare, task=task, links={"eval_negatives": 2}, model={"hidden": 4, "embedding": 4})
-    with pytest.raises(ValueError, match="--baselines: a, b has no column 'x', so there are no node features to train on"):
+    with pytest.raises(
+        ValueError, match="--baselines: a, b has no column 'x', so there are no node features to train on"
+    ):
         own_features(run, RawRun({}, "run.toml"))

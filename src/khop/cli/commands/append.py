@@ -31,7 +31,7 @@ def append(
     delete: Annotated[
         list[str] | None,
         typer.Option(
-            help="Your id of a node to delete with its edges, or @FILE with one id per line; can be repeated.",
+            help="Id of a node to delete with its edges, or @FILE with one id per line; can be repeated.",
             metavar="TYPE=ID",
             show_default=False,
         ),

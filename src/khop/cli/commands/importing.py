@@ -49,7 +49,7 @@ Encoders = Annotated[
 Memory = Annotated[
     str,
     typer.Option(
-        help='Memory for edges during the import, e.g. 4GB, at least 64MB (default: half of the free memory).',
+        help="Memory for edges during the import, e.g. 4GB, at least 64MB (default: half of free memory).",
         metavar="BYTES",
         show_default=False,
     ),

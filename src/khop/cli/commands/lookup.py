@@ -27,9 +27,7 @@ def lookup(
     node_type: Annotated[str, typer.Argument(metavar="TYPE", help="Node type.", show_default=False)],
     ids: Annotated[
         list[str],
-        typer.Argument(
-            metavar="ID...", help="Your ids, or node numbers.", show_default=False
-        ),
+        typer.Argument(metavar="ID...", help="Your ids, or node numbers.", show_default=False),
     ],
     by: Annotated[
         By, typer.Option("--by", help="Arguments: your ids (id), or node numbers (node) (default id).")

@@ -53,7 +53,8 @@ class WorkOptions:
         ),
     ] = ""
     slack: Annotated[
-        float, typer.Option(help="Fraction by which a part may exceed its equal share of a balanced quantity.")
+        float,
+        typer.Option(help="Fraction by which a part may exceed its equal share of a balanced quantity."),
     ] = 0.05
     seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0
     threads: Annotated[

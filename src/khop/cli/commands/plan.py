@@ -28,17 +28,16 @@ class GraphOptions:
     ] = None
     nodes: Annotated[
         str | None,
-        typer.Option(
-            help="Number of nodes, without --graph, e.g. 2449029 or 1e9.", show_default=False
-        ),
+        typer.Option(help="Number of nodes, without --graph, e.g. 2449029 or 1e9.", show_default=False),
     ] = None
-    edges: Annotated[str | None, typer.Option(help="Number of edges, without --graph, e.g. 1e11.", show_default=False)] = (
-        None
-    )
+    edges: Annotated[
+        str | None, typer.Option(help="Number of edges, without --graph, e.g. 1e11.", show_default=False)
+    ] = None
     feature_bytes: Annotated[
         int | None,
         typer.Option(
-            help="Bytes of features per node, without --graph, e.g. 400 for 100 float32 numbers.", show_default=False
+            help="Bytes of features per node, without --graph, e.g. 400 for 100 float32 numbers.",
+            show_default=False,
         ),
     ] = None
 

@@ -27,8 +27,8 @@ PairFile = Annotated[
     typer.Option(
         "--pairs",
         metavar="FILE",
-        help="Pairs of your ids to score by a link-prediction run: Parquet or CSV, with the id columns of the "
-        "edge table.",
+        help="Pairs of your ids to score by a link-prediction run: Parquet or CSV, with the id columns "
+        "of the edge table.",
         show_default=False,
     ),
 ]

@@ -67,7 +67,8 @@ def token(
     file: Annotated[Path, typer.Argument(help="Token file to write.", show_default=False)],
     graph: TokenGraphs = None,
     role: Annotated[
-        TokenRole, typer.Option("--role", help="Requests allowed: batches (client), or also hops and rows (server).")
+        TokenRole,
+        typer.Option("--role", help="Requests allowed: batches (client), or also hops and rows (server)."),
     ] = TokenRole.CLIENT,
 ) -> None:
     """Write a file with a new random token, which only its owner can read."""

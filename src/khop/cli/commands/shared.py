@@ -33,12 +33,12 @@ class SecurityOptions:
 
     token_file: Annotated[
         list[Path] | None,
-        _option(
-            "--token-file", "FILE", "Token file of a client, mode 0600; can be repeated."
-        ),
+        _option("--token-file", "FILE", "Token file of a client, mode 0600; can be repeated."),
     ] = None
     tls_cert: Annotated[Path | None, _option("--tls-cert", "FILE", "Certificate of the server, PEM.")] = None
-    tls_key: Annotated[Path | None, _option("--tls-key", "FILE", "Private key of the certificate, PEM.")] = None
+    tls_key: Annotated[Path | None, _option("--tls-key", "FILE", "Private key of the certificate, PEM.")] = (
+        None
+    )
     client_ca: Annotated[
         Path | None,
         _option("--client-ca", "FILE", "CA of the certificates that clients must present (default: none)."),
@@ -62,9 +62,7 @@ class ServeOptions:
     ] = None
     max_batch_bytes: Annotated[
         str | None,
-        _option(
-            "--max-batch-bytes", "SIZE", "Maximum size of a batch, e.g. 2GiB (default: no limit)."
-        ),
+        _option("--max-batch-bytes", "SIZE", "Maximum size of a batch, e.g. 2GiB (default: no limit)."),
     ] = None
     view_bytes: Annotated[
         str | None,
@@ -102,7 +100,9 @@ class ServeOptions:
     ] = None
     cache_bytes: Annotated[
         str,
-        _option("--cache-bytes", "SIZE", "Memory to cache rows of other parts, e.g. 2GiB (default 0: no cache)."),
+        _option(
+            "--cache-bytes", "SIZE", "Memory to cache rows of other parts, e.g. 2GiB (default 0: no cache)."
+        ),
     ] = "0"
 
 
@@ -113,13 +113,9 @@ class ClientOptions:
     token_file: Annotated[Path | None, _option("--token-file", "FILE", "Token file, mode 0600.")] = None
     ca: Annotated[
         Path | None,
-        _option(
-            "--ca", "FILE", "CA of the server's certificate, PEM (default: those of the system)."
-        ),
+        _option("--ca", "FILE", "CA of the server's certificate, PEM (default: those of the system)."),
     ] = None
-    client_cert: Annotated[
-        Path | None, _option("--client-cert", "FILE", "Client certificate, PEM.")
-    ] = None
+    client_cert: Annotated[Path | None, _option("--client-cert", "FILE", "Client certificate, PEM.")] = None
     client_key: Annotated[
         Path | None, _option("--client-key", "FILE", "Private key of the client certificate, PEM.")
     ] = None

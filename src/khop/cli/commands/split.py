@@ -27,7 +27,9 @@ def split(
     test: Annotated[float, typer.Option(help=f"Test links: {_PART}.")] = 0.1,
     disjoint_share: Annotated[
         float,
-        typer.Option(help="Share of the training links that are target links only, outside the message graph."),
+        typer.Option(
+            help="Share of the training links that are target links only, outside the message graph."
+        ),
     ] = 0.0,
     negatives: Annotated[
         int, typer.Option(help="Negatives per validation or test link; never edges of the graph.")

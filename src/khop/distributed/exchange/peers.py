@@ -71,8 +71,9 @@ class _Mark:
         if place != self.place:
             return f"a message of {_step(place)}"
         return (
-            "" if number == self.number else f"message {number} of {_step(place)}, where {self.number} is "
-            f"expected"
+            ""
+            if number == self.number
+            else f"message {number} of {_step(place)}, where {self.number} is expected"
         )
 
 

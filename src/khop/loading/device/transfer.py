@@ -31,9 +31,7 @@ def device_of(given: object) -> torch.device:
         count = num_gpus()
         if count <= (device.index or 0):
             there = f"finds {count} CUDA devices" if count else "finds no CUDA device"
-            raise ValueError(
-                f'device {given!r}: torch {there}; give device="cpu", or {gpu_remedy()}'
-            )
+            raise ValueError(f'device {given!r}: torch {there}; give device="cpu", or {gpu_remedy()}')
     return device
 
 

@@ -282,8 +282,9 @@ class PartAnswers:
         hop, frontier = Hop(given.number, given.fanouts, rule, given.edge_ids), {}
         for node_type, sent in given.sent.items():
             if node_type not in graph.schema.node_types:
-                raise ValueError(f"sent: {node_type!r} is not a node type; there are "
-                    f"{graph.schema.node_types}")
+                raise ValueError(
+                    f"sent: {node_type!r} is not a node type; there are {graph.schema.node_types}"
+                )
             if not set(sent) <= rule.frontier_fields:
                 raise ValueError(f"sent: {sent} are not among those that {rule} reads")
             frontier[node_type] = Frontier(_NOTHING, **dict.fromkeys(sent, _NOTHING))
