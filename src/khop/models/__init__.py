@@ -1,7 +1,13 @@
-"""Models over the blocks of a batch. Each public name imports its module on first use.
+"""Graph neural networks over the blocks of a batch, and decoders of links.
 
-The public names are in `khop.models.__all__`. The modules of this package are internal: their names may
-change in any version.
+Each public name imports its module on first use. The public names are in `khop.models.__all__`. The modules
+of this package are internal: their names may change in any version.
+
+Example:
+    >>> graph = khop.open_graph("debian")
+    >>> model = khop.models.SAGE.for_graph(graph, hidden=64, layers=2)
+    >>> model.num_layers
+    2
 """
 
 from __future__ import annotations

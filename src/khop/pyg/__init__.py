@@ -1,9 +1,16 @@
-"""Drop-in replacements of torch_geometric's `NeighborLoader` and `LinkNeighborLoader`: change one import.
+"""Drop-in replacements for torch_geometric's `NeighborLoader` and `LinkNeighborLoader`: change one import.
 
-Requires torch_geometric, without any of its compiled extras. docs/pyg.md lists every argument.
+They need torch_geometric, but none of its compiled extras. docs/pyg-arguments.md compares every argument.
 
 The public names are in `khop.pyg.__all__`. The modules of this package are internal: their names may change
 in any version.
+
+Example:
+    >>> from torch_geometric.data import Data
+    >>> from khop.pyg import NeighborLoader  # instead of torch_geometric.loader
+    >>> data = Data(x=torch.randn(100, 8), edge_index=torch.randint(100, (2, 500)))
+    >>> len(NeighborLoader(data, num_neighbors=[10, 5], batch_size=20))
+    5
 """
 
 from __future__ import annotations

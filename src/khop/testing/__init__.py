@@ -1,9 +1,8 @@
-"""Contract suites: tests that every implementation of a protocol passes, khop's and custom ones.
+"""Contract suites: tests that every implementation of a protocol must pass, including yours.
 
-`khop.testing.graph_store`, `graph_rules`, `feature_store`, `rule`, `sampler`, `group_sampler` (samplers of
-groups) and `batch_source` each have `PROMISES`, a tuple of functions. Each function takes a way to make the
-implementation. It raises `BrokenPromise`, which names the promise and the difference. A test calls them one
-by one:
+The modules `graph_store`, `graph_rules`, `feature_store`, `rule`, `sampler`, `group_sampler` and
+`batch_source` each have `PROMISES`, a tuple of test functions. A function takes the implementation, or a
+function that makes it. It raises `BrokenPromise`, which names the promise and the difference. With pytest:
 
     from khop.testing import feature_store
 
@@ -11,8 +10,12 @@ by one:
     def test_my_store(promise):
         promise(MyStore)
 
-The suites need hypothesis, and are imported on first use: `import khop` does not need it. All other modules
-of this package are internal: their names may change in any version.
+The suites need hypothesis and are imported on first use. All other modules are internal: their names may
+change in any version.
+
+Example:
+    >>> from khop.testing import rule
+    >>> rule.it_is_a_value(khop.Uniform())
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""Contract suite of `khop.loading.source.BatchSource`.
+"""Contract suite of batch sources.
 
-The suite makes a `LocalSource` over a small graph, and passes it to your function, which returns your source.
-Your source must make the same batches.
+A promise takes a function from khop's source over a small graph to the source under test, which must make the
+same batches.
+
+Example:
+    >>> from khop.testing import batch_source
+    >>> for promise in batch_source.PROMISES:
+    ...     promise(lambda source: source)
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Contract suite of `khop.FeatureStore`, for a function that makes a store from columns."""
+"""Contract suite of feature stores.
+
+A promise takes a function from columns, a mapping by type and name, to the store under test.
+
+Example:
+    >>> from khop.graph.features.table import FeatureTable
+    >>> from khop.testing import feature_store
+    >>> for promise in feature_store.PROMISES:
+    ...     promise(FeatureTable)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contract suite of the members of `khop.GraphStore` other than `sample_hop`."""
+"""Contract suite of the members of graph stores other than `sample_hop`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,12 @@
-"""Contract suite of `khop.GraphStore`: uniform draws of one hop.
+"""Contract suite of graph stores: draws of one hop by uniform rules, and the other members.
 
-`PROMISES` includes those of `khop.testing.graph_members`. `khop.testing.graph_rules` has those of stores with
-columns.
+A promise takes a function from a small graph, given as lists of edges, to the store under test.
+`khop.testing.graph_rules` tests stores that draw by weights and times.
+
+Example:
+    >>> from khop.testing import graph_store
+    >>> for promise in graph_store.PROMISES:
+    ...     promise(lambda graph: graph.in_memory())
 """
 
 from __future__ import annotations

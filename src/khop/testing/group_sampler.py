@@ -1,4 +1,13 @@
-"""Contract suite of `khop.Sampler` for groups of seeds."""
+"""Contract suite of samplers that divide the seeds of an epoch into groups, such as `khop.ShadowSampler`.
+
+A promise takes a function from a graph store to the sampler under test. A sampler without groups must raise
+`khop.errors.Unsupported`.
+
+Example:
+    >>> from khop.testing import group_sampler
+    >>> for promise in group_sampler.PROMISES:
+    ...     promise(lambda graph: khop.ShadowSampler(graph, fanouts=[3, 2], layers=2))
+"""
 
 from __future__ import annotations
 

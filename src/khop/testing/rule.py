@@ -1,6 +1,12 @@
-"""Contract suite of `khop.Rule`, for a rule as a value.
+"""Contract suite of rules: draws of one hop over small graphs, and the mean of many draws.
 
-A rule that reads columns names them "weight" or "time", because the graphs of the suite have these.
+A promise takes the rule. The edges of the suite's graphs have the columns "weight" and "time": a rule that
+reads a column must be made with one of these names.
+
+Example:
+    >>> from khop.testing import rule
+    >>> for promise in rule.PROMISES[:3]:
+    ...     promise(khop.Weighted("weight"))
 """
 
 from __future__ import annotations

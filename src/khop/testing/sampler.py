@@ -1,4 +1,12 @@
-"""Contract suite of `khop.Sampler` for single seeds, for a function that makes a sampler from a graph."""
+"""Contract suite of samplers of seed nodes.
+
+A promise takes a function from a graph store to the sampler under test.
+
+Example:
+    >>> from khop.testing import sampler
+    >>> for promise in sampler.PROMISES:
+    ...     promise(lambda graph: khop.NeighborSampler(graph, fanouts=[3, 2]))
+"""
 
 from __future__ import annotations
 
