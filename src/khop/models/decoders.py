@@ -1,4 +1,4 @@
-"""Decoders: scores of links from the embeddings of both endpoints, also by relation, and their search."""
+"""Decoders: scores of links from the rows of source and destination, also by relation."""
 
 from __future__ import annotations
 

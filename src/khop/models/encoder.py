@@ -1,4 +1,8 @@
-"""Input encoder of a model: the columns of a batch mapped to the input of the first layer, per node type."""
+"""Encoder of input columns and embeddings, and the sizes that determine the shapes of a model's parameters.
+
+Nodes that are unseen in training get the shared embedding `unknown`. `renumbered` maps embeddings to the
+nodes of a part of the graph.
+"""
 
 from __future__ import annotations
 

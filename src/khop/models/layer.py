@@ -1,4 +1,7 @@
-"""Layers of all models in khop: norm, ReLU, dropout and residual around a sum of aggregates."""
+"""Layers of khop's models: a sum over own rows and aggregated in-neighbors, then norm, ReLU and dropout.
+
+`parameter_name` names node types and edge types in parameters and state dicts.
+"""
 
 from __future__ import annotations
 

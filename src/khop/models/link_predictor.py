@@ -1,4 +1,7 @@
-"""Models of links: an encoder for nodes, and decoders or heads that compute outputs for pairs of nodes."""
+"""Models of links and edges: an encoder computes rows of nodes, decoders or heads compute outputs of pairs.
+
+A shared decoder scores the links of all edge types at once, from one gather of their ends.
+"""
 
 from __future__ import annotations
 

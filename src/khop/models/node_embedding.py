@@ -1,8 +1,8 @@
-"""Embedding tables with one row per node and sparse gradients, replicated or sharded across ranks.
+"""Embedding tables with a row per node, where only the rows that a batch reads have gradients.
 
-All functions between ranks are collective. `bounds` holds the first row of each rank, and the end of the
-last. The bytes sent grow with the number of rows requested or broadcast, never with the table, except in
-functions with "whole" in their name.
+Rows of sharded tables are exchanged between ranks. The functions for it are collective: `bounds` are the
+first row of each rank, and the end of the last. They send the rows that are requested or broadcast, never the
+whole table, except the functions with "whole" in their names.
 """
 
 from __future__ import annotations

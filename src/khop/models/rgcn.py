@@ -1,6 +1,6 @@
 """Relational graph convolutions (Schlichtkrull et al. 2018), over the blocks of any schema.
 
-The relation of an edge is its edge type, or the value of a column.
+The relation of an edge is its edge type, or the value of an edge column.
 """
 
 from __future__ import annotations

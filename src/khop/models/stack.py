@@ -1,7 +1,6 @@
-"""Base of the models over blocks: an encoder, layers, and a linear head per target type.
+"""Structure of models over blocks: an encoder, layers, and a linear head per target type.
 
-Exact inference computes the layers of a model one at a time. `Sequential` makes layers with `forward(x,
-adjacency)` a model.
+`Layered` is the protocol between a model and exact inference, which runs the layers one at a time.
 """
 
 from __future__ import annotations

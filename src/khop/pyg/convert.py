@@ -1,6 +1,6 @@
-"""Conversion between torch_geometric's data and khop's graphs and batches.
+"""Conversion between torch_geometric's data and khop's graphs, batches and links.
 
-Tensors are shared where both libraries use the same layout.
+Arrays are shared if the layouts agree.
 """
 
 from __future__ import annotations

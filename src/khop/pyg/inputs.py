@@ -1,7 +1,4 @@
-"""Checks of the arguments of torch_geometric's loaders.
-
-They cover the arguments for which torch_geometric raises a bare AssertionError, or reads out of bounds.
-"""
+"""Checks of a loader's arguments for which torch_geometric has a bare assertion or no check at all."""
 
 from __future__ import annotations
 

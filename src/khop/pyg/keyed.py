@@ -1,4 +1,7 @@
-"""Samples for torch_geometric's inputs as pure functions of the inputs and keyed draws."""
+"""Samples for torch_geometric's loaders, as pure functions of the inputs and of keyed draws.
+
+Batches of links count or exclude the links that are also messages, and have negatives drawn by khop.
+"""
 
 from __future__ import annotations
 

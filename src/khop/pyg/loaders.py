@@ -1,4 +1,4 @@
-"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader`, with khop's samplers and threads."""
+"""torch_geometric's `NeighborLoader` and `LinkNeighborLoader` with khop's sampling and threads."""
 
 from __future__ import annotations
 

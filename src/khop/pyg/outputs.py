@@ -1,6 +1,6 @@
-"""Conversion of khop's samples to torch_geometric's sampler outputs and data objects.
+"""Conversion of khop's samples to torch_geometric's sampler outputs, and of their columns to batches.
 
-A sample has one row per seed, duplicates included.
+Only this module distinguishes `Data` from `HeteroData`: others see storages by type.
 """
 
 from __future__ import annotations

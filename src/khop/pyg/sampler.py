@@ -1,4 +1,4 @@
-"""torch_geometric's sampler interface, implemented with khop's neighbor sampler."""
+"""torch_geometric's sampler interface, implemented by khop's neighbor sampler."""
 
 from __future__ import annotations
 

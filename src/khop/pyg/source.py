@@ -1,4 +1,7 @@
-"""Edges of `Data`, `HeteroData` or `(FeatureStore, GraphStore)` as CSC, in each sampling direction."""
+"""Edges of a `Data`, a `HeteroData` or a `(FeatureStore, GraphStore)`, by destination, in any direction.
+
+Edges of stores are fetched once.
+"""
 
 from __future__ import annotations
 
