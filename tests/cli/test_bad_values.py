@@ -142,7 +142,7 @@ def test_bad_values_of_every_option_end_in_a_sentence(
 @pytest.mark.parametrize(
     ("name", "write", "said"),
     [
-        ("empty", lambda path: np.save(path, np.array([], np.int64)), "holds no ids"),
+        ("empty", lambda path: np.save(path, np.array([], np.int64)), "contains no ids"),
         ("none", lambda path: np.save(path, np.array([])), "holds float64 of shape (0,)"),
         ("table", lambda path: np.save(path, np.zeros((2, 2), np.int64)), "of shape (2, 2)"),
         ("number", lambda path: np.save(path, np.int64(3)), "of shape ()"),

@@ -147,7 +147,7 @@ def test_all_users_go_into_a_file(khop_command: Command, trained: list[tuple[str
         (("--user", "u-l8te"), "--user 'u-l8te': no 'user' has this id; the nearest are u-late"),
         (("--user", "u-1", "--user", "u-1"), "some are given twice"),
         (("--user", "u-1", "-k", "0"), "-k 0: must be at least 1"),
-        ((), "give --user ID, or --out FILE.parquet"),
+        ((), "use --user ID, or --out FILE.parquet"),
         (("--out", "a.csv"), "--out a.csv: give a name that ends in .parquet"),
     ],
 )

@@ -47,7 +47,7 @@ def test_bytes_are_counted_apart_on_both_sides(told: list[dict[str, object]]) ->
                 "not a khop message",
                 "a message of a different kind",
                 "a message of epoch 2, step 8",
-                "message 3 of epoch 2, step 7, where 0 is due",
+                "message 3 of epoch 2, step 7, where 0 is expected",
                 "1152921504606846976 bytes, must be 0 to 4096",
                 "-1 bytes, must be 0 to 4096",
                 "not a khop message, or truncated",

@@ -161,7 +161,7 @@ def test_a_token_reads_the_graphs_that_it_lists(
     arguments = Path(f"/proc/{server.process.pid}/cmdline").read_text()
     server.send(signal.SIGTERM)
     shown += [arguments, *server.process.communicate(timeout=60)]
-    assert "going away" in shown[-1]
+    assert "shutting down" in shown[-1]
     for secret in (secret_of(alice), secret_of(bob)):
         assert not any(secret in text for text in shown)
 
@@ -192,7 +192,7 @@ def test_a_server_that_wants_certificates_of_clients_serves_those_of_its_authori
         connected_with()
     with pytest.raises(Unauthenticated, match="client_cert"):
         connected_with(client_cert=stranger.cert, client_key=stranger.key)
-    with pytest.raises(Unauthenticated, match=r"its certificate is not trusted .*; give the authority"):
+    with pytest.raises(Unauthenticated, match=r"its certificate is not trusted .*; give the CA"):
         khop.connect([server.address], token_file=token, ca=other.pair.cert, deadline=600)
     with pytest.raises(subprocess.CalledProcessError) as refused:
         server.status("--token-file", token, "--ca", other.pair.cert)

@@ -123,7 +123,7 @@ def test_links_that_are_none_are_named(links: Any, settings: dict[str, Any], mes
         (PAIRS, "edge_label_index is int64 .*: the edges of a HeteroData have types"),
         (("user", "by", "item"), r"edge_label_index of \('user', 'by', 'item'\): not an edge type"),
         ((("user", "by", "item"), None), "not an edge type; there are"),
-        ((("user", "by", "itm"), PAIRS), "'itm' is no node type; " + TYPES),
+        ((("user", "by", "itm"), PAIRS), "'itm' is not a node type; " + TYPES),
         ((BUYS, tensor([[0], [12]])), "edge_label_index, destinations: there is no node 12"),
     ],
 )

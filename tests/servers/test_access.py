@@ -80,7 +80,7 @@ def test_a_token_file_that_others_may_read_is_refused(tmp_path: Path, mode: int)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("0123456789abcdef", "is no token file"),
+        ("0123456789abcdef", "is not a token file"),
         ("token = 5", "needs a line token"),
         ('token = "short"', "needs a line token"),
         ('graphs = ["a"]', "needs a line token"),

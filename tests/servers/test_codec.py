@@ -253,7 +253,7 @@ def test_a_dataclass_arrives_as_it_was_sent() -> None:
         ({"by_type": [["user"]]}, "answer.by_type[0]: is ['user'], not a pair"),
         ({"by_type": [["user", 0], ["user", 0]]}, "answer.by_type[1]: 'user' is given twice"),
         ({"by_type": [[["a", "b"], 0]]}, "by_type[0]: is ['a', 'b'], not a node type, or an edge type"),
-        ({"edges": [["user", []]]}, "answer.edges[0]: 'user' is no edge type"),
+        ({"edges": [["user", []]]}, "answer.edges[0]: 'user' is not an edge type"),
         ({"edges": 1}, "answer.edges: is 1, not a list of pairs"),
     ],
 )  # fmt: skip

@@ -143,12 +143,12 @@ def test_wrong_tokens_and_certificates_are_refused_with_a_sentence(
         _refused(server, replace(good, token_file=None), "no token")
         _refused(server, replace(good, token_file=tmp_path / "fraud"), "may read fraud")
         _refused(server, replace(good, ca=other.pair.cert), "certificate is not trusted")
-        _refused(server, replace(good, ca=None), "the server encrypts")
+        _refused(server, replace(good, ca=None), "the server uses TLS")
     far = authority.signed("far", "DNS:far.example")
     with running(ServerSecurity((), far.cert, far.key)) as server:
         _refused(server, good, "certificate is not trusted")
     with running() as server:
-        _refused(server, good, "does not encrypt")
+        _refused(server, good, "does not use TLS")
 
 
 def test_a_client_certificate_is_needed_where_the_server_says_so(

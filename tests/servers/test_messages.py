@@ -240,7 +240,7 @@ def test_arguments_of_a_split_come_back_equal(
         ({"method": ["TimeCutOffs", {"val": 1 << 63, "test": 1}]}, "not a whole number"),
         ({"method": ["Shares", {"val": 2.5, "test": 1, "disjoint_share": 0}]}, "val 2.5: must be a share"),
         ({"edge_types": []}, "edge_types: is empty; name at least one edge type"),
-        ({"edge_types": ["user"]}, "is no edge type"),
+        ({"edge_types": ["user"]}, "is not an edge type"),
         ({"edge_types": [["user", "sells", "item"]]}, "no edge type"),
         ({"columns": {"negatives": 1, "label": None, "time": "nope", "relation": None}}, "nope"),
     ],

@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_leaves_the_checkpoint_before(tmp_path: Path, limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
         with pytest.raises(
-            OSError, match="File too large: the checkpoint could not be written; the one before"
+            OSError, match="File too large: the checkpoint could not be written; the previous one"
         ):
             StateCopy.of(model, optimizer, {"epoch": 2}).write(tmp_path / "last")
     finally:
@@ -321,7 +321,7 @@ def test_moments_of_other_shapes_are_refused(tmp_path: Path) -> None:
     saved(tmp_path / "last")
     checkpoint = load_checkpoint(tmp_path / "last")
     wider = network(5)
-    with pytest.raises(ValueError, match=r"the optimizer's \S+/exp_avg\w* .*3.* fits no parameter"):
+    with pytest.raises(ValueError, match=r"the optimizer's \S+/exp_avg\w* .*3.* does not fit any parameter"):
         restore_optimizer(wider, torch.optim.Adam(wider.parameters()), checkpoint)
 
 

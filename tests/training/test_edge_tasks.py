@@ -163,7 +163,7 @@ def test_losses_of_one_class_are_refused() -> None:
     with pytest.raises(ValueError, match="bpr needs negatives of the same source"):
         LinkPrediction("bpr").losses(output, batch)
     two = {t: replace(rows, labels=torch.ones(rows.num_links, 2)) for t, rows in batch.links.items()}
-    with pytest.raises(ValueError, match=r"labels of .* are of shape \(16, 2\) for 16 pairs: bce takes one"):
+    with pytest.raises(ValueError, match=r"labels of .* are of shape \(16, 2\) for 16 pairs: bce needs one"):
         LinkPrediction("bce").losses(output, replace(batch, sample=replace(batch.sample, links=two)))
 
 

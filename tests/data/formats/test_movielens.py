@@ -27,7 +27,7 @@ def test_ratings_are_split_by_time(name: str, layout: str, tmp_path: Path) -> No
     graph = khop.open_graph(tmp_path / "out")
     assert graph.num_edges(RATES) == 20
     assert sorted(set(graph.columns[RATES]["rating"].tolist())) == [1, 2, 3, 4, 5]
-    assert "16 links of training, 2 of validation, 2 of test" in proposed_run(tmp_path / "out")
+    assert "16 training, 2 validation and 2 test links" in proposed_run(tmp_path / "out")
 
 
 def test_a_set_without_a_fixed_checksum_from_a_server(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_noise_is_an_error(noise: bytes) -> None:
 
 def test_a_message_that_never_came_does_not_pass_for_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = peers_of(monkeypatch, Forged(b""))
-    with pytest.raises(ValueError, match="cut short"):
+    with pytest.raises(ValueError, match="truncated"):
         peers.reply([torch.empty(0, dtype=torch.uint8)] * RANKS, [8] * RANKS, ASKING)
 
 
@@ -190,8 +190,8 @@ OUTSIDE = -1  # the place of exchanges before the first batch
     [
         ((1, 2), OUTSIDE, 0, "in epoch 1, step 2: a message of no batch."),
         (None, 1 << 32 | 2, 0, "asking for rows: a message of epoch 1, step 2."),
-        (None, OUTSIDE, 3, "asking for rows: message 3 of no batch, where 0 is due."),
-        ((1, 2), 1 << 32 | 2, 3, "message 3 of epoch 1, step 2, where 0 is due."),
+        (None, OUTSIDE, 3, "asking for rows: message 3 of no batch, where 0 is expected."),
+        ((1, 2), 1 << 32 | 2, 3, "message 3 of epoch 1, step 2, where 0 is expected."),
     ],
 )
 def test_a_message_of_another_moment_is_named_also_outside_of_batches(

@@ -36,7 +36,7 @@ def test_a_rank_that_is_behind_all_others_says_so() -> None:
     with ranks(3) as (first, second, third):
         for each in (second, third):
             each.at("computing", 2, 3)
-        assert second.report(4.0).startswith("rank 0 (host host-0) did not come")
+        assert second.report(4.0).startswith("rank 0 (host host-0) did not arrive")
         assert first.report(4.0) == (
             "rank 0 (host host-0) waited 4 s, although all others had arrived; "
             "last seen starting in epoch 0, step 0. Ranks 1, 2 waited computing in epoch 2, step 3"
@@ -77,7 +77,7 @@ def test_the_host_of_the_store_stays_until_the_others_are_gone(
 
 def test_a_lost_rank_is_not_waited_for() -> None:
     with ranks(2, silent=(1,)) as (first, _):
-        assert "rank 1 (host host-1) does not answer" in first.report(4.0)
+        assert "rank 1 (host host-1) no longer responds" in first.report(4.0)
         begun = watch.time.monotonic()
         first.outlast()
         assert watch.time.monotonic() == begun

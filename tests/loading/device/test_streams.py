@@ -98,7 +98,7 @@ NONE = "Found no NVIDIA driver on your system. Please check that you have an NVI
             "install or update the driver: torch says 'Found no NVIDIA driver on your",
         ),
         (Machine(), "cuda", "check the driver by `nvidia-smi`, and the variable CUDA_VISIBLE_DEVICES"),
-        (Machine(gpus=1), "cuda:3", 'torch has 1 of CUDA\'s GPUs here; give device="cpu", or cuda:0$'),
+        (Machine(gpus=1), "cuda:3", 'torch finds 1 CUDA devices; give device="cpu", or cuda:0$'),
         (Machine(gpus=4), "cuda:4", "or one of the 4 that are there, cuda:0 to cuda:3$"),
     ],
     ids=lambda value: str(value)[:30],

@@ -168,7 +168,7 @@ def test_the_example_of_the_documentation_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("parts = [", "is no TOML"),
+        ("parts = [", "is not TOML"),
         ("", "parts None: must be a list of addresses for each part"),
         ("parts = []", "must be a list of addresses"),
         ('parts = ["a:1"]', "must be a list of addresses"),

@@ -238,7 +238,7 @@ def test_a_request_about_another_part_or_graph_is_refused(services: list[Service
         ({"rule": {"kind": "os:system", "with": {}}}, "is not registered"),
         ({"rule": 3}, "must be khop.Uniform"),
         ({"rule": {"kind": "Uniform"}}, "does not describe a value"),
-        ({"sent": {"shop": ()}}, "is no node type"),
+        ({"sent": {"shop": ()}}, "is not a node type"),
         ({"sent": {"item": ("until",)}}, "are not among those"),
         ({"view": (Only((("user", "sells", "item"),)),)}, "no edge type"),
         ({"frontier": torch.zeros(3)}, r"must be torch\.uint8"),
