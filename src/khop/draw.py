@@ -133,7 +133,7 @@ class Frontier:
 
     @property
     def fields(self) -> dict[str, Tensor]:
-        """The given fields beside the nodes, by name."""
+        """The given fields other than the nodes, by name."""
         fields = (("until", self.until), ("tree", self.tree))
         return {name: values for name, values in fields if values is not None}
 

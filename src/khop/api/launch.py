@@ -171,7 +171,7 @@ class _Pickled:
 
 
 def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> int:
-    """Return `procs` as an int; ValueError, with the limit, if this machine cannot run so many ranks."""
+    """Return `procs` as an int; ValueError, with the limit, if this machine cannot run this many ranks."""
     procs = whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:

@@ -183,7 +183,7 @@ def takes_run_options(fields: Iterable[RunField], default: str | None = None) ->
 
 
 class ComponentCommand(ShortHelp):
-    """A command with the options of the components that its arguments name, beside its own."""
+    """A command with its options and those of the components that its arguments name."""
 
     def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
         """Return the fields of the components named in the arguments; ValueError if one cannot be loaded.

@@ -49,7 +49,7 @@ from khop.training.tasks import OWN_FEATURES, score_name
 from khop.training.trainer import terminations_raised
 
 BASELINES = "baselines"
-_TRAINED = "trained"  # a file beside the checkpoints of a baseline whose training has ended
+_TRAINED = "trained"  # a file next to the checkpoints of a baseline whose training has ended
 # Options of an evaluation that would change the training of the baseline.
 _DECIDING = frozenset({"evaluation.batch_size", "evaluation.batch_edges", "links.eval_negatives"})
 

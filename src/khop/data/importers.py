@@ -30,7 +30,7 @@ NAME = "name"  # option of a kind that imports several sets: ogb:ogbn-arxiv
 
 @dataclass(frozen=True)
 class ImportContext:
-    """Inputs of an importer's `build`, beside its options."""
+    """Inputs of an importer's `build` other than its options."""
 
     folder: Path  # relative paths in the options start here: the folder of the spec, or the working directory
     memory: int | None = None  # bytes for edges and columns under way; None: half of what is free

@@ -164,7 +164,7 @@ class Meter:
             self.notice(what, min(self.done, self.total), self.total)
 
 
-_SPARE = 1.02  # headers, and what file systems keep beside the data
+_SPARE = 1.02  # headers, and metadata of file systems
 
 
 def check_disk(path: Path, needed: int, what: str) -> None:

@@ -136,7 +136,7 @@ class _EdgeArrays:
 
 
 CHUNK_EDGES = 1 << 20
-SORT_BYTES = 2  # per edge, beside its source id: the destination within its block
+SORT_BYTES = 2  # per edge, in addition to its source id: the destination within its block
 ORDER_BYTES = 16  # with columns: the position of each edge and its copy
 
 

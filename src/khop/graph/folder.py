@@ -49,7 +49,7 @@ class StoredFiles(Protocol):
 
     @property
     def documents(self) -> Mapping[str, str]:
-        """JSON documents beside the arrays: sha256 by name."""
+        """JSON documents next to the arrays: sha256 by name."""
         ...
 
 
@@ -104,7 +104,7 @@ class GraphFolder:
     fingerprint: str  # equal for equal graphs, at any path
     manifest: Manifest = field(repr=False)
     arrays: Mapping[str, ArrayEntry]  # those of graph.json that are present, by file
-    documents: Mapping[str, str]  # JSON files beside the arrays: sha256 by name
+    documents: Mapping[str, str]  # JSON files next to the arrays: sha256 by name
     contents: Contents = Contents.ALL  # the contents that must be present
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
@@ -375,7 +375,7 @@ def document_bytes(folder: Path, name: str, sha256: str) -> bytes:
 
 
 def documents_of(folder: Path, sha256: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the contents of documents by name, to write them again beside a changed graph."""
+    """Return the contents of documents by name, to write them again next to a changed graph."""
     return {name: document_bytes(folder, name, digest) for name, digest in sha256.items()}
 
 

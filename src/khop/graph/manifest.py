@@ -100,7 +100,7 @@ class Manifest:
     edges: tuple[EdgeEntry, ...]
     arrays: Mapping[str, ArrayEntry]
     part: PartEntry | None = None  # None: the folder holds a whole graph
-    documents: Mapping[str, str] = field(default_factory=dict)  # JSON files beside the arrays: name -> sha256
+    documents: Mapping[str, str] = field(default_factory=dict)  # JSON files next to arrays: name -> sha256
 
     @property
     def version(self) -> int:

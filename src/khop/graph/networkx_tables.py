@@ -48,7 +48,7 @@ class NetworkxTables:
 
 
 def _with_defaults(given: list[Mapping[Any, Any]], graph: Any, name: str) -> list[Mapping[Any, Any]]:  # noqa: ANN401
-    """Add the defaults that GraphML and GEXF files declare, which networkx keeps beside the graph."""
+    """Add the defaults that GraphML and GEXF files declare, which networkx stores next to the graph."""
     defaults = graph.graph.get(name) or {}
     return [{**defaults, **one} for one in given] if defaults else given
 

@@ -274,7 +274,7 @@ class KeyIndex:
 
 
 def bucket_bits(keys: int) -> int:
-    """Return the bits that number the buckets of a table of so many keys."""
+    """Return the number of bits that number the buckets of a table of `keys` keys."""
     return max(0, (keys // _FULL).bit_length() - 1)
 
 

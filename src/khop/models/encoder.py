@@ -26,7 +26,7 @@ from khop.models.node_embedding import EmbeddingUpdate, NodeEmbedding
 from khop.schema import EdgeType, NodeType, Schema
 
 Targets = NodeType | tuple[NodeType, ...]
-# Node types with embeddings: those without the input column; all, beside the column.
+# Node types with embeddings: those without the input column; all, in addition to the column.
 EmbeddedTypes = Literal["missing", "others", "all"]
 
 
@@ -203,7 +203,7 @@ _STEPS = 1 << 31  # rates are rounded to this number of steps
 
 
 class UnknownRow(nn.Module):
-    """A row for nodes without an embedding. Training reads it in place of some nodes' embeddings.
+    """A row for nodes without an embedding. Training reads it instead of some nodes' embeddings.
 
     A step drops a node with probability `rate`, by its id, the step, the epoch and `key`, which torch's
     generator draws here. All ranks drop the same nodes, and a resumed run those that it would have dropped.

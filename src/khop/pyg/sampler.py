@@ -181,7 +181,7 @@ class NeighborSampler(BaseSampler):
 
 
 def _listed(given: Any) -> Any:
-    """Return fanouts with lists in place of arrays, tensors and Series, also by edge type."""
+    """Return fanouts with lists instead of arrays, tensors and Series, also by edge type."""
     if isinstance(given, Mapping):
         return {edge_type: _listed(fanouts) for edge_type, fanouts in given.items()}
     is_array = hasattr(given, "__array__") and np.ndim(given) == 1

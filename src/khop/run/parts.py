@@ -117,7 +117,7 @@ def words_of(edge_type: EdgeType) -> str:
 
 @dataclass(frozen=True, eq=False)
 class GraphOnServers:
-    """A graph on servers in the place of a run's graph folder. Ids are fetched when they are read."""
+    """A graph on servers instead of a run's graph folder. Ids are fetched when they are read."""
 
     graph: Graph
     path: Path  # the name of the graph, as in the run

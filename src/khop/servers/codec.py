@@ -468,7 +468,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message to send: fields beside the body, and a dataclass as the body."""
+    """A message to send: fields, and a dataclass as the body."""
 
     codec: Codec
     body: object

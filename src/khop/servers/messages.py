@@ -678,5 +678,5 @@ CODEC = Codec(
 
 
 def request(kind: str, graph: str, body: object, **fields: Plain) -> bytes:
-    """Return a request in one piece; `fields` stand beside its body."""
+    """Return a request in one piece; `fields` are sent with its body."""
     return Outgoing(CODEC, body, {"kind": kind, "graph": graph, **fields}).whole()

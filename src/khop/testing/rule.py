@@ -200,7 +200,7 @@ class WatchedFrontier(Frontier):
     read: set[str] = field(default_factory=set)
 
     def __getattribute__(self, name: str) -> object:
-        """Note the name if it is a field beside the nodes."""
+        """Note the name if it is a field other than the nodes."""
         if name in ("until", "tree"):
             super().__getattribute__("read").add(name)
         return super().__getattribute__(name)

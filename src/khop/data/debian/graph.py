@@ -81,7 +81,7 @@ class Pairs:
 class Facts:
     """A package graph. Packages are numbered by name, in byte order, other nodes by first occurrence.
 
-    With the lists at hand, package `i` can be identified again; nothing in this class names it.
+    With these lists, package `i` can be identified again; nothing in this class names it.
     """
 
     counts: Mapping[NodeType, int]

@@ -244,7 +244,7 @@ class Scratch:
     @classmethod
     @contextmanager
     def beside(cls, out: Path, most_bytes: int) -> Iterator[Scratch]:
-        """Make the folder beside the graph folder `out`."""
+        """Make the folder next to the graph folder `out`."""
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.reading-", dir=out.parent) as folder:
             yield cls(Path(folder), most_bytes)

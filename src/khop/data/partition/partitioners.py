@@ -100,7 +100,7 @@ class Partitioner(Protocol):
 
 @dataclass(frozen=True)
 class PartitionContext:
-    """Inputs of a partitioner's `build`, beside its options."""
+    """Inputs of a partitioner's `build` other than its options."""
 
     parts: int
     seed: int

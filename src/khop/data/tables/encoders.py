@@ -156,7 +156,7 @@ def restored(state: Mapping[str, Any]) -> ColumnEncoder:
 
 
 _RUN = "config.toml"  # the settings of a run, in its folder
-_PLACE = ("name", "column")  # fields of a recorded column beside the state of its encoder
+_PLACE = ("name", "column")  # fields of a recorded column other than the state of its encoder
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ def _stored(node: NodeSpec) -> Mapping[str, AnyEdgeColumn]:
 
 
 def _of_nodes(node: NodeSpec) -> dict[str, str]:
-    """Return the arrays of a node type beside its columns, by name."""
+    """Return the arrays of a node type other than its columns, by name."""
     features = {FEATURES: "features"} if len(_stored(node)) < len(node.columns) else {}
     labels = {} if node.label is None else {LABEL: "labels"}
     times = {} if node.time is None else {TIME: "times"}
@@ -101,7 +101,7 @@ def _of_nodes(node: NodeSpec) -> dict[str, str]:
 
 
 def _of_edges(rules: EdgeRules, time: str | None) -> dict[str, str]:
-    """Return the arrays of an edge type beside its columns, by name."""
+    """Return the arrays of an edge type other than its columns, by name."""
     splits = {} if rules.split is None else {SPLIT: "splits"}
     return splits if time is None else {**splits, TIME: "times"}
 
@@ -177,7 +177,7 @@ _FINGERPRINT, _LOCK = "fingerprint", "lock"
 
 @dataclass(frozen=True)
 class ImportFolder:
-    """The folder of one import under way, beside the folder to write; one process at a time works in it."""
+    """The folder of one running import, next to the folder to write; one process at a time works in it."""
 
     path: Path
     out: Path

@@ -38,7 +38,7 @@ class Column(SpecTable):
     column: Name | None = None
     """Name of the column in the files, if it differs."""
     missing: Texts | tuple[()] = ()
-    """Texts that are null in this column, beside those of the table."""
+    """Texts that are null in this column, in addition to those of the table."""
 
     @property
     def null_texts(self) -> tuple[str, ...]:
@@ -357,7 +357,7 @@ class Source(SpecTable):
     encoding: Annotated[Name, AfterValidator(_known)] = "utf-8"
     """Encoding of CSV files, as Python names it: "latin-1", "cp1252", "utf-16"."""
     missing: Texts | Mapping[Name, Texts] = ()
-    """Texts that are null, beside the empty field: for all columns, or a list by column."""
+    """Texts that are null, in addition to the empty field: for all columns, or a list by column."""
     decimal: Literal[".", ","] = "."
     """Decimal separator of numbers in text."""
     time: Name | None = None
@@ -695,7 +695,7 @@ class _ForToml(GenerateJsonSchema):
     """Schemas without null, for which TOML has no word."""
 
     def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
-        """Return the schema of the values beside null."""
+        """Return the schema of the values other than null."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:

@@ -39,7 +39,7 @@ class HopWire:
     sources: Mapping[EdgeType, int]  # number of nodes of the source type
     edges: Mapping[EdgeType, int] | None  # number of edges; None: no edge ids are requested
     weighted: frozenset[EdgeType]  # edge types of which neighbors have weights
-    fields: Mapping[NodeType, tuple[str, ...]]  # fields of the frontier that are sent beside the nodes
+    fields: Mapping[NodeType, tuple[str, ...]]  # fields of the frontier that are sent with the nodes
     digest: int  # hash of everything that ranks have to agree on
 
     @classmethod

@@ -189,7 +189,7 @@ class Lanes:
 
     @property
     def is_lane(self) -> bool:
-        """True if this thread runs a lane, beside other lanes at other steps."""
+        """True if this thread runs a lane, concurrently with other lanes at other steps."""
         return hasattr(self._of_thread, "peers")
 
     def map(
@@ -203,7 +203,7 @@ class Lanes:
         """Yield `map(function, items)` in order, computed in lanes; every rank calls it with as many items.
 
         `place` gives the epoch and the step of an item, the same on all ranks. A rank begins no item that is
-        `ahead` or more items after the next one to be taken. An error is raised to the consumer in place of
+        `ahead` or more items after the next one to be taken. An error is raised to the consumer instead of
         its item, and ends the iteration. The consumer may end it too, as `break` does, at the same point on
         all ranks. Another map may run at the same time, on separate connections.
 

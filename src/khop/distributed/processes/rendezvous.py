@@ -212,7 +212,7 @@ class _Address:
 def joined(
     rank_info: RankInfo, device: torch.device, deadline_s: float, interface: Interface
 ) -> Iterator[Group]:
-    """Make this process a rank while the block runs: gloo on the CPU, with NCCL beside it on GPUs.
+    """Make this process a rank while the block runs: gloo on the CPU, and NCCL as well on GPUs.
 
     PeerLost names the ranks that did not arrive within the deadline. OSError if the port is taken. An error
     in the block is reported to the other ranks, which then end as well. A store that rank 0 hosts listens on

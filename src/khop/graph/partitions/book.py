@@ -52,7 +52,7 @@ class PartitionBook:
     quality: Quality
     # By file, relative to the folder: the arrays of all nodes that every machine has, see wholes.py.
     wholes: Mapping[str, ArrayEntry] = field(default_factory=dict)
-    documents: Mapping[str, str] = field(default_factory=dict)  # JSON files beside the parts: name -> sha256
+    documents: Mapping[str, str] = field(default_factory=dict)  # JSON files next to the parts: name -> sha256
 
     @property
     def num_parts(self) -> int:

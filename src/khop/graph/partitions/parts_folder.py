@@ -67,7 +67,7 @@ class PartsFolder:
     held: range  # numbers of the parts with edges on this machine
     columns_of: range  # the held parts with all columns; the other held parts may lack some
     parts: tuple[GraphFolder, ...]  # the held parts, in order
-    documents: Mapping[str, str]  # JSON files beside the parts: sha256 by name
+    documents: Mapping[str, str]  # JSON files next to the parts: sha256 by name
     joined: dict[str, Tensor] = field(default_factory=dict, repr=False)  # columns of all parts, by file
     _mapped: dict[str, Tensor] = field(default_factory=dict, repr=False)
 

@@ -118,7 +118,7 @@ def segment_max_gradient(gradient: Tensor, winners: Tensor, transposed: Csc) -> 
 
 
 def _variant(kernel: TritonKernel, dtype: torch.dtype, width: int, names: dict[str, str]) -> Variant:
-    """Return a variant with operands of a dtype, beside int64 offsets, int32 ids and the number of rows."""
+    """Return a variant with operands of a dtype, int64 offsets, int32 ids and the number of rows."""
     name = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16"}[dtype]
     return Variant(
         f"segment max {name} {width}" + (", gradient" if kernel is max_rows_gradient else ""),

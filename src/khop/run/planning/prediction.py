@@ -544,7 +544,7 @@ class FromDisk:
     """A step on one machine with memory for the edges, but not for the features."""
 
     memory: float  # bytes of edges, batches and training
-    cache: float  # bytes of memory beside these: half for rows that are needed most, half page cache
+    cache: float  # further bytes of memory: half for rows that are needed most, half page cache
     nodes: float  # nodes of a batch
     read_rows: float  # rows of a batch that neither cache holds
     cold: float  # seconds of the disk for a batch while the caches are empty
