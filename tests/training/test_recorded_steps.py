@@ -171,7 +171,7 @@ def model_with(module: nn.Module) -> nn.Module:
     ("module", "reason"),
     [
         (nn.BatchNorm1d(2), "1 (BatchNorm1d) computes statistics over the rows of a batch"),
-        (nn.BatchNorm1d(2, track_running_stats=False), "1 (BatchNorm1d) takes statistics"),
+        (nn.BatchNorm1d(2, track_running_stats=False), "1 (BatchNorm1d) computes statistics"),
         (nn.Embedding(3, 2, sparse=True), "1 (Embedding) has sparse gradients"),
         (NodeEmbedding(3, 2), "1 (NodeEmbedding) has sparse gradients"),
     ],
