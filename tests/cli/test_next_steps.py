@@ -35,7 +35,7 @@ MARKS = (
     "Train on them:",
     "Predict them:",
     "Recommend for them:",
-    "give it to one client",
+    "pass it to one client",
     "as the first line of",
 )
 PLAN = "plan --nodes 1e6 --edges 1e7 --feature-bytes 400 --fanouts 9,9 --machines 4 --network 10"

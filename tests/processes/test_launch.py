@@ -227,7 +227,7 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         port = taken.getsockname()[1]
         launched(monkeypatch, RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         with pytest.raises(
-            OSError, match=rf"port {port} of this machine is taken.*set MASTER_PORT to a free one"
+            OSError, match=rf"port {port} of this machine is in use.*set MASTER_PORT to a free one"
         ):
             khop.launch(nothing, device="cpu", deadline=1.0)
 
