@@ -99,6 +99,13 @@ def test_a_model_that_needs_a_rule_is_computed_by_it(graph: Graph, name: str, tm
         layerwise_inference(model, graph, graph.features, "item", rule=khop.Uniform())
 
 
+@pytest.mark.parametrize("nodes", [[], torch.zeros(30, dtype=torch.bool)])
+def test_no_nodes_give_no_rows(graph: Graph, nodes: list[int] | Tensor, tmp_path: Path) -> None:
+    model = SAGE.for_graph(graph, hidden=8, layers=1, embedding=0)
+    found = khop.infer(model, graph, tmp_path / "rows.npy", node_types="item", nodes=nodes)
+    assert np.load(found["item"]).shape[0] == 0
+
+
 class Plain(nn.Module):
     """Knows the label: it stands in the input."""
 

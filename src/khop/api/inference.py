@@ -347,7 +347,7 @@ def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
 
 def _digest(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
-    for tensor in tensors:
+    for tensor in (one for one in tensors if one.numel()):  # torch views no empty tensor as bytes
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
