@@ -46,8 +46,8 @@ def download(url: str, target: Path, md5: str | None = None, notice: ProgressCal
             f"{url}: its md5 is {found}, the publisher's is {md5}: the file was changed or damaged; try "
             f"again later, or {_BY_HAND}"
         )
-    found = {"url": url, "bytes": part.stat().st_size, "sha256": _digest(part, "sha256")}
-    record.write_text(json.dumps(found, indent=1))
+    facts = {"url": url, "bytes": part.stat().st_size, "sha256": _digest(part, "sha256")}
+    record.write_text(json.dumps(facts, indent=1))
     _version(part).unlink(missing_ok=True)
     part.replace(target)
 
@@ -145,7 +145,7 @@ def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None
         else:
             raise ValueError(f"{archive}: neither a .zip nor a .tar archive; remove it and import again")
     except tarfile.FilterError as error:
-        name = error.tarinfo.name  # type: ignore[attr-defined]
+        name = error.tarinfo.name
         raise ValueError(
             f"{archive}: member {name!r} leads outside the folder, or is a device; do not use this archive"
         ) from None

@@ -308,6 +308,7 @@ def _part(part: str, seconds: Counts) -> npt.NDArray[np.float64]:
     """Return the age in days, the year, or a place on a cycle from 0 to 1."""
     days = seconds.astype("datetime64[s]").astype("datetime64[D]")
     months = days.astype("datetime64[M]")
+    found: npt.NDArray[Any]
     match part:
         case "age":
             found = seconds / _DAY
