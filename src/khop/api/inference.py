@@ -133,7 +133,7 @@ def infer(
         fanouts: Fanouts of training, for rules that need them; default None.
         chunk_size: Nodes per chunk, default 2048.
         chunk_edges: Most edges of a chunk with several nodes, default 1048576.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
         in_flight: Threads and memory of the batches.
     Returns:
         The files by node type.
@@ -387,7 +387,7 @@ def evaluate(
             columns, else all node columns except labels.
         loader: Loader that the model is trained with; neighbors are drawn, or all weighed, by the rule of
             its sampler. Default None: by the model's rule.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
     Returns:
         The score.
     Raises:
@@ -472,7 +472,7 @@ def evaluate_links(
             `loader` or `fanouts`.
         columns: Columns of the batches for the encoder, as in `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
     Returns:
         The metrics by name.
     Raises:
@@ -553,7 +553,7 @@ def evaluate_edges(
         rule: Rule that weighs the neighbors, as in `evaluate_links`.
         columns: Columns of the batches for the encoder, as in `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
     Returns:
         The score.
     Raises:

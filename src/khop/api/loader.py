@@ -206,8 +206,8 @@ class Loader:
         threads: Threads that make batches, by default chosen from the machine's cores. A GPU that samples
             uses one.
         prefetch: Most batches in flight, default 4.
-        prefetch_bytes: Bytes, as a number or a text such as "1GB" (default), of finished batches at which
-            no new one is started. Has no effect if the graph is partitioned across ranks.
+        prefetch_bytes: Bytes of finished batches, as a number or a text such as "1GB", from which no new
+            one is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks.
         seed_assignment: Ranks for the seeds of a step in a graph that is partitioned across ranks:
             "owner" (default), those that own them, as far as shares stay equal, or "position", by
             position in the step.

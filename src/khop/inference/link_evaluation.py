@@ -82,7 +82,7 @@ def node_rows(
         fanouts: Fanouts of training, for rules that need them; default None.
         chunk_size: Nodes per chunk, default 8192.
         chunk_edges: Most edges of a chunk with several nodes, default 1048576.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a graph of which ranks have parts; default None.

@@ -256,7 +256,7 @@ def layerwise_inference(
             ignore them. Default None.
         chunk_size: Nodes per chunk, default 8192.
         chunk_edges: Most edges of a chunk with several nodes, default 1048576.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a graph of which ranks have parts: each rank then computes and stores its nodes'
@@ -317,7 +317,7 @@ def sampled_inference(
         columns: Columns of the batches, a `khop.loading.columns.ColumnChoice`.
         seed: Seed of the draws, default 0.
         chunk_size: Nodes per chunk, default 1024.
-        progress: Function called with the number of chunks done and in all; by default none.
+        progress: Function called with the number of rows done and in all; by default none.
         in_flight: Threads and memory of the batches.
         group: Ranks that share the work; by default this process.
         lanes: Lanes of a graph of which ranks have parts; default None.

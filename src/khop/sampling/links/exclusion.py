@@ -172,8 +172,7 @@ class SpotTarget:
     a target link that carries messages shifts training most; elsewhere, leaving it out costs edges.
 
     Args:
-        below: Degree from which both ends of a link need to be, for the link to carry messages; at least
-            1.
+        below: Degree below which an end of a link excludes the link from messages; at least 1.
         exclude: Edges of the other links that carry no message: "edge" or "edge+reverse" (default).
     Example:
         >>> graph = khop.open_graph("debian")

@@ -87,8 +87,8 @@ class LinkSampler(SamplerBase):
         exclude: Edges that correspond to links of the step, on all ranks, and carry no message: "edge",
             "edge+reverse" or a `khop.SpotTarget`. They are drawn as usual and then left out. Default
             None.
-        relation: Edge column with the links' relations: an edge then corresponds to a link, and an exact
-            negative is an edge of the graph, by the same relation alone. Default None.
+        relation: Edge column with the links' relations: `exclude` then leaves out edges of the same relation
+            only, and exact negatives are no edges of the same relation. Default None.
         rule: Rule that draws the neighbors, `Uniform()` by default.
         expansion: "layered" (default) or "subgraph"; see `Expansion`.
         edge_ids: Return the ids of edges, which edge columns need; default False.
