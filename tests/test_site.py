@@ -103,6 +103,10 @@ def test_the_site_needs_no_network(site: Path) -> None:
     assert [page.name for page in site.rglob("*.html") if loaded.search(page.read_text())] == []
 
 
+def test_the_reference_shows_the_sentence_of_a_property_as_it_is(site: Path) -> None:
+    assert "<p>Number of blocks in a sample: one per hop.</p>" in (site / "api" / "samplers.html").read_text()
+
+
 def test_each_public_name_is_in_a_section_of_the_reference_with_an_example() -> None:
     sections = re.split(r"^## ", _reference(), flags=re.MULTILINE)
     described = {name: section for section in sections for name in DESCRIBED.findall(section)}

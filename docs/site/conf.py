@@ -92,7 +92,15 @@ def without_dashes(_app, doctree: nodes.document) -> None:  # noqa: ANN001
                 paragraph.remove(dash)
 
 
+def as_sentence(_app, kind, _name, _object, _options, lines: list[str]) -> None:  # noqa: ANN001
+    """Join the first sentence of a property, which napoleon splits at a colon into type and text."""
+    types = [number for number, line in enumerate(lines) if line.startswith(":type: ")]
+    if kind in ("attribute", "property") and types:
+        lines[0] = f"{lines.pop(types[0]).removeprefix(':type: ')}: {lines[0]}"
+
+
 def setup(app) -> None:  # noqa: ANN001
     """Connect the conversion of docstrings."""
     app.connect("autodoc-process-docstring", as_markup, priority=100)  # before napoleon reads the sections
     app.connect("doctree-read", without_dashes)
+    app.connect("autodoc-process-docstring", as_sentence, priority=900)  # after it
