@@ -41,6 +41,7 @@ html_css_files = ["khop.css"]
 html_copy_source = False
 html_show_search_summary = False  # it fetches pages, which a browser refuses for files
 html_show_sphinx = False
+html_domain_indices = False  # a list of modules that no page links
 html_theme_options = {"navigation_with_keys": True}
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
