@@ -39,7 +39,6 @@ html_title = f"khop {release}"
 html_static_path = ["static"]
 html_css_files = ["khop.css"]
 html_copy_source = False
-html_domain_indices = False  # no index of modules: the reference describes them
 html_show_search_summary = False  # it fetches pages, which a browser refuses for files
 html_show_sphinx = False
 html_domain_indices = False  # a list of modules that no page links
