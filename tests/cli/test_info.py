@@ -6,7 +6,10 @@ The table of a partitioned graph: that of the graph before, and one line per par
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -148,3 +151,40 @@ def test_info_of_parts_is_that_of_the_graph_and_of_each(
     for part in ("parts/part-0000", "parts/part-0002"):
         Path(part).rename(Path("elsewhere") / Path(part).name)
     assert "none of its 3 parts is on this machine" in khop_command("info", parts).stderr
+
+
+# `khop info` and `khop verify`: a graph by its name, a folder that is not there, a process of its own.
+
+
+def test_a_built_in_graph_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path))
+    code, output = khop("info", "--json", "debian")
+    summary = json.loads(output)
+    assert code == 0
+    assert summary["path"].startswith(str(tmp_path))
+    assert [node["type"] for node in summary["nodes"]] == ["package"]
+    code, output = khop("verify", "debian")
+    assert (code, output) == (0, f"{summary['path']}: no problems found\n")
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_no_folder_is_one_line_and_exit_code_2(
+    khop_command: Callable[..., object], tmp_path: Path, command: str
+) -> None:
+    ran = khop_command(command, str(tmp_path / "nowhere"))
+    assert ran == type(ran)(2, "", f"khop: {tmp_path}/nowhere: no such folder; write_graph makes one\n")
+
+
+def test_a_real_process_fails_as_scripts_expect(graph: Path) -> None:
+    (graph / "nodes/item/x.npy").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "khop", "verify", str(graph)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("khop: checking")]
+    assert (done.returncode, errors) == (1, [])
+    assert f"{graph}/nodes/item/x.npy: is missing; " in done.stdout
+    assert done.stdout.endswith(f"{graph}: 1 finding\n")
