@@ -269,10 +269,11 @@ def cores_of_rank(ranks_here: int) -> int:
     return max(1, usable_cores() // ranks_here)
 
 
-def sampler_threads(cores: int) -> int:
+def sampler_threads(cores: int, device_type: str = "cpu") -> int:
     """Return the number of threads that make batches while training uses all `cores`: about a quarter.
 
-    The minimum is two, unless there is only one core. A batch waits for memory more than it computes, and on
-    two cores two threads are the fastest in benchmarks/threads.py.
+    If a GPU computes, all cores but two: one launches its work, one reads results. The minimum is two, unless
+    there is only one core. A batch waits for memory more than it computes, and on two cores two threads are
+    the fastest in benchmarks/threads.py.
     """
-    return min(cores, max(2, cores // 4))
+    return min(cores, max(2, cores // 4 if device_type == "cpu" else cores - 2))

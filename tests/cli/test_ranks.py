@@ -33,6 +33,13 @@ def test_a_rank_takes_its_part_of_the_cores_but_for_what_is_kept() -> None:
     assert set_rank_up(RECORDED, ALONE, cpu, ()) is RECORDED
 
 
+@pytest.mark.parametrize(
+    ("cores", "of_cpu", "of_gpu"), [(1, 1, 1), (2, 2, 2), (4, 2, 2), (8, 2, 6), (16, 4, 14), (96, 24, 94)]
+)
+def test_beside_a_gpu_all_cores_but_two_make_batches(cores: int, of_cpu: int, of_gpu: int) -> None:
+    assert (sampler_threads(cores), sampler_threads(cores, "cuda")) == (of_cpu, of_gpu)
+
+
 def test_zero_is_no_number_of_somebodys() -> None:
     assert named({"threads": 0, "compute_threads": 2, "graph": "debian"}) == {
         "compute_threads",

@@ -275,10 +275,10 @@ def with_repeats(path: str) -> dict[str, object]:
     """Batches of which some exceed the messages, on some rank."""
     expected = [bits(batch) for batch in loader_of(khop.open_graph(path)).epoch(0)]
     graph = khop.open_graph(path).on("cuda", columns="device")
-    with patch("khop.distributed.rank_rows.SLACK", 0.7):
+    with patch("khop.distributed.rank_rows.room", lambda counts: int(0.7 * max(counts))):
         loader = loader_of(graph)
     loader.cache_features(0, device_cache_bytes=600)
-    with patch("khop.distributed.rank_rows.SLACK", 0.7):
+    with patch("khop.distributed.rank_rows.room", lambda counts: int(0.7 * max(counts))):
         source_of(loader).prepare()
     found = list(loader.epoch(0))
     return {

@@ -60,6 +60,7 @@ from khop.loading.source import (
 )
 from khop.process_tuning import check_fork, cores_of_rank, sampler_threads, tune_for_training
 from khop.sampling.groups import grouped
+from khop.sampling.on_device.capacities import MEASURED
 from khop.sampling.sampler import Sampler, check_seed_kind, sampler_of
 from khop.sampling.seeds import GivenSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, SeedTimes, digest_of
 from khop.schema import ColumnSpec
@@ -68,9 +69,6 @@ from khop.training.steps import mover, seeded
 
 if TYPE_CHECKING:
     from khop.loading.device.device_source import DeviceSource, StaticBatches
-
-
-_WARM_UP = 4  # batches of the CPU that measure how large batches of a GPU are
 
 
 def local_source(
@@ -143,8 +141,11 @@ def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: S
 
 
 def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
-    """Return seeds and keys of the first batches."""
-    requests = StepRequests(order, 0, range(min(_WARM_UP, order.num_batches)))
+    """Return seeds and keys of the first batches, without those of a short last step."""
+    steps = order.num_steps
+    if steps > 1 and order.num_global_seeds(steps - 1) < order.num_global_seeds(0):
+        steps -= 1
+    requests = StepRequests(order, 0, range(min(MEASURED, steps * order.micro_batches)))
     return [(request.seeds(), request.key) for request in requests]
 
 
@@ -268,7 +269,7 @@ class Loader:
             local_source(graph, sampler, ahead, self._order, self._device, self._streams)
         )
         if threads is None:
-            threads = sampler_threads(cores_of_rank(self._group.local_world_size))
+            threads = sampler_threads(cores_of_rank(self._group.local_world_size), self._device.type)
         self._progress = LoopProgress(self._order)
         self._batches = _OrderedBatches(
             source,

@@ -113,7 +113,7 @@ def set_rank_up(raw: RawRun, group: Group, device: torch.device, kept: Container
     tune_memory()
     set_warnings_up()
     cores = cores_of_rank(group.local_world_size)
-    threads = {"compute_threads": cores, "threads": sampler_threads(cores)}
+    threads = {"compute_threads": cores, "threads": sampler_threads(cores, device.type)}
     chosen = {name: count for name, count in threads.items() if name not in kept}
     return with_options(raw, {"device": str(device), **chosen})
 

@@ -6,7 +6,6 @@ exchanged, and no host reads a tensor before the batch is made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,7 +38,7 @@ from khop.loading.device.device_placement import DevicePlacement
 from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
 from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.source import SECONDS, Drawn
-from khop.sampling.on_device.capacities import SLACK
+from khop.sampling.on_device.capacities import room
 from khop.schema import NodeType, Specs
 
 ASKING = Message("asking for rows on devices", "id")
@@ -366,21 +365,20 @@ def joined_columns(
 def measured_format(
     rows: RankRows, parts: Sequence[RowPart], batches: Iterable[Drawn], peers: Peers
 ) -> FixedWire:
-    """Return the format with room for the most rows that a rank asks another in a few batches. Collective.
+    """Return the format with room for the rows that a rank asks another in ordinary batches. Collective.
 
     `batches` have samples and seed nodes, and the rows that are cached on the device. ValueError if a rank
     has other columns.
     """
-    most = torch.zeros(len(parts), dtype=torch.int64)
+    asked: list[list[int]] = [[] for _ in parts]  # of the other rank that is asked most, by batch
     for drawn in batches:
         for number, part in enumerate(parts):
             counts = rows.slots(part.node_type, part.ids(drawn).to(rows.device), 1).counts
-            most[number] = max(int(most[number]), int(counts.max()))
+            asked[number].append(int(counts.max()))
+    most = torch.tensor([max(1, room(counts or [0])) for counts in asked])
     digest = crc32(repr((parts, rows.wire)).encode())
     groups = [
-        RowGroup(
-            part.node_type, part.columns, max(1, math.ceil(SLACK * count)), rows.id_dtype(part.node_type)
-        )
+        RowGroup(part.node_type, part.columns, count, rows.id_dtype(part.node_type))
         for part, count in zip(parts, _most_of_ranks(peers, most, digest), strict=True)
     ]
     return FixedWire(tuple(groups), rows.specs, rows.wire, peers.world_size)

@@ -157,7 +157,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
             "graph": name,
             "task": task,
             "model": config.model.model_copy(update={"layers": layers}),
-            "threads": config.threads or sampler_threads(usable_cores()),
+            "threads": config.threads or sampler_threads(usable_cores(), torch.device(config.device).type),
             "compute_threads": config.compute_threads or usable_cores(),
         }
     )

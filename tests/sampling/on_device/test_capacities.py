@@ -1,4 +1,4 @@
-"""Capacities are the largest counts of the measured batches with slack, and survive a checkpoint."""
+"""Capacities are the room that measured batches need, and survive a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from khop import DrawKey, Expansion, NeighborSampler
-from khop.sampling.on_device.capacities import Capacities
+from khop.graph.store import csc_graph_from_edges
+from khop.sampling.on_device.capacities import MEASURED, Capacities, room
 from khop.sampling.on_device.device_sampler import measured_capacities
 from support.random_graphs import EDGE, as_seeds, ring
 
 EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
-WARM_UP = [(as_seeds({"node": nodes}), DrawKey(1)) for nodes in ([0, 100], [0, 100, 200, 300])]
+WARM_UP = [(as_seeds({"node": nodes}), DrawKey(1)) for nodes in ([0, 100, 200, 300], [1, 101, 201, 301])]
 
 
 def capacities(expansion: Expansion) -> Capacities:
@@ -51,6 +53,40 @@ def test_a_checkpoint_holds_them(expansion: Expansion) -> None:
     assert Capacities.from_state(state, [EDGE]) == found
     with pytest.raises(ValueError, match="take the graph of the checkpoint, or measure capacities anew"):
         Capacities.from_state(state, [("node", "of", "node")])
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([100], 105),
+        ([0, 0], 0),
+        ([100, 100, 100], 105),  # they do not differ
+        ([90, 110], 157),  # mean 100, deviation 14.1
+        ([1000, 1010], 1061),  # mean 1005, deviation 7.1
+    ],
+    ids=str,
+)
+def test_room_is_for_the_largest_and_for_the_spread(counts: list[int], expected: int) -> None:
+    assert room(counts) == expected
+
+
+@EXPANSIONS
+@pytest.mark.parametrize("seeds", [8, 32])
+def test_few_batches_exceed_the_room_that_others_measured(expansion: Expansion, seeds: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    owners = torch.randint(3000, (20_000,), generator=generator) ** 2 // 3000  # some nodes have many edges
+    sources = torch.randint(3000, (20_000,), generator=generator)
+    sampler = NeighborSampler(
+        csc_graph_from_edges({"node": 3000}, {EDGE: (sources, owners)}), [4, 3], expansion=expansion
+    )
+    batches = [
+        (as_seeds({"node": torch.randint(3000, (seeds,), generator=generator).tolist()}), DrawKey(step))
+        for step in range(200)
+    ]
+    found = measured_capacities(sampler, batches[:MEASURED])
+    sizes = [[block.num_src for block in sampler.sample(*batch).blocks] for batch in batches[MEASURED:]]
+    rooms = [level["node"] for level in reversed(found.nodes[1:])]
+    assert sum(any(a > b for a, b in zip(size, rooms, strict=True)) for size in sizes) <= 1
 
 
 def test_no_batches_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import TypeVar
 
 from khop.batch import Sample
@@ -12,7 +13,17 @@ from khop.sampling.sampler import Expansion
 from khop.schema import EdgeType, NodeType
 
 Type = TypeVar("Type", NodeType, EdgeType)
-SLACK = 1.05  # sizes of random batches differ by less: their largest in an epoch is about 1.03 of the mean
+MEASURED = 16  # batches; see benchmarks/overflows.py
+SLACK, SIGMAS = 1.05, 4.0
+
+
+def room(counts: Sequence[int]) -> int:
+    """Return the room for a number that some ordinary batches have.
+
+    It is the larger of SLACK times their largest, and of their mean plus SIGMAS standard deviations.
+    """
+    most = math.ceil(max(counts) * SLACK)
+    return most if len(counts) < 2 else max(most, math.ceil(fmean(counts) + SIGMAS * stdev(counts)))
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,12 @@ class Capacities:
         seeds: Mapping[NodeType, int],
         node_types: Sequence[NodeType],
         expansion: Expansion,
-        edges: Sequence[Mapping[EdgeType, int]],
-        slack: float = SLACK,
+        edges: Sequence[Mapping[EdgeType, Sequence[int]]],
     ) -> Capacities:
-        """Return the maxima of ordinary samples times the slack.
+        """Return the room that ordinary samples need.
 
-        `seeds` is the most seeds of a batch; `edges`, by hop, the most edges of types with a fanout of -1.
+        `seeds` is the most seeds of a batch; `edges` are, by hop, the edges of types with a fanout of -1, a
+        number for each batch.
         """
         blocks = [tuple(reversed(sample.blocks)) for sample in samples]
         if not blocks:
@@ -46,14 +57,12 @@ class Capacities:
         hops = [[of_sample[hop] for of_sample in blocks] for hop in range(num_hops)]
         nodes = [{t: seeds.get(t, 0) for t in node_types}]
         for hop in hops:
-            after = _most([block.src_counts for block in hop], slack)
+            after = _room([block.src_counts for block in hop])
             nodes.append({t: max(count, nodes[-1][t]) for t, count in after.items()})
-        added = [
-            _most([_difference(block.src_counts, block.dst_counts) for block in hop], slack) for hop in hops
-        ]
+        added = [_room([_difference(block.src_counts, block.dst_counts) for block in hop]) for hop in hops]
         rows = nodes[:-1] if expansion is Expansion.LAYERED else [nodes[0], *added][:num_hops]
-        room = tuple({t: math.ceil(count * slack) for t, count in hop.items()} for hop in edges)
-        return cls(tuple(nodes), tuple(rows), room)
+        taken = tuple({t: room(counts) for t, counts in hop.items()} for hop in edges)
+        return cls(tuple(nodes), tuple(rows), taken)
 
     def state(self) -> dict[str, list[dict[str, int]]]:
         """Return the capacities as plain values, for a checkpoint."""
@@ -89,8 +98,8 @@ def _by_name(counts: Mapping[EdgeType, int]) -> dict[str, int]:
     return {" ".join(edge_type): count for edge_type, count in counts.items()}
 
 
-def _most(counts: Sequence[Mapping[Type, int]], slack: float) -> dict[Type, int]:
-    return {t: math.ceil(max(of_sample[t] for of_sample in counts) * slack) for t in counts[0]}
+def _room(counts: Sequence[Mapping[Type, int]]) -> dict[Type, int]:
+    return {t: room([of_sample[t] for of_sample in counts]) for t in counts[0]}
 
 
 def _difference(more: Mapping[NodeType, int], fewer: Mapping[NodeType, int]) -> dict[NodeType, int]:

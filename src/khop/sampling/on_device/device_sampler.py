@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from khop.batch import Sample
 from khop.draw import DrawKey
 from khop.graph.rule import reads_times
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.capacities import SLACK, Capacities, Type
+from khop.sampling.on_device.capacities import Capacities, Type, room
 from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
 from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.sampler import NeighborSampler, Sampler, check_seeds, check_times
@@ -63,16 +62,16 @@ class DeviceSampler:
 
 
 def measured_capacities(sampler: Sampler, warm_up: Sequence[tuple[Seeds, DrawKey]]) -> Capacities:
-    """Return the capacities that ordinary batches need, with some slack."""
+    """Return the capacities for batches such as these."""
     in_kernels = sampler.for_kernels()
     planted = [in_kernels.planted(seeds) for seeds, _ in warm_up]
     most = _largest([{t: ids.numel() for t, ids in batch.seeds.nodes.items()} for batch in planted])
     excluded = _largest([{t: ends.shape[1] for t, ends in batch.excluded.items()} for batch in planted])
     links = _largest([{t: rows.num_links for t, rows in batch.links.items()} for batch in planted])
     if links:  # the number of different ends varies, and with several types that of the links of each
-        most = {t: math.ceil(count * SLACK) for t, count in most.items()}
+        most = _room([{t: ids.numel() for t, ids in batch.seeds.nodes.items()} for batch in planted])
     if len(links) > 1:
-        links = {t: math.ceil(count * SLACK) for t, count in links.items()}
+        links = _room([{t: rows.num_links for t, rows in batch.links.items()} for batch in planted])
     samples = [sampler.sample(seeds, key) for seeds, key in warm_up]
     edges = _edges_in_all(in_kernels.neighbors, samples, excluded)
     node_types = sampler.graph.schema.node_types
@@ -82,8 +81,8 @@ def measured_capacities(sampler: Sampler, warm_up: Sequence[tuple[Seeds, DrawKey
 
 def _edges_in_all(
     sampler: NeighborSampler, samples: Sequence[Sample], excluded: Mapping[EdgeType, int]
-) -> list[dict[EdgeType, int]]:
-    """Return the most edges of the rows of each hop, by edge types with a fanout of -1.
+) -> list[dict[EdgeType, list[int]]]:
+    """Return the edges of the rows of each hop in each sample, by edge types with a fanout of -1.
 
     Edges that a batch leaves out have a place as well.
     """
@@ -98,7 +97,7 @@ def _edges_in_all(
                 {t: int(of_type[_expanded(s, hop.number, t[2])].sum()) for t, of_type in degrees.items()}
                 for s in samples
             ]
-        found.append(_largest(counts))
+        found.append({t: [of_sample[t] for of_sample in counts] for t in every})
     return found
 
 
@@ -116,6 +115,12 @@ def _drawn(sample: Sample, hop: int, edge_type: EdgeType) -> int:
         assert sample.subgraph.edges_per_hop is not None  # only other outputs lack it
         return sample.subgraph.edges_per_hop[edge_type][hop - 1]
     return sample.blocks[-hop].adjacencies[edge_type].indices.numel()
+
+
+def _room(counts: Sequence[Mapping[Type, int]]) -> dict[Type, int]:
+    """Return the room for numbers of some batches, of which each may lack some types."""
+    types = dict.fromkeys(type_ for of_batch in counts for type_ in of_batch)
+    return {t: room([of_batch.get(t, 0) for of_batch in counts]) for t in types}
 
 
 def _largest(counts: Sequence[Mapping[Type, int]]) -> dict[Type, int]:
