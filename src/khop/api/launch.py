@@ -21,9 +21,16 @@ from torch import distributed
 
 from khop.arguments import check_word, instance_of, list_of, real_number, shown, whole_number
 from khop.distributed.processes.group import DEADLINE_S
-from khop.distributed.processes.launchers import Listening, RankInfo, listening_interface, rank_info_of
+from khop.distributed.processes.launchers import (
+    Listening,
+    RankInfo,
+    gpu_of_rank,
+    listening_interface,
+    rank_info_of,
+)
 from khop.distributed.processes.rendezvous import joined
 from khop.distributed.processes.spawning import has_main_file, run_ranks
+from khop.loading.device.streams import num_gpus
 from khop.loading.device.transfer import device_of
 from khop.process_tuning import cores_of_rank, usable_cores
 
@@ -202,7 +209,7 @@ def run_rank(
     """Run one rank: join the others, call the function, leave."""
     device = torch.device(kind)
     if device.type == "cuda":
-        device = torch.device("cuda", rank_info.local_rank)
+        device = torch.device("cuda", gpu_of_rank(rank_info.local_rank, num_gpus()))
         torch.cuda.set_device(device)
     torch.set_num_threads(cores_of_rank(rank_info.local_world_size))
     if distributed.is_initialized():  # e.g. by Ray Train: used as it is

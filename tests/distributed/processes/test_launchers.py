@@ -20,6 +20,7 @@ from khop.distributed.processes.launchers import (
     RankInfo,
     chosen,
     first_host,
+    gpu_of_rank,
     interfaces,
     listening_interface,
     rank_info_of,
@@ -179,3 +180,16 @@ def test_a_way_to_a_host_begins_at_an_address_of_this_machine() -> None:
     assert module._own_address_towards("127.0.0.1") == "127.0.0.1"
     assert module._own_address_towards("no.such.host.invalid") == ""
     assert socket.getaddrinfo("localhost", 9)
+
+
+@pytest.mark.parametrize(("local_rank", "visible", "expected"), [(0, 4, 0), (3, 4, 3), (3, 1, 0), (0, 1, 0)])
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one(
+    local_rank: int, visible: int, expected: int
+) -> None:
+    assert gpu_of_rank(local_rank, visible) == expected
+
+
+@pytest.mark.parametrize("visible", [0, 2])
+def test_a_rank_without_a_gpu_is_refused(visible: int) -> None:
+    with pytest.raises(ValueError, match=f"rank 2 of this machine has no GPU: torch finds {visible}; start"):
+        gpu_of_rank(2, visible)

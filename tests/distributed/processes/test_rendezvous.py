@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from khop.distributed.processes.rendezvous import (
     Rendezvous,
     Round,
     arrive,
+    check_cards,
     hosted_store,
     joined,
     reached_store,
@@ -85,6 +87,8 @@ def test_gpus_exchange_over_nccl_and_control_stays_on_gloo(
         raise KeyError("no group is needed here")
 
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    card = SimpleNamespace(name="H200", uuid="GPU-1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(distributed, "init_process_group", initialized)
     with pytest.raises(KeyError, match="no group is needed here"):
         joined(info(free_port()), torch.device(device), 30.0, LOOPBACK).__enter__()
@@ -183,3 +187,22 @@ def test_missing_ranks_are_named_by_all(is_second_attempt: bool) -> None:
         PeerLost, match=r"^ranks 1, 2 did not arrive within 0.05 s; those of 3 that did: 0 \(ho"
     ):
         arrive(store, 0, 3, rank(0), 0.05)
+
+
+def arrived(*cards: str) -> dict[int, Rendezvous]:
+    return {rank: Rendezvous("a", "10.0.0.1", 0, rank, card) for rank, card in enumerate(cards)}
+
+
+def test_ranks_with_a_gpu_each_or_without_one_may_meet() -> None:
+    check_cards(arrived("GPU-1", "GPU-2"))
+    check_cards(arrived("", ""))
+
+
+def test_two_ranks_on_one_gpu_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^ranks 1 and 2 use the same GPU of host a \(GPU-2\): start one"):
+        check_cards(arrived("GPU-1", "GPU-2", "GPU-2"))
+
+
+def test_a_card_is_told_to_the_other_ranks() -> None:
+    store, own = HashStore(), Rendezvous("a", "10.0.0.1", 0, card="GPU-1")
+    assert arrive(store, 0, 1, own, 30.0).ranks[0].card == "GPU-1"

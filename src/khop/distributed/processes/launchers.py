@@ -89,6 +89,21 @@ def _of_slurm(environment: Mapping[str, str]) -> RankInfo:
     )
 
 
+def gpu_of_rank(local_rank: int, visible: int) -> int:
+    """Return the index of the GPU of a rank, of those that its process sees.
+
+    SLURM, MIG and Kubernetes may show each process one GPU alone. ValueError if there is none for the rank.
+    """
+    if visible == 1:
+        return 0
+    if local_rank >= visible:
+        raise ValueError(
+            f"rank {local_rank} of this machine has no GPU: torch finds {visible}; start as many processes "
+            "as GPUs, or show each process another GPU, as srun --gpus-per-task=1 does"
+        )
+    return local_rank
+
+
 def first_host(nodes: str) -> str:
     """Return the first host of a SLURM node list: "gpu[03-05,9],login" gives gpu03."""
     found = re.match(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?", nodes)

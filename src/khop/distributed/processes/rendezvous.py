@@ -103,6 +103,7 @@ class Rendezvous:
     address: str  # that the rank listens on
     attempt: int  # restarts by its launcher; launchers of two machines may count differently
     token: int = 0  # unique among the processes of this store
+    card: str = ""  # the GPU of the rank; empty if it has none, or a part of one (MIG)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def joined(
     """
     address = _Address(rank_info, interface, deadline_s)
     whole_store = address.first_store()
-    met = _met(whole_store, address)
+    met = _met(whole_store, address, device)
     # Separate connections: a call that blocks on one delays every other call on it.
     store, telling, asking = (
         part_of(each, met.number) for each in (whole_store, address.store(), address.store())
@@ -311,13 +312,13 @@ def _make_torch_group(store: Store, address: _Address, device: torch.device) -> 
     )
 
 
-def _met(store: Store, address: _Address) -> Round:
+def _met(store: Store, address: _Address, device: torch.device) -> Round:
     """Wait for all ranks.
 
-    PeerLost if one does not arrive, ValueError if the others cannot reach one.
+    PeerLost if one does not arrive, ValueError if the others cannot reach one, or if two have the same GPU.
     """
     at, deadline_s = address.rank_info, address.deadline_s
-    own = Rendezvous(socket.gethostname(), address.interface.address, at.attempt)
+    own = Rendezvous(socket.gethostname(), address.interface.address, at.attempt, card=_card(device))
     found: list[Round] = []
     try:
         within(
@@ -330,6 +331,7 @@ def _met(store: Store, address: _Address) -> Round:
     if not found:
         raise PeerLost(f"rank {at.rank} lost the store at {address.where}")
     ranks = found[0].ranks
+    check_cards(ranks)
     hidden = [rank for rank, arrived in ranks.items() if Interface("", arrived.address).is_loopback]
     if hidden and len({arrived.host for arrived in ranks.values()}) > 1:
         raise ValueError(
@@ -338,3 +340,24 @@ def _met(store: Store, address: _Address) -> Round:
             "network of the machines with --interface, such as eth1 or 10.0.0.0/8"
         )
     return found[0]
+
+
+def check_cards(ranks: Mapping[int, Rendezvous]) -> None:
+    """Raise ValueError if two ranks of a host use the same GPU, with which NCCL fails or waits forever."""
+    first: dict[str, int] = {}
+    for rank, arrived in ranks.items():
+        other = first.setdefault(arrived.card, rank)
+        if arrived.card and other != rank:
+            raise ValueError(
+                f"ranks {other} and {rank} use the same GPU of host {arrived.host} ({arrived.card}): start "
+                "one process per GPU, or show each process another GPU by CUDA_VISIBLE_DEVICES, as srun "
+                "--gpus-per-task=1 does"
+            )
+
+
+def _card(device: torch.device) -> str:
+    """Return the identity of a rank's GPU for `Rendezvous`."""
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    return "" if "MIG" in properties.name else str(getattr(properties, "uuid", ""))
