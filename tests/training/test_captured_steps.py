@@ -10,12 +10,13 @@ from khop import DrawKey, Graph, NeighborSampler, Seeds
 from khop.graph.features.table import FeatureTable
 from khop.loading.columns import ColumnChoice
 from khop.loading.device.batch_slot import BatchSlot, StepInput
+from khop.loading.device.streams import Event, Stream
 from khop.models.sage import SAGE
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.training.recorded_steps import CapturedSteps
 from khop.training.tasks import NodeClassification
-from support.recorders import recorder, streams
+from support.recorders import NoStreams, Passed, recorder, streams
 from support.small_graphs import SmallGraph, one_type, shop
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
@@ -95,3 +96,45 @@ def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int)
             found += 1
     assert found == len(given)
     assert steps.overflows >= 1
+
+
+class Noted(Passed):
+    """An event that notes that the host has waited for it."""
+
+    has_waited = False
+
+    def synchronize(self) -> None:
+        self.has_waited = True
+
+
+class NotedStreams(NoStreams):
+    """Streams whose events are noted."""
+
+    def record(self, stream: Stream) -> Event:
+        return Noted()
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="scripts/gpu-contact keeps a GPU busy meanwhile")
+def test_losses_that_were_left_are_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, node_type, model = case("one type")
+    task = NodeClassification(node_type, "y")
+    given = inputs(small, node_type, [6, 6, 6])
+    expected = [ordinary(small, model, task, one)[0] for one in given]
+    make = BatchSlot.make
+    with by_triton():
+        monkeypatch.setattr("training.test_captured_steps.streams", NotedStreams)
+        steps = prepared(small, node_type, model, given)
+
+        def checked(slot: BatchSlot, one: StepInput) -> None:
+            last = steps._made[steps._slots.index(slot)]
+            assert last is None or last.has_waited  # type: ignore[attr-defined]
+            make(slot, one)
+
+        monkeypatch.setattr(BatchSlot, "make", checked)
+        abandoned_losses(steps, given)
+        assert [float(loss) for loss in steps.losses(given)] == pytest.approx(expected, abs=1e-12)
+        slot = steps._slots[0]
+        slot._plan._stamp -= 1  # as if the input of a later batch had been copied for an earlier one
+        make(slot, given[0])
+        with pytest.raises(RuntimeError, match="wait for the work of a slot before it is written again"):
+            slot.overflowed()

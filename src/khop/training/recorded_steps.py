@@ -75,6 +75,7 @@ class CapturedSteps:
                 self.gradients.append(parameter.grad)
         recorder = streams.recorder(streams.current())
         self._loss = torch.zeros((), dtype=torch.float64, device=streams.device)
+        self._made: list[Event | None] = [None] * len(slots)  # after a batch that the host has not awaited
         self._free: list[Event | None] = [None] * len(slots)  # the event after the last use of each slot
         self._steps = [recorder.record(partial(self._of_slot, slot)) for slot in slots]
 
@@ -82,7 +83,7 @@ class CapturedSteps:
         """Yield the loss of each step, once its gradients are issued to the current stream.
 
         The loss is a float64 scalar on the device; the next step overwrites it. The caller's current
-        stream must be the same for all steps.
+        stream must be the same for all steps. The loop may be left early, and begun again.
         """
         ahead: deque[_Issued] = deque()
         for number, given in enumerate(inputs):
@@ -96,16 +97,21 @@ class CapturedSteps:
         slot, free = self._slots[number], self._free[number]
         if not slot.fits(given):
             return _Issued(given, number, None)
+        last = self._made[number]
+        if last is not None:  # of a loop that was left: the device may still read its input
+            last.synchronize()
         if free is not None:
             self._streams.wait(self._sampling, free)
         with self._streams.issuing(self._sampling):
             slot.make(given)
-        return _Issued(given, number, self._streams.record(self._sampling))
+        made = self._made[number] = self._streams.record(self._sampling)
+        return _Issued(given, number, made)
 
     def _step(self, issued: _Issued) -> Tensor:
         slot, current = self._slots[issued.slot], self._streams.current()
         if issued.made is not None:
             issued.made.synchronize()  # long done, as a rule: the device has computed the step before since
+            self._made[issued.slot] = None
             if not slot.overflowed():
                 self._streams.wait(current, issued.made)
                 self._steps[issued.slot].replay()

@@ -178,8 +178,8 @@ class BatchSlot:
         self.weights = torch.zeros(count, dtype=torch.float64, device=device)
         if self._links is not None:
             self.weights = self._links.weights
-        self._stamps = torch.zeros(2, dtype=torch.int64, device=device)
-        self._seen = torch.zeros(2, dtype=torch.int64, pin_memory=device.type != "cpu")
+        self._stamps = torch.zeros(3, dtype=torch.int64, device=device)
+        self._seen = torch.zeros(3, dtype=torch.int64, pin_memory=device.type != "cpu")
         self._deferred = deferred
         batch = Batch(
             replace(padded.sample, links={} if self._links is None else self._links.rows),
@@ -212,8 +212,16 @@ class BatchSlot:
         self._recording.replay()
 
     def overflowed(self) -> bool:
-        """Return True if the batch exceeded a capacity. Call it when the work of `make` has ended."""
-        overflow, stamp = self._seen.tolist()
+        """Return True if the batch exceeded a capacity. Call it when the work of `make` has ended.
+
+        RuntimeError if the device has made two batches of the same stamp: the second would lack nodes.
+        """
+        overflow, stamp, last = self._seen.tolist()
+        if stamp <= last:
+            raise RuntimeError(
+                f"batch {stamp} was made after batch {last}: wait for the work of a slot before it is "
+                "written again"
+            )
         return bool(overflow == stamp)
 
     def traffic(self) -> dict[str, float]:
@@ -270,7 +278,8 @@ class BatchSlot:
             gather_columns(list(columns.values()), seeds[node_type])  # rows of empty places, -1, are 0
         if self._links is None:
             torch.mul(torch.cat(list(seeds.values())) >= 0, self._weight, out=self.weights)
-        torch.cat([self._padded.overflow, self._padded.stamp], out=self._stamps)
+        torch.cat([self._padded.overflow, self._padded.stamp, self._plan.last_made], out=self._stamps)
+        self._plan.last_made.copy_(self._padded.stamp)
         self._seen.copy_(self._stamps, non_blocking=True)
 
 

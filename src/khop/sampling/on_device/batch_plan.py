@@ -67,6 +67,7 @@ class BatchPlan:
         for edge_type in self.excluded:
             check_pairs(graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2]))
         self._stamp = last_stamp
+        self.last_made = torch.zeros(1, dtype=torch.int64, device=self.device)  # stamp of the last batch
 
     @property
     def hops(self) -> tuple[Hop, ...]:
@@ -98,6 +99,7 @@ class BatchPlan:
             for table in self.tables.values():
                 table.clear()
             self._stamp = 0
+            self.last_made.zero_()
         self._stamp += 1
         return self._stamp
 
