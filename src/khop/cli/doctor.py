@@ -85,9 +85,9 @@ def _print(found: Sequence[Finding], stops: bool) -> None:
             if each.remedy:
                 say(console, f"  {'':<5}  {'':<{width}}  {each.remedy}")
     wrong, notes = sum(each.state in (WRONG, STOPS) for each in found), sum(e.state is NOTE for e in found)
-    say(console, "", f"{wrong} wrong, {notes} not available; the line below each one mends it.")
+    say(console, "", f"{wrong} wrong, {notes} not available; the line below each one is a remedy.")
     if stops:
-        say(console, "khop does not work until the lines marked stops are mended.")
+        say(console, "khop does not work until the lines marked stops are solved.")
     else:
         say_next(console, ("khop", "train", "debian"))
 
