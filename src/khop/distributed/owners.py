@@ -13,9 +13,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import check_below
 from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.exchange.peers import Message, moved, naming
+from khop.distributed.exchange.peers import Message, check_below, moved, naming
 from khop.schema import EdgeType
 
 Result = TypeVar("Result")

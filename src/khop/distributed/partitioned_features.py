@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import Writer
-from khop.distributed.exchange.peers import Message
+from khop.distributed.exchange.peers import Message, Writer
 from khop.distributed.exchange.row_wire import (
     RowRequest,
     Wire,

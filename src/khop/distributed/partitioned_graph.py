@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import check_below
 from khop.distributed.exchange.draw_wire import HopWire, IdRange, IdRanges, NegativeWire
-from khop.distributed.exchange.peers import Message
+from khop.distributed.exchange.peers import Message, check_below
 from khop.distributed.owners import (
     MOST_EDGES,
     NO_BYTES,

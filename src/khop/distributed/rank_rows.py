@@ -14,8 +14,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import narrowest
-from khop.distributed.exchange.peers import MARK_NUMBERS, Message, Peers, naming, sent_to_all
+from khop.distributed.exchange.peers import MARK_NUMBERS, Message, Peers, naming, narrowest, sent_to_all
 from khop.distributed.exchange.row_wire import (
     FixedWire,
     RowGroup,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Block, LinkRows, LossWeights, Sample, Subgraph
-from khop.distributed.exchange.codec import check_below
+from khop.distributed.exchange.peers import check_below
 from khop.distributed.owners import MOST_EDGES
 from khop.draw import RANDOMNESS, DrawKey, Purpose
 from khop.graph.folder import TimeCutOffs

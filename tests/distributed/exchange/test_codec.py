@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.exchange.codec import (
+from khop.distributed.exchange.peers import (
     Reader,
     Writer,
     agreement,

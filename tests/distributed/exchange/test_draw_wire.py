@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.distributed.exchange.codec import as_bytes
 from khop.distributed.exchange.draw_wire import MOST_PADDED, HopWire, NegativeWire
+from khop.distributed.exchange.peers import as_bytes
 from khop.draw import DrawKey, Frontier, Neighbors, Positives, UniformNegatives
 from khop.graph.rule import Hop
 from khop.kernels.draw_negatives import NothingLeft

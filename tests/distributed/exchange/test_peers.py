@@ -165,8 +165,8 @@ def test_buffers_of_the_host_take_the_channel_that_is_there(monkeypatch: pytest.
 
 def test_waiting_for_a_device_ends_with_the_work_the_deadline_or_the_run() -> None:
     done = iter([False, False, True])
+    Peers(Group(0, RANKS)).wait_until(lambda: next(done), ASKING)
     peers = Peers(Group(0, RANKS, deadline_s=0.01))
-    peers.wait_until(lambda: next(done), ASKING)
     with pytest.raises(PeerLost, match="asking for rows: no answer on the device"):
         peers.wait_until(lambda: False, ASKING)
     peers.begin(1, 2, lambda: True)

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from khop.distributed.exchange.codec import Reader, as_bytes
-from khop.distributed.exchange.peers import MARK_NUMBERS
+from khop.distributed.exchange.peers import MARK_NUMBERS, Reader, as_bytes
 from khop.distributed.exchange.row_wire import (
     FixedWire,
     RowGroup,

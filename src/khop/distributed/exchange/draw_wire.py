@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import (
+from khop.distributed.exchange.peers import (
     Reader,
     Writer,
     agreement,

@@ -14,8 +14,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from khop.distributed.exchange.codec import Reader, as_bytes, padded
-from khop.distributed.exchange.peers import MARK_NUMBERS
+from khop.distributed.exchange.peers import MARK_NUMBERS, Reader, as_bytes, padded
 from khop.schema import ColumnSpec, NodeType, Specs, Type
 
 _LARGEST = 127  # largest int8 value that is sent
