@@ -125,6 +125,9 @@ if TYPE_CHECKING:
     from khop.training.edge_tasks import EdgeClassification as EdgeClassification
     from khop.training.edge_tasks import EdgeRegression as EdgeRegression
     from khop.training.edge_tasks import LinkPrediction as LinkPrediction
+    from khop.training.link_losses import InfoNce as InfoNce
+    from khop.training.link_losses import LinkLoss as LinkLoss
+    from khop.training.link_losses import MarginRanking as MarginRanking
     from khop.training.optimizer_settings import OptimizerSettings as OptimizerSettings
     from khop.training.optimizer_settings import Plateau as Plateau
     from khop.training.optimizer_settings import RowAdam as RowAdam
@@ -177,6 +180,9 @@ _PUBLIC = {
     "LinkSampler": "khop.sampling.links.links",
     "EdgeClassification": "khop.training.edge_tasks",
     "EdgeRegression": "khop.training.edge_tasks",
+    "InfoNce": "khop.training.link_losses",
+    "LinkLoss": "khop.training.link_losses",
+    "MarginRanking": "khop.training.link_losses",
     "LinkPrediction": "khop.training.edge_tasks",
     "LinkSplit": "khop.api.split_links",
     "Links": "khop.sampling.links.link_seeds",

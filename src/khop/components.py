@@ -233,9 +233,22 @@ OPTIMIZERS = Family(
     default="adam",
     makes="khop.OptimizerSettings",  # its type is checked
 )
+LINK_LOSSES = Family(
+    "khop.link_losses",
+    {
+        "bce": "khop.training.link_losses:PairCrossEntropy",
+        "bpr": "khop.training.link_losses:PairwiseRanking",
+        "margin": "khop.training.link_losses:MarginRanking",
+        "infonce": "khop.training.link_losses:InfoNce",
+    },
+    default="bce",
+    makes="khop.LinkLoss",
+    methods=("of_scores",),
+)
 # By the path of the table of a run that names one.
 FAMILIES: Mapping[str, Family] = {
     "task": TASKS,
+    "links.loss": LINK_LOSSES,
     "sampler": SAMPLERS,
     "sampler.rule": RULES,
     "model": MODELS,

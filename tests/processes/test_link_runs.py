@@ -18,7 +18,7 @@ RUN = """
 graph = "{graph}"
 precision = "float64"
 task = {{ kind = "link-prediction", target = "user buys item, {other}", metric = "mrr" }}
-links = {{ loss = "bpr", val = 0.2, test = 0.2, eval_negatives = 5, split = "{split}"{more} }}
+links = {{ loss = {{ kind = "bpr" }}, val = 0.2, test = 0.2, eval_negatives = 5, split = "{split}"{more} }}
 sampler = {{ fanouts = [3] }}
 model = {{ hidden = 16, embedding = 4, dropout = 0.0 }}
 training = {{ epochs = 2, batch_size = 150 }}

@@ -24,7 +24,7 @@ relation = "r"
 corrupt = "both"
 exact = true
 eval_negatives = 5
-loss = "{loss}"
+loss.kind = "{loss}"
 """
 
 

@@ -6,6 +6,7 @@ Link prediction is cross-entropy or ranking loss of pairs, one loss per pair.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from khop.draw import NegativeMode
 from khop.models.link_predictor import LinkScores
 from khop.schema import EdgeType
 from khop.training.edge_tasks import EdgeClassification, EdgeRegression, LinkPrediction, batch_edges
+from khop.training.link_losses import InfoNce, LinkLoss, MarginRanking
 from khop.training.tasks import ClassLoss, LabelScale
 from support.small_links import BUYS, ON, LinkBatches
 
@@ -200,7 +202,7 @@ def test_margin_is_the_missing_difference() -> None:
     scores = output[BUYS]
     assert scores.negatives is not None
     missing = (0.5 - scores.pairs.unsqueeze(1) + scores.negatives).clamp(min=0)
-    losses = LinkPrediction("margin", margin=0.5).losses(output, batch)
+    losses = LinkPrediction(MarginRanking(0.5)).losses(output, batch)
     torch.testing.assert_close(losses[:16], missing.mean(1))
 
 
@@ -210,11 +212,11 @@ def test_infonce_is_the_cross_entropy_of_the_link_among_its_negatives() -> None:
     assert scores.negatives is not None
     logits = torch.cat([scores.pairs.unsqueeze(1), scores.negatives], dim=1) / 0.2
     expected = F.cross_entropy(logits, torch.zeros(16, dtype=torch.int64), reduction="none")
-    losses = LinkPrediction("infonce", temperature=0.2).losses(output, batch)
+    losses = LinkPrediction(InfoNce(0.2)).losses(output, batch)
     torch.testing.assert_close(losses[:16], expected)
 
 
-@pytest.mark.parametrize("name", ["margin", "temperature"])
-def test_margin_and_temperature_are_above_zero(name: str) -> None:
+@pytest.mark.parametrize(("loss", "name"), [(MarginRanking, "margin"), (InfoNce, "temperature")])
+def test_margin_and_temperature_are_above_zero(loss: Callable[[float], LinkLoss], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} 0: must be above 0"):
-        LinkPrediction(**{name: 0})
+        loss(0)

@@ -29,7 +29,7 @@ RUNS: Mapping[str, tuple[Callable[[Path], Path], Mapping[str, object]]] = {
         write_shop,
         {
             "task": LINKS,
-            "links": {"loss": "infonce", "negatives_group": 10, "eval_negatives": 3},
+            "links": {"loss": {"kind": "infonce"}, "negatives_group": 10, "eval_negatives": 3},
             "model": {"hidden": 8, "dropout": 0.0, "embedding": 4, "embedding_update": "sparse"},
             "optimizer": {"clip_norm": 0.2},
         },

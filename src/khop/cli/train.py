@@ -213,7 +213,7 @@ _TO_TRY: Mapping[bool, Sequence[tuple[str, object]]] = {
     True: (
         ("model.dropout", 0.2),
         ("links.negatives_per_positive", 4),
-        ("links.loss", "bpr"),
+        ("links.loss.kind", "bpr"),
         ("training.learning_rate", 0.01),
         ("training.epochs", 50),
     ),

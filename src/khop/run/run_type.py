@@ -286,6 +286,8 @@ def _of_tables(tables: tuple[tuple[str, type[Section], Component], ...]) -> type
     of_path = {path: table for path, table, _ in tables}
     if rule := of_path.pop("sampler.rule", None):
         of_path["sampler"] = _with_fields(of_path["sampler"], {"rule": (rule | None, None)})
+    if loss := of_path.pop("links.loss", None):
+        of_path["links"] = _with_fields(_table("links"), {"loss": (loss, Field(default_factory=loss))})
     made: type[RunConfig] = RunConfig
     for name, table in of_path.items():
         made = _with_fields(made, {name: (table, Field(default_factory=table))})

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from khop.arguments import as_mapping
 from khop.components import (
     LARGEST,
+    LINK_LOSSES,
     MODELS,
     OPTIMIZERS,
     RULES,
@@ -173,6 +174,15 @@ class RuleTable(Section):
         str, KindOf(RULES), Default("that of the model, else uniform, or weighted if sampler.weight is set")
     ]
     """Rule that draws neighbors: {kinds}, or package.module:Class"""
+
+
+class LossTable(Section):
+    """The loss of link prediction."""
+
+    option_prefix = "link-"
+
+    kind: Annotated[str, KindOf(LINK_LOSSES), OptionName("--link-loss")] = LINK_LOSSES.default
+    """Loss of link prediction: {kinds}, or package.module:Class"""
 
 
 class SamplerTable(Section):

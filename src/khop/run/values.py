@@ -18,6 +18,7 @@ from khop.run.tables import (
     BytesOrNone,
     CacheText,
     Fanouts,
+    LossTable,
     ModelTable,
     OptimizerTable,
     OptionName,
@@ -40,13 +41,7 @@ class LinksTable(Section):
     """Edge column with the relations of links, whole numbers from 0"""
     relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
     """Number of relations in that column"""
-    loss: Literal["bce", "bpr", "margin", "infonce"] = "bce"
-    """Loss of link prediction: binary cross-entropy of pairs (bce), Bayesian personalized ranking (bpr),
-    margin ranking (margin), or cross-entropy of a link among its negatives (infonce)"""
-    margin: Annotated[float, Field(gt=0, le=1e30)] = 1.0
-    """Margin of the margin loss: it is 0 if a link scores higher than a negative by at least this number"""
-    temperature: Annotated[float, Field(gt=0, le=1e30)] = 1.0
-    """Temperature of the infonce loss, by which scores are divided"""
+    loss: LossTable = Field(default_factory=LossTable)
     negatives: Literal["uniform", "degree"] = "uniform"
     """Distribution of training negatives: uniform, or proportional to in-degree^0.75 (degree)"""
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1

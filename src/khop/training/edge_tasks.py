@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from khop.arguments import check_word, instance_of, real_number
+from khop.arguments import check_word, instance_of, shown
 from khop.batch import Batch
+from khop.components import LINK_LOSSES
 from khop.kernels.choice import Engine, engine
 from khop.models.link_predictor import LinkScores, joined
 from khop.schema import EdgeType, edge_type_of
+from khop.training.link_losses import LinkLoss
 from khop.training.metrics import (
     LOOK_FOR_NAN,
     METRICS,
@@ -277,7 +277,6 @@ def check_edge_outputs(outputs: Tensor, edges: Tensor, edge_type: EdgeType, metr
         )
 
 
-LinkLoss = Literal["bce", "bpr", "margin", "infonce"]
 LinkMetric = str  # "mrr", "roc-auc", "average-precision", "hits@10", "recall@10", "ndcg@10" or any other k
 # Metrics of scored pairs that are positive or not.
 PAIR_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
@@ -334,31 +333,28 @@ class LinkPrediction:
     """Task: distinguish the links of an edge type from pairs without a link.
 
     Args:
-        loss: "bce" (default), the binary cross-entropy of each pair, against labels or between a link and
-            its negatives; "bpr" (Rendle et al. 2009), -log sigmoid of a link's score minus each
-            negative's score; "margin", max(0, `margin` - that difference); or "infonce" (van den Oord et
-            al. 2018), the cross-entropy of the link among itself and its negatives.
+        loss: A `khop.LinkLoss`, or the kind of one: "bce" (default), the binary cross-entropy of each pair;
+            "bpr", a ranking of links above negatives; "margin" or "infonce" with their default settings.
         metric: Metric of scores, default "mrr"; see `khop.evaluate_links`.
-        margin: Margin of the loss "margin", default 1.
-        temperature: Number by which "infonce" divides scores, default 1.
     Raises:
-        ValueError: There is no such loss or metric, or a number is not positive.
+        ValueError: There is no such loss or metric.
     Example:
         >>> task = khop.LinkPrediction(loss="bpr", metric="hits@1")
         >>> task.score(torch.tensor([0.9, 0.1]), negatives=torch.tensor([[0.5], [0.5]]))
         0.5
     """
 
-    loss: LinkLoss = "bce"
+    loss: LinkLoss | str = "bce"
     metric: LinkMetric = "mrr"
-    margin: float = 1.0
-    temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_word("loss", self.loss, LinkLoss)
-        for name in ("margin", "temperature"):
-            if not 0 < real_number(name, getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} {getattr(self, name)}: must be above 0, and finite")
+        if not isinstance(self.loss, LinkLoss):
+            kinds = LINK_LOSSES.builtin
+            if not isinstance(self.loss, str) or self.loss not in kinds:
+                raise ValueError(
+                    f"loss {shown(self.loss)}: must be one of {', '.join(kinds)}, or a khop.LinkLoss"
+                )
+            object.__setattr__(self, "loss", LINK_LOSSES.load(self.loss).declared())
         check_link_metric(self.metric)
 
     def losses(self, output: Mapping[EdgeType, LinkScores], batch: Batch) -> Tensor:
@@ -368,15 +364,16 @@ class LinkPrediction:
             output: Scores of the pairs by edge type.
             batch: The batch.
         """
+        assert isinstance(self.loss, LinkLoss)
         labels = [batch.links[t].labels for t in output]
         together = joined(output)
         given = [each for each in labels if each is not None]
         is_plain = len(given) in (0, len(labels)) and all(each.dim() == 1 for each in given)
         if together is not None and is_plain:
             # One operation for all edge types, however many there are.
-            return self._losses(next(iter(output)), together, torch.cat(given) if given else None)
+            return self.loss.of_scores(next(iter(output)), together, torch.cat(given) if given else None)
         return torch.cat(
-            [self._losses(t, output[t], of_type) for t, of_type in zip(output, labels, strict=True)]
+            [self.loss.of_scores(t, output[t], of_type) for t, of_type in zip(output, labels, strict=True)]
         )
 
     def score(self, links: Tensor, negatives: Tensor) -> float:
@@ -387,40 +384,3 @@ class LinkPrediction:
             negatives: Scores of their negatives (n, k).
         """
         return link_metric(self.metric, links, negatives)
-
-    def _losses(self, edge_type: EdgeType, scores: LinkScores, labels: Tensor | None) -> Tensor:
-        match self.loss:
-            case "bpr":
-                return -F.logsigmoid(self._differences(edge_type, scores)).mean(1)
-            case "margin":
-                return F.relu(self.margin - self._differences(edge_type, scores)).mean(1)
-            case "infonce":
-                # -log of the link's share: log(1 + sum of exp(negative - link)).
-                differences = self._differences(edge_type, scores) / -self.temperature
-                return F.pad(differences, (1, 0)).logsumexp(1)
-        if scores.negatives is not None:
-            # softplus(s) is the cross-entropy of "no link", softplus(-s) that of "link".
-            right = F.softplus(-scores.pairs).unsqueeze(1)
-            return torch.cat([right, F.softplus(scores.negatives)], dim=1).mean(1)
-        if labels is None:
-            raise ValueError(
-                f"links of {edge_type}: have neither labels nor negatives; give the LinkSampler "
-                "negatives=khop.UniformNegatives()"
-            )
-        if labels.shape != scores.pairs.shape:
-            raise ValueError(
-                f"labels of {edge_type} are of shape {tuple(labels.shape)} for {scores.pairs.numel()} pairs: "
-                "bce needs one label per pair"
-            )
-        return F.binary_cross_entropy_with_logits(
-            scores.pairs, labels.to(scores.pairs.dtype), reduction="none"
-        )
-
-    def _differences(self, edge_type: EdgeType, scores: LinkScores) -> Tensor:
-        """Return (links, k): differences between a link's score and its negatives' scores."""
-        if scores.negatives is None:
-            raise ValueError(
-                f"links of {edge_type}: {self.loss} needs negatives of the same source, "
-                'not binary ones or none; give the LinkSampler negatives of mode "triplet"'
-            )
-        return scores.pairs.unsqueeze(1) - scores.negatives

@@ -88,13 +88,13 @@ def test_each_of_several_edge_types_has_a_table_by_the_scores_of_its_decoder(
 
 def test_kinds_of_negatives_are_mixed() -> None:
     table = torch.zeros(3, 2, dtype=torch.int64)
-    links = LinksTable(negatives="degree", exact=True, shared_negatives=8, negatives_group=16, loss="bpr")
+    links = LinksTable(negatives="degree", exact=True, shared_negatives=8, negatives_group=16)
     triplet = NegativeMode.TRIPLET
-    assert negatives_of(links, None) == MixedNegatives(
+    assert negatives_of(links, triplet, None) == MixedNegatives(
         (DegreeNegatives(8, triplet, group=16), DegreeNegatives(1, triplet, exact=True))
     )
-    mixed = negatives_of(LinksTable(negatives_per_positive=3), {BUYS: table})
+    mixed = negatives_of(LinksTable(negatives_per_positive=3), NegativeMode.BINARY, {BUYS: table})
     assert isinstance(mixed, MixedNegatives)
     assert mixed.parts[0] == UniformNegatives(3)
     assert isinstance(mixed.parts[1], TableNegatives)
-    assert negatives_of(LinksTable(), None) == UniformNegatives(1)
+    assert negatives_of(LinksTable(), NegativeMode.BINARY, None) == UniformNegatives(1)

@@ -218,7 +218,7 @@ def test_links_are_measured_where_they_are_held_out(prepared: Prepare) -> None:
     [
         ({}, UniformNegatives(1, NegativeMode.BINARY)),
         (
-            {"links__loss": "bpr", "links__negatives_per_positive": 3},
+            {"links__loss__kind": "bpr", "links__negatives_per_positive": 3},
             UniformNegatives(3, NegativeMode.TRIPLET),
         ),
         (

@@ -227,7 +227,10 @@ def test_edge_type_metric_and_the_column_label_are_found(labeled: Path) -> None:
         ({"task__target": "item"}, "task.target is 'item': the edge types with labels are item like item"),
         ({"task__metric": "rmse"}, "task.metric is 'rmse': must be one of"),
         ({"task__classes": 2}, "has stars 2: must be 0 to 1, or -1 for unknown"),
-        ({"links__loss": "bpr"}, "links.loss is 'bpr': the task edge-classification scores no pairs"),
+        (
+            {"links__loss__kind": "bpr"},
+            "links.loss.kind is 'bpr': the task edge-classification scores no pairs",
+        ),
         ({"links__test": 0.0}, "links.test is 0.0: of 1440 links of item like item that holds out none"),
         (
             {"task__kind": "edge-regression", "task__label": "price"},

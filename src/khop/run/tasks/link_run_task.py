@@ -37,12 +37,13 @@ from khop.inference.link_evaluation import (
     triples_of_links,
 )
 from khop.inference.predictions import LinkPredictions
-from khop.models.decoders import SearchedDecoder
+from khop.models.decoders import Dot, RelationDecoder
 from khop.models.layer import parameter_name
 from khop.models.link_predictor import LinkPredictor
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
+from khop.run.run_type import built
 from khop.run.tables import TaskTable
 from khop.run.tasks.edge_run_task import Hops, SplitEdges, work_of
 from khop.run.tasks.resolve_task import MetricOptions, ResolveContext, resolved_links
@@ -53,6 +54,7 @@ from khop.sampling.links.link_split import LinkColumns
 from khop.sampling.sampler import Fanout
 from khop.schema import EdgeType, EdgeTypeName, NodeType
 from khop.training.edge_tasks import LinkMetric, LinkPrediction, check_link_metric
+from khop.training.link_losses import LinkLoss
 from khop.training.tasks import POPULARITY
 
 _FILTERED_AT = (1, 3, 10)
@@ -213,7 +215,7 @@ class HardTables:
         for edge_type, name in self.names.items():
             source, _, destination = edge_type
             decoder = self.model.decoder(edge_type)
-            assert isinstance(decoder, SearchedDecoder)
+            assert isinstance(decoder, Dot | RelationDecoder)
             with torch.no_grad():
                 search = decoder.search(rows[source], rows[destination])
             found = hard_negatives(
@@ -239,12 +241,11 @@ class HardTables:
         return known
 
 
-def negatives_of(links: LinksTable, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
-    """Return the training negatives: separate pairs, or triplets for a ranking loss.
+def negatives_of(links: LinksTable, mode: NegativeMode, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
+    """Return the training negatives in the arrangement of the loss.
 
     Shared negatives come first, then those of each link, then the `hard` ones of tables by edge type.
     """
-    mode = NegativeMode.BINARY if links.loss == "bce" else NegativeMode.TRIPLET
     parts: list[DrawnNegatives | TableNegatives] = []
     if links.shared_negatives:
         parts.append(_drawn(links, links.shared_negatives, mode, links.negatives_group))
@@ -294,7 +295,7 @@ class LinkTask:
         model = parts.model(context, around)
         assert isinstance(model, LinkPredictor)
         assert config.task.metric is not None, "resolved"
-        task = LinkPrediction(links.loss, config.task.metric, links.margin, links.temperature)
+        task = LinkPrediction(built(config, "links.loss", context), config.task.metric)
         ends = (parts.whole, parts.edge_types, parts.fanouts, parts.measured)
         hard = None
         if links.hard_negatives:
@@ -424,7 +425,9 @@ class LinkTask:
 
     def negatives(self) -> Negatives:
         """Return the negatives of training."""
-        return negatives_of(self.context.config.links, None if self.hard is None else self.hard.tables)
+        assert isinstance(self.task.loss, LinkLoss)
+        hard = None if self.hard is None else self.hard.tables
+        return negatives_of(self.context.config.links, self.task.loss.mode, hard)
 
     def before_epoch(self, epoch: int) -> None:
         """Compute the tables of hard negatives, if the run has some and they are due. Collective."""

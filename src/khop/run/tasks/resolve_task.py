@@ -16,9 +16,9 @@ from khop.graph.folder import Folder, TimeCutOffs
 from khop.graph.partitions.parts_folder import PartsFolder
 from khop.run.parts import GraphOnServers, cut_offs_of, words_of
 from khop.run.read import RawRun, chosen
-from khop.run.run_type import value_at
+from khop.run.run_type import fields_of, value_at
 from khop.run.tables import TaskTable
-from khop.run.values import LinksTable, RunConfig
+from khop.run.values import RunConfig
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.training.edge_tasks import check_link_metric
@@ -506,12 +506,14 @@ def _resolved_edge_task(
 
 def _check_unused(context: ResolveContext) -> None:
     """Raise ValueError for settings of scored links, which labels of edges do not use."""
-    links, raw = context.config.links, context.raw
-    for name, field in LinksTable.model_fields.items():
-        if name not in _OF_SPLITS and getattr(links, name) != field.default:
+    config, raw = context.config, context.raw
+    for entry in fields_of(type(config)):
+        section, name, *_ = [*entry.path.split("."), ""]
+        value = value_at(config, entry.path)
+        if section == "links" and name not in _OF_SPLITS and value != entry.default:
             raise ValueError(
-                f"links.{name} is {getattr(links, name)!r}: the task {context.config.task.kind} scores no "
-                f"pairs and draws no negatives; leave it out ({raw.where(f'links.{name}')})"
+                f"{entry.path} is {value!r}: the task {config.task.kind} scores no pairs and draws no "
+                f"negatives; leave it out ({raw.where(entry.path)})"
             )
 
 
