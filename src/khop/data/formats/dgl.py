@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from khop.arguments import shown
 from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
 from khop.data.importers import DglOptions, ImportContext
 from khop.data.tables.labels import canonical_integers, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
-from khop.data.tables.read_spec import broken_rule
+from khop.data.tables.read_spec import validated
 from khop.graph.atomic import ProgressCallback, refuse_existing
 from khop.graph.networkx_tables import narrowed
 from khop.graph.tables import EdgeTable, NodeTable
@@ -86,14 +85,7 @@ class DglMeta(BaseModel):
             mark = getattr(error, "problem_mark", None)
             where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else f"{path}"
             raise ValueError(f"{where}: not plain YAML; correct it, and remove tags") from None
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "the file"
-            if first["type"] == "missing":
-                raise ValueError(f"{path}: {place} is missing; add it") from None
-            raise ValueError(f"{path}: {place} is {shown(first['input'])}: {broken_rule(first)}") from None
+        return validated(cls, values, str(path))
 
 
 @dataclass(frozen=True)

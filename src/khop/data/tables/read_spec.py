@@ -10,15 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 from urllib.parse import unquote
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from khop.arguments import toml_values
 from khop.data.tables.spec import Kind, Spec, SpecTable
 
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _PASSWORD = re.compile(r"(password|passwd|pwd)\s*=|://[^/\s@]*:[^/\s@]*@", re.IGNORECASE)
 _KINDS = frozenset(get_args(Kind))
 _BOUNDS = {
@@ -49,8 +50,13 @@ def read_spec(path: Path) -> Spec:
 def checked_spec(values: Mapping[str, Any], source: str) -> Spec:
     """Check the values of a spec; `source` names their place in errors."""
     _refuse_passwords(values, source, ())
+    return validated(Spec, values, source)
+
+
+def validated(model: type[AnyModel], values: Mapping[str, Any], source: str) -> AnyModel:
+    """Return the model of these values; ValueError with the first problem."""
     try:
-        return Spec.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         raise ValueError(_sentence(error.errors(include_url=False)[0], values, source)) from None
 
@@ -103,10 +109,10 @@ def _sentence(error: ErrorDetails, values: Mapping[str, Any], source: str) -> st
         case "union_tag_not_found":
             return f'{path}: kind is missing; give kind = "number", or the kind alone ({source})'
     shown = _shown(_value_at(names, values))
-    return f"{path} is {shown}: {broken_rule(error)} ({source})"
+    return f"{path or 'the file'} is {shown}: {_broken_rule(error)} ({source})"
 
 
-def broken_rule(error: ErrorDetails) -> str:
+def _broken_rule(error: ErrorDetails) -> str:
     """Return the rule that a value breaks, without the words of pydantic."""
     context, kind = error.get("ctx", {}), error["type"]
     if kind == "literal_error":
