@@ -17,6 +17,7 @@ import torch
 import khop
 from khop.api.edges import edges_here, in_degrees, joined_rows
 from khop.api.partition import partition_graph
+from khop.graph.store import edge_values
 from support.in_process import connected
 from support.knowledge import BACK, FACT, RELATIONS, Triples, as_column
 from support.one_rank import one_rank_graph
@@ -37,7 +38,7 @@ def test_a_rank_with_all_partitions_has_the_edges_of_each(tmp_path: Path) -> Non
     folder = write_typed_graph(tmp_path / "shop")
     khop.partition_graph(folder, tmp_path / "parts", 3, method="random")
     graph = khop.open_graph(tmp_path / "parts")
-    far = replace(graph, rank_edges=one_rank_graph(tmp_path / "parts"))
+    far = replace(graph, topology=one_rank_graph(tmp_path / "parts"))
     for found, expected in zip(edges_here(far, BUYS), edges_here(graph, BUYS), strict=True):
         assert torch.equal(found, expected)
     rows = torch.randn(200, 3, dtype=torch.float64)
@@ -81,7 +82,7 @@ def test_the_count_is_the_largest_number_plus_one(tmp_path: Path) -> None:
     graph = as_column(tmp_path / "graph", Triples.drawn())
     assert khop.relation_count(graph, FACT, "r") == RELATIONS
     assert khop.relation_count(graph, " ".join(BACK), "r") == RELATIONS
-    assert torch.equal(graph.edge_values(FACT, "r", torch.arange(5)), graph.columns[FACT]["r"][:5])
+    assert torch.equal(edge_values(graph, FACT, "r", torch.arange(5)), graph.columns[FACT]["r"][:5])
 
 
 def test_unfit_columns_are_errors(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import khop
 from khop.draw import DrawKey, DrawnNegatives, Frontier, FrontierByType, Neighbors, NeighborsByType, Positives
 from khop.errors import Unsupported
 from khop.graph.rule import Hop
-from khop.graph.store import CscGraph, DrawsHops, GraphStore, GraphStoreBase
+from khop.graph.store import CscGraph, DrawHop, GraphStore, GraphStoreBase
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.schema import EdgeType, NodeType, Schema
 from khop.testing import graph_members, graph_store
@@ -146,11 +146,12 @@ class OtherRows(Smallest):
         return replace(csc, indices=csc.indices.flip(0))
 
 
-class FirstValues(Smallest):
-    """Values are those of the first edges, whatever was asked."""
+class OtherValues(Smallest):
+    """Columns of the joined edges are in the opposite order."""
 
-    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-        return self.inner.edge_values(edge_type, column, torch.arange(edges.numel()))
+    def in_one_piece(self, what: str) -> CscGraph:
+        columns = {t: {n: c.flip(0) for n, c in of.items()} for t, of in self.inner.columns.items()}
+        return replace(self.inner, columns=columns)
 
 
 class OnlyInName(Smallest):
@@ -247,8 +248,8 @@ class NoTimes(Smallest):
 
 
 class OtherHops(Smallest):
-    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        return OtherKey(self.inner)
+    def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
+        return OtherKey(self.inner).sample_hop
 
 
 class OtherDevice(Smallest):
@@ -303,7 +304,7 @@ WRONG: dict[type[Smallest], tuple[Callable[[Make], None], str]] = {
     ),
     ShortBounds: (graph_members.partition_bounds_cover_all_nodes, "must ascend from 0 to 6"),
     PreparesOnce: (graph_members.preparing_changes_no_draw, "Take any needs in `prepare`"),
-    FirstValues: (
+    OtherValues: (
         graph_members.edge_values_are_those_of_the_column,
         "edge_values of ('item', 'like', 'item'), edges",
     ),

@@ -75,7 +75,7 @@ def splits(group: Group, home: Path, methods: Sequence[str], over_ranks: OverRan
             khop.Graph(LocalPartitionGraph(folder), LocalPartitionFeatures(folder), folder),
         )
         edges = over_ranks(home / method, group, lanes)
-        graph = khop.Graph(edges, FeatureTable({}), lanes=lanes, rank_edges=edges)
+        graph = khop.Graph(edges, FeatureTable({}), lanes=lanes)
         wanted, found, beside = (
             khop.split_links(g.only([LIKE, BUYS, BOUGHT]), case.edge_types, seed=SEED, **case.settings)
             for g in (whole, graph, alone)

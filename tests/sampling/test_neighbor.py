@@ -135,8 +135,8 @@ class Watched:
         self.sample_hop = self._noting(inner.sample_hop, self.drawing)
         monkeypatch.setattr(NodeSet, "reach", self._noting(NodeSet.reach, self.inserting))
 
-    def for_hops(self, hops: Sequence[Hop]) -> Watched:
-        return self
+    def for_hops(self, hops: Sequence[Hop]) -> Callable[..., object]:
+        return self.sample_hop
 
     @staticmethod
     def _noting(function: Callable[..., object], spans: list[tuple[float, float]]) -> Callable[..., object]:

@@ -37,7 +37,7 @@ from khop.servers.errors import (
     Unavailable,
     WrongVersion,
 )
-from khop.servers.flight_client import ERROR, HEARTBEAT, REQUEST_SIZE, FlightDial, connected
+from khop.servers.flight_client import ERROR, HEARTBEAT, REQUEST_SIZE, connected, flight_dial
 from khop.servers.flight_server import FlightServer, served
 from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.byte_service import ByteService, expected, request
@@ -263,7 +263,7 @@ def test_a_full_queue_answers_busy_and_every_request_is_answered_in_the_end() ->
 
 def test_a_client_that_stops_reading_is_dropped_and_others_are_answered() -> None:
     with running(limits=QueueLimits(unsent=1), unread_s=0.5) as server, pool_to(server) as pool:
-        dial = FlightDial(Access())
+        dial = flight_dial(Access())
         stopped = dial.connect(dial.resolve(Address("127.0.0.1", server.server.port))[0], 5)
         pieces = stopped.batch(request(64 << 20), 1000, float("inf"), None)
         assert bytes(next(pieces)) == b"header"
@@ -334,7 +334,7 @@ def test_a_request_of_another_size_than_it_says_is_refused(
 def test_a_call_to_a_server_that_accepts_and_says_nothing_ends_after_an_attempt() -> None:
     """gRPC itself waits here, and has no stream yet that could be cancelled."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        dial = FlightDial(Access())
+        dial = flight_dial(Access())
         address = Address("127.0.0.1", silent.getsockname()[1])
         connection = dial.connect(dial.resolve(address)[0], 5)
         with pytest.raises(TimedOut, match=r"no heartbeat for 0\.3 s"):
@@ -373,7 +373,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_every_error_of_pyarrow_is_an_error_of_the_server(fault: Exception) -> None:
-    dial = FlightDial(Access())
+    dial = flight_dial(Access())
     with running() as server:
         connection = dial.connect(dial.resolve(Address("127.0.0.1", server.server.port))[0], 5)
         connection._client.close()
@@ -409,7 +409,7 @@ def test_a_flight_server_of_something_else_is_refused() -> None:
         with pytest.raises(WrongVersion, match="does not describe a graph"):
             ask(pool, request(1))
         pool.close()
-        dial = FlightDial(Access())
+        dial = flight_dial(Access())
         connection = dial.connect(dial.resolve(Address("127.0.0.1", other.port))[0], 5)
         with pytest.raises(InvalidAnswer, match="not one column of bytes"):
             next(connection.batch(b"", 5, 5, None))
@@ -428,7 +428,7 @@ def test_no_server_is_peer_lost_with_the_address() -> None:
 def test_a_token_stays_where_it_is_secret(tmp_path: Path) -> None:
     """Off the loopback a client speaks TLS, so that the token of a wrong address is never sent."""
     write_token(tmp_path / "t")
-    dial = FlightDial(Access(tmp_path / "t"))
+    dial = flight_dial(Access(tmp_path / "t"))
     assert (tmp_path / "t").read_text().split('"')[1] not in repr(dial._access)
     with (
         running(ServerSecurity((tmp_path / "t",))) as server,

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
 
 from khop.servers.access import Access, Address, ServerSecurity, write_token
 from khop.servers.errors import NotAllowed
-from khop.servers.flight_client import FlightDial
+from khop.servers.flight_client import flight_dial
 from khop.servers.flight_server import served
 from khop.servers.request_handler import QueueLimits, RequestHandler
 from support.byte_service import ByteService
@@ -43,7 +43,7 @@ def test_a_token_for_other_graphs_sees_neither_graph_nor_counters(tmp_path: Path
     path = tmp_path / "token"
     write_token(path, ["other"])
     server = served(_handler(), Address("127.0.0.1", 0), ServerSecurity((path,)))
-    dial = FlightDial(Access(path))
+    dial = flight_dial(Access(path))
     connection = dial.connect(dial.resolve(Address("127.0.0.1", server.port))[0], 5)
     try:
         for ask in (connection.describe, connection.status):

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from khop.loading.device.streams import CudaRecorder, CudaStreams, Event, LaunchRecorder, Stream, Streams
+from khop.loading.device.streams import CudaRecorder, CudaStreams, Event, Recorder, Stream, Streams
 from support.triton_rows import DEVICE
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A recording that runs the launches again: no more than a device does, but one launch after another."""
-
-    launches: Callable[[], None]
-
-    def replay(self) -> None:
-        self.launches()
-
-
-class RepeatingRecorder:
-    """Runs the launches as CudaRecorder does: once, and once more while it records."""
-
-    def record(self, launches: Callable[[], None]) -> Repeated:
-        launches()
-        return Repeated(launches)
+def repeated(launches: Callable[[], None]) -> Callable[[], None]:
+    """Run the launches once, as CudaRecorder does, and return them."""
+    launches()
+    return launches
 
 
 class Passed:
@@ -71,12 +58,12 @@ class NoStreams:
     def used_on(self, tensor: Tensor, stream: Stream) -> None:
         pass
 
-    def recorder(self, stream: Stream) -> LaunchRecorder:
-        return RepeatingRecorder()
+    def recorder(self, stream: Stream) -> Recorder:
+        return repeated
 
 
-def recorder() -> LaunchRecorder:
-    return CudaRecorder(torch.cuda.Stream()) if DEVICE.type == "cuda" else RepeatingRecorder()
+def recorder() -> Recorder:
+    return CudaRecorder(torch.cuda.Stream()).record if DEVICE.type == "cuda" else repeated
 
 
 def streams() -> Streams:

@@ -22,7 +22,7 @@ from khop.distributed.owners import (
 )
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.graph.negatives import number_column
-from khop.graph.store import CscGraph
+from khop.graph.store import CscGraph, edge_values
 from khop.kernels.csc import Csc
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import EdgeRange
@@ -182,7 +182,7 @@ def _values(graph: Graph, edge_type: EdgeType, column: str) -> Iterator[Tensor]:
     """Yield the relations of all edges, some at a time."""
     for positions in torch.arange(graph.num_edges(edge_type)).split(_RELATIONS_AT_ONCE):
         if positions.numel():
-            yield graph.edge_values(edge_type, column, positions)
+            yield edge_values(graph, edge_type, column, positions)
 
 
 def _held_values(edges: PartitionedGraph, edge_type: EdgeType, column: str) -> Iterator[Tensor]:

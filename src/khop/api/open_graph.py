@@ -19,8 +19,8 @@ from khop.distributed.exchange.lanes import Lanes
 from khop.distributed.exchange.row_wire import Wire
 from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.distributed.placement import (
-    MachineRanks,
     PartitionOptions,
+    machine_ranks,
     placed_features,
     rank_features,
     stores_of,
@@ -47,9 +47,8 @@ from khop.graph.partitions.placements import LANES, Placement
 from khop.graph.rule import Hop
 from khop.graph.snapshots import current_folder
 from khop.graph.store import (
-    BatchServers,
     CscGraph,
-    DrawsHops,
+    DrawHop,
     GraphStore,
     column_specs,
     open_csc_graph,
@@ -64,7 +63,7 @@ from khop.loading.device.static_choice import why_no_batches
 from khop.process_tuning import check_fork
 from khop.sampling.seeds import ListedNodes, SeedIds, ids_here, node_ids
 from khop.schema import ColumnSpec, EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
-from khop.servers.graph import remote_names
+from khop.servers.graph import RemoteView, remote_names
 
 # Features are None if unchanged, and rows if no column is on a GPU.
 PlacedParts = tuple[PlacedStores, FeatureStore | None, RankRows | None]
@@ -169,7 +168,6 @@ class Graph:
     origin: Folder | None = None
     stores: PlacedStores | None = None
     lanes: Lanes | None = None
-    rank_edges: PartitionedGraph | None = None
     rank_rows: RankRows | None = None
 
     @classmethod
@@ -206,9 +204,16 @@ class Graph:
         return self.topology.frontier_device
 
     @property
-    def servers(self) -> BatchServers | None:
+    def servers(self) -> RemoteView | None:
         """The servers that make batches of this graph; None: this process makes them."""
-        return self.topology.servers
+        found = self.topology.servers
+        assert found is None or isinstance(found, RemoteView)
+        return found
+
+    @property
+    def rank_edges(self) -> PartitionedGraph | None:
+        """The topology, if ranks hold the edges in parts; None: this process has all edges, or servers do."""
+        return self.topology if isinstance(self.topology, PartitionedGraph) else None
 
     def num_edges(self, edge_type: EdgeTypeName) -> int:
         """Return the number of edges of a type, over all partitions.
@@ -229,16 +234,6 @@ class Graph:
         if not isinstance(nodes, Tensor):
             nodes = node_ids("nodes", nodes, self.num_nodes(edge_type[2]))
         return self.topology.in_degrees(edge_type, nodes)
-
-    def edge_values(self, edge_type: EdgeTypeName, column: str, edges: Tensor) -> Tensor:
-        """Return a column of whole numbers for some edges.
-
-        Args:
-            edge_type: The edge type.
-            column: Name of the column.
-            edges: Positions in CSC order, int64 (n).
-        """
-        return self.topology.edge_values(edge_type_of(edge_type), column, edges)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered.
@@ -322,8 +317,8 @@ class Graph:
         """
         return self.topology.sample_hop(frontier, hop, key)
 
-    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        """Return the object that carries out these hops, chosen by the topology.
+    def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
+        """Return the function that draws these hops, chosen by the topology.
 
         Args:
             hops: The hops.
@@ -401,10 +396,8 @@ class Graph:
         if isinstance(edge_types, str) or not isinstance(edge_types, Collection):
             raise ValueError(f"edge types {shown(edge_types)}: must be a list, as [{edge_types!r}]")
         kept = [edge_type_of(edge_type) for edge_type in edge_types]
-        rank_edges = None if self.rank_edges is None else self.rank_edges.only(kept)
-        topology = rank_edges or self.topology.only(kept)
         origin = self.folder or self.origin
-        return Graph(topology, self.features, origin=origin, lanes=self.lanes, rank_edges=rank_edges)
+        return Graph(self.topology.only(kept), self.features, origin=origin, lanes=self.lanes)
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
@@ -540,7 +533,6 @@ def _opened(path: str | os.PathLike[str] | GraphFolder, partition_options: Parti
             stores.folder,
             partition_options=partition_options,
             lanes=stores.lanes,
-            rank_edges=stores.rank_edges,
         )
     folder = open_folder(path)
     return Graph(open_csc_graph(folder), folder_features(folder), folder)
@@ -590,7 +582,7 @@ def _placed_on_gpu(
     memory = memory_of(request.device)
     large = {} if folder is None else large_columns(folder)
     group = this_group()
-    machine = MachineRanks(group) if group.local_world_size > 1 else None
+    machine = machine_ranks(group) if group.local_world_size > 1 else None
     is_left = leave is not None and not request.is_explicit
     no_kernels = leave if is_left else why_no_batches(memory.device)
     if machine is not None and not machine.all_say(int(no_kernels is None)):
@@ -829,7 +821,7 @@ WIDTH = 100  # of a line; the rest is left out and replaced by "..."
 def graph_text(graph: Graph) -> str:
     """Return five lines: location, nodes, edges, columns and splits. No column or split is read."""
     schema = graph.schema
-    servers = graph.topology.servers
+    servers = graph.servers
     place = "in memory" if servers is None else f"on servers {', '.join(servers.addresses)}"
     if graph.folder is not None:
         place = f"of {graph.folder.path}"

@@ -25,7 +25,6 @@ from khop.distributed.link_split import (
     split_over_ranks,
 )
 from khop.distributed.owners import summed
-from khop.distributed.partitioned_graph import PartitionedGraph
 from khop.draw import DrawKey, Positives, Purpose
 from khop.graph import layout
 from khop.graph.atomic import ProgressCallback, new_folder, refuse_existing
@@ -271,7 +270,7 @@ def split_links(
     parts: list[tuple[Graph, LinkList]]
     if graph.rank_edges is not None:
         of_ranks = split_over_ranks(graph.rank_edges, edge_types, shares, key, facts)
-        parts = [(beside(graph, part.graph, graph.features, part.graph), part.links) for part in of_ranks]
+        parts = [(beside(graph, part.graph, graph.features), part.links) for part in of_ranks]
     else:
         parts = _split_whole(graph, graph.in_one_piece("split_links"), edge_types, shares, key, facts)
     (train, train_links), (val_graph, val_links), (test_graph, test_links) = parts
@@ -378,13 +377,11 @@ def with_edges_of(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:
     return beside(whole, topology.keeping(kept), features)
 
 
-def beside(
-    whole: Graph, topology: GraphStore, features: FeatureStore, rank_edges: PartitionedGraph | None = None
-) -> Graph:
+def beside(whole: Graph, topology: GraphStore, features: FeatureStore) -> Graph:
     """Return a graph of some edges with the splits and the folder of the whole graph."""
     splits = {name: whole.split(name) for name in whole.split_names}
     origin = whole.folder or whole.origin
-    return Graph(topology, features, splits=splits, origin=origin, lanes=whole.lanes, rank_edges=rank_edges)
+    return Graph(topology, features, splits=splits, origin=origin, lanes=whole.lanes)
 
 
 def time_cut_offs(graph: Graph) -> TimeCutOffs | None:
@@ -514,8 +511,7 @@ def _links(
 def _with_edges(graph: Graph, kept: Chosen, exist: Mapping[NodeType, Tensor]) -> Graph:
     """Return the graph with the kept edges, and negatives among the nodes that `exist`."""
     if graph.rank_edges is not None:
-        edges = graph.rank_edges.keeping(kept, exist)
-        return beside(graph, edges, graph.features, edges)
+        return beside(graph, graph.rank_edges.keeping(kept, exist), graph.features)
     return with_edges_of(graph, drawing_from(graph.in_one_piece("edges before a time"), exist), kept)
 
 

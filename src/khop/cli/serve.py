@@ -215,7 +215,7 @@ def print_status(text: str, options: ClientOptions, as_json: bool) -> None:
     """Print the counters of servers, as a table or as one JSON object by address."""
     encryption: Encryption = "off" if options.insecure else "remote"
     access = Access(options.token_file, options.ca, options.client_cert, options.client_key, encryption)
-    dial: Dial = _flight("flight_client").FlightDial(access)
+    dial: Dial = _flight("flight_client").flight_dial(access)
     found: dict[str, dict[str, object]] = {}
     for address in parsed_addresses([text]):
         found |= _statuses(dial, address)

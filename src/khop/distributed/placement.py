@@ -34,6 +34,7 @@ from khop.graph.partitions.placements import LANES, Placement
 from khop.graph.store import GraphStore
 from khop.kernels.memory import free_memory_bytes
 from khop.loading.device.device_caching import visit_counts
+from khop.loading.device.device_memory import MachineRanks
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import BatchRequest, Drawn, StepRequests
@@ -61,7 +62,6 @@ class RankStores:
     features: FeatureStore
     folder: PartsFolder  # of the partitions with edges on this rank
     lanes: Lanes | None = None  # connections to the other ranks; None: this rank has all partitions
-    rank_edges: PartitionedGraph | None = None  # the topology, if ranks hold the edges in parts
 
 
 def stores_of(path: str | os.PathLike[str], group: Group, partition_options: PartitionOptions) -> RankStores:
@@ -90,7 +90,7 @@ def stores_of(path: str | os.PathLike[str], group: Group, partition_options: Par
     features = rank_features(held, {}, group, lanes, partition_options.wire)
     if partition_options.placement is Placement.ALL:
         edges = PartitionedGraph(LocalPartitions.of(folder), RankOwners(holders, lanes))
-        return RankStores(edges, features, folder, lanes, edges)
+        return RankStores(edges, features, folder, lanes)
     return RankStores(LocalPartitionGraph(folder), features, folder, lanes)
 
 
@@ -305,31 +305,20 @@ def place_of(request: BatchRequest) -> tuple[int, int]:
     return request.epoch, request.step
 
 
-@dataclass(frozen=True)
-class MachineRanks:
-    """The ranks of this rank's machine; see `khop.loading.device.device_memory.Machine`.
+def machine_ranks(group: Group) -> MachineRanks:
+    """Return the ranks of this machine, which have consecutive numbers.
 
-    Ranks of a machine have consecutive numbers. Calls are collective over the ranks of all machines.
+    Its calls are collective over the ranks of all machines.
     """
+    first = group.rank - group.local_rank
 
-    group: Group
+    def first_says(text: str) -> str:
+        with group.exchanging("sharing pinned memory"):
+            return group.gather_bytes(text.encode())[first].decode()
 
-    @property
-    def is_first(self) -> bool:
-        """True on one rank of the machine."""
-        return self.group.local_rank == 0
+    def all_say(value: int) -> bool:
+        with group.exchanging("sharing pinned memory"):
+            values = group.gather(torch.tensor([value])).flatten()
+        return bool((values[first : first + group.local_world_size] == value).all())
 
-    def first_says(self, text: str) -> str:
-        """Return the text of the machine's first rank."""
-        with self.group.exchanging("sharing pinned memory"):
-            return self.group.gather_bytes(text.encode())[self._first].decode()
-
-    def all_say(self, value: int) -> bool:
-        """Return True if every rank of the machine has this value."""
-        with self.group.exchanging("sharing pinned memory"):
-            values = self.group.gather(torch.tensor([value])).flatten()
-        return bool((values[self._first : self._first + self.group.local_world_size] == value).all())
-
-    @property
-    def _first(self) -> int:
-        return self.group.rank - self.group.local_rank
+    return MachineRanks(group.local_rank == 0, first_says, all_say)

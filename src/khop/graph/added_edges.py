@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -86,25 +85,8 @@ def _column_tensor(edge_type: EdgeType, name: str, column: Array | Quantized) ->
     return torch.as_tensor(column)
 
 
-class HasEdges(Protocol):
-    """A graph with its edges in this process: khop.Graph, CscGraph or GraphFolder."""
-
-    @property
-    def schema(self) -> Schema:
-        """Node types and edge types of the graph."""
-        ...
-
-    def num_nodes(self, node_type: NodeType) -> int:
-        """Return the number of nodes of a type."""
-        ...
-
-    def csc(self, edge_type: EdgeType) -> Csc:
-        """Return the edges of a type by destination."""
-        ...
-
-
 def cooccurrence(
-    graph: HasEdges,
+    graph: GraphStore,
     edge_type: EdgeTypeName,
     *,
     through: NodeType | None = None,
@@ -151,7 +133,7 @@ def cooccurrence(
 
 
 def _both_ways(
-    graph: HasEdges, edge_type: EdgeType, through: NodeType | None, threads: int
+    graph: GraphStore, edge_type: EdgeType, through: NodeType | None, threads: int
 ) -> tuple[Csc, Csc]:
     """Return the CSC from each joined node to its shared nodes, and the CSC in the opposite direction."""
     if edge_type not in graph.schema.edge_types:
@@ -164,7 +146,7 @@ def _both_ways(
             f"cooccurrence of {edge_type}: through is {through!r}, must be one of its ends, "
             f"{source!r} or {destination!r}"
         )
-    by_destination = graph.csc(edge_type)
+    by_destination = graph.local_csc(edge_type)
     by_destination.check()
     rows = by_destination.destinations()
     dtype = torch.promote_types(index_dtype(by_destination.num_rows), by_destination.indices.dtype)

@@ -34,8 +34,8 @@ from khop.schema import EdgeType, NodeType, Schema
 ORIGINAL_ID = "original_id"
 
 
-class StoredFiles(Protocol):
-    """The files of a graph on disk, whole or partitioned."""
+class Folder(Protocol):
+    """A graph on disk, whole or partitioned: its files, and the properties of the whole graph."""
 
     @property
     def path(self) -> Path:
@@ -51,10 +51,6 @@ class StoredFiles(Protocol):
     def documents(self) -> Mapping[str, str]:
         """JSON documents next to the arrays: sha256 by name."""
         ...
-
-
-class Folder(StoredFiles, Protocol):
-    """A graph on disk, whole or partitioned: the properties of the whole graph."""
 
     @property
     def schema(self) -> Schema:
@@ -184,7 +180,7 @@ def check_split_ids(file: Path, ids: Tensor, num_nodes: int) -> None:
         raise ValueError(f"{file}: {error}; {REMEDY}") from error
 
 
-def refuse_replaced(folder: StoredFiles) -> None:
+def refuse_replaced(folder: Folder) -> None:
     """Raise ValueError if `khop compact` has replaced or erased a graph folder since it was opened."""
     if isinstance(folder, GraphFolder):
         refuse_other(folder.path, folder.fingerprint)

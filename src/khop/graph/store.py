@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,40 +26,7 @@ from khop.kernels.csc import ChosenRows, Csc, build_csc, chosen_edges, degrees_o
 from khop.kernels.memory import expect_random_access
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 
-if TYPE_CHECKING:
-    from khop.graph.folder import TimeCutOffs
-
-
-class DrawsHops(Protocol):
-    """An object that draws single hops: a graph store, or the part of one that reads the edges."""
-
-    def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node; see GraphStore."""
-        ...
-
-
-class BatchServers(Protocol):
-    """Servers that make the batches of a graph."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Addresses of the servers."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Name of the graph on the servers."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the graph, equal to that of its folder."""
-        ...
-
-    @property
-    def cut_offs(self) -> TimeCutOffs | None:
-        """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
-        ...
+DrawHop = Callable[[FrontierByType, Hop, DrawKey], NeighborsByType]  # see `GraphStore.sample_hop`
 
 
 class GraphStore(Protocol):
@@ -84,7 +51,7 @@ class GraphStore(Protocol):
         ...
 
     @property
-    def servers(self) -> BatchServers | None:
+    def servers(self) -> object | None:
         """The servers that make batches of this graph; None: this process makes them."""
         ...
 
@@ -100,13 +67,6 @@ class GraphStore(Protocol):
         """Return the number of in-edges of some destinations, int64 (nodes); Unsupported if it is not known.
 
         `nodes` are global ids, int64, in any order. Not collective.
-        """
-        ...
-
-    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-        """Return int64 (edges): a column of whole numbers at int64 positions in CSC order.
-
-        Unsupported if this process does not have the column of all edges. Not collective.
         """
         ...
 
@@ -137,8 +97,8 @@ class GraphStore(Protocol):
         """
         ...
 
-    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        """Return the object that carries out these hops: this store, or an inner one that draws for it."""
+    def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
+        """Return the function that draws these hops: `sample_hop` of this store, or of an inner object."""
         ...
 
     def sample_negatives(
@@ -210,7 +170,7 @@ class GraphStoreBase(ABC):
         return torch.device("cpu")
 
     @property
-    def servers(self) -> BatchServers | None:
+    def servers(self) -> object | None:
         """None: this process makes batches."""
         return None
 
@@ -238,17 +198,6 @@ class GraphStoreBase(ABC):
             nodes: Global ids of destinations, int64, in any order.
         """
         return degrees_of(self.local_csc(edge_type), nodes)
-
-    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-        """Return a column of whole numbers for some edges, int64 (edges): by default from `in_one_piece`.
-
-        Args:
-            edge_type: The edge type.
-            column: Name of the column.
-            edges: Positions in CSC order, int64 (edges).
-        """
-        what = f"column {column!r} of {edge_type}"
-        return self.in_one_piece(what).edge_values(edge_type, column, edges)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
         """Return the ids before renumbering, int64 (nodes), which key all draws: by default None.
@@ -295,13 +244,13 @@ class GraphStoreBase(ABC):
             key: Key of the draws.
         """
 
-    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
-        """Return the object that carries out hops: by default this store.
+    def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
+        """Return the function that draws hops: by default `sample_hop`.
 
         Args:
             hops: The hops.
         """
-        return self
+        return self.sample_hop
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -393,8 +342,8 @@ class NumberedGraph(GraphStoreBase):
         return self.nodes.bounds.get(node_type) or super().partition_bounds(node_type)
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
-        """Draw in-edges of every frontier node, by the object of `for_hops`."""
-        return self.for_hops([hop]).sample_hop(frontier, hop, key)
+        """Draw in-edges of every frontier node, by the function of `for_hops`."""
+        return self.for_hops([hop])(frontier, hop, key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,11 +402,6 @@ class CscGraph(NumberedGraph):
             raise ValueError(f"no edge type {edge_type!r}; there are {list(self.edges)}")
         return self.edges[edge_type]
 
-    def edge_values(self, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
-        """Return the numbers of some edges; see GraphStore."""
-        values = number_column(edge_type, column, self.columns.get(edge_type, {}))
-        return values[edges]
-
     @property
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: that of the edges."""
@@ -503,9 +447,9 @@ class CscGraph(NumberedGraph):
             _ = self.draws.arrays[need]
         super().prepare(needs)
 
-    def for_hops(self, hops: Sequence[Hop]) -> EdgeDraws:
+    def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
         """Return the draws from the edges."""
-        return self.draws
+        return self.draws.sample_hop
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey
@@ -519,6 +463,15 @@ class CscGraph(NumberedGraph):
             return open_csc_graph, (self.folder,)
         arrays = (self.schema, self.counts, self.edges, self.originals, self.columns, self.folder)
         return CscGraph, (*arrays, self.bounds, None, self.candidates)
+
+
+def edge_values(graph: GraphStore, edge_type: EdgeType, column: str, edges: Tensor) -> Tensor:
+    """Return int64 (edges): a column of whole numbers at int64 positions in CSC order.
+
+    Unsupported if this process does not have the column of all edges. Not collective.
+    """
+    whole = graph.in_one_piece(f"column {column!r} of {edge_type}")
+    return number_column(edge_type, column, whole.columns.get(edge_type, {}))[edges]
 
 
 def open_csc_graph(folder: GraphFolder | str | os.PathLike[str]) -> CscGraph:

@@ -46,36 +46,12 @@ class Taken(Generic[Made]):
     done: int  # chunks taken so far by all ranks together
 
 
-class Sharing(Protocol):
-    """Strategy for sharing a stage's chunks among ranks. The choice never changes a row."""
-
-    @property
-    def group(self) -> Group:
-        """The ranks."""
-        ...
-
-    @property
-    def threads_each(self) -> int:
-        """Number of threads that make one chunk together."""
-        ...
-
-    def layer_store(self) -> LayerStore:
-        """Make a store that holds one layer's rows in memory, for the next layer to read."""
-        ...
-
-    def taken(
-        self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
-    ) -> Generator[Taken[Made], None, None]:
-        """Yield the missing chunks assigned to this rank, each with the result of `make` for its rows.
-
-        Threads make chunks ahead. Collective: all ranks pass the same stage and the same missing chunks.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class DynamicChunks:
-    """Sharing through a counter for all threads of all ranks: faster ranks compute more chunks."""
+    """Chunks of a stage shared among ranks by a counter for all threads: faster ranks compute more chunks.
+
+    How chunks are shared never changes a row.
+    """
 
     group: Group = ALONE
     in_flight: InFlight = FEW_IN_FLIGHT
@@ -92,7 +68,10 @@ class DynamicChunks:
     def taken(
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
     ) -> Generator[Taken[Made], None, None]:
-        """Implement `Sharing`."""
+        """Yield the missing chunks assigned to this rank, each with the result of `make` for its rows.
+
+        Threads make chunks ahead. Collective: all ranks pass the same stage and the same missing chunks.
+        """
         turn_of, is_over = shared_counter(self.group), threading.Event()
 
         def made(_: int) -> Taken[Made] | None:
@@ -265,7 +244,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class CollectiveChunks:
-    """Sharing where each rank computes the chunks of its own partitions, one per round.
+    """Chunks of a stage shared among ranks by partition: each rank computes those of its own, one per round.
 
     All ranks make the same number of rounds. A rank without chunks left makes an empty one, because the other
     ranks still request rows from it.
@@ -291,7 +270,10 @@ class CollectiveChunks:
     def taken(
         self, stage: Stage, missing: Sequence[int], make: Callable[[slice], Made], size_of: SizeOf[Made]
     ) -> Generator[Taken[Made], None, None]:
-        """Implement `Sharing`. Prefetch ignores bytes: sizes differ, and ranks must stay in lockstep."""
+        """Yield the missing chunks of this rank.
+
+        Prefetch ignores bytes: sizes differ, and ranks must stay in lockstep.
+        """
         of_ranks = [
             missing[bisect_left(missing, share.start) : bisect_left(missing, share.stop)]
             for share in shares(stage, self.group.world_size)
@@ -306,6 +288,9 @@ class CollectiveChunks:
             for turn, each in enumerate(ahead):
                 if turn < len(mine):
                     yield Taken(mine[turn], each, sum(min(turn + 1, len(chunks)) for chunks in of_ranks))
+
+
+Sharing = DynamicChunks | CollectiveChunks
 
 
 @dataclass(frozen=True)

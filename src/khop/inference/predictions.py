@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -105,21 +105,6 @@ _ROWS = 1 << 16  # of a row group
 Columns = dict[str, Any]  # name -> pyarrow array
 
 
-class Predictions(Protocol):
-    """Predictions for one or several splits. Implementers are frozen values."""
-
-    def pieces(self, names: Names) -> Iterator[Columns]:
-        """Yield the columns of consecutive rows, with equal names and types."""
-        ...
-
-    def here(self) -> Predictions:
-        """Return the same predictions, with all their rows in this process.
-
-        Collective where ranks hold links in parts.
-        """
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class NodePredictions:
     """Outputs for nodes of one type: a row per node, split by split."""
@@ -129,7 +114,7 @@ class NodePredictions:
     splits: Mapping[str, SplitOutputs]
     kind: LabelKind = "by dtype"
 
-    def here(self) -> Predictions:
+    def here(self) -> NodePredictions:
         """Return these predictions: every rank has them."""
         return self
 
@@ -155,7 +140,7 @@ class LinkPredictions:
     edge_types: tuple[EdgeType, ...]
     splits: Mapping[str, tuple[LinkList, Scores]]  # links, and by type (n) scores, (n, k) of their negatives
 
-    def here(self) -> Predictions:
+    def here(self) -> LinkPredictions:
         """Fetch the ends of all links, 16 bytes a link. Collective where ranks hold them in parts."""
         fetched = {
             split: (Links({t: ends_of_links(links, t) for t in self.edge_types}), scored)
@@ -204,7 +189,7 @@ class EdgePredictions:
     splits: Mapping[str, EdgeOutputs]
     kind: LabelKind = "by dtype"
 
-    def here(self) -> Predictions:
+    def here(self) -> EdgePredictions:
         """Return these predictions: every rank has them."""
         return self
 
@@ -222,6 +207,9 @@ class EdgePredictions:
                     **labels_of(of_split.labels[at], {}),
                     **predicted(of_split, at, {}),
                 }
+
+
+Predictions = NodePredictions | LinkPredictions | EdgePredictions  # for one or several splits
 
 
 def of_kind(labels: Tensor, kind: LabelKind) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -156,32 +156,15 @@ class _LinearSum(torch.autograd.Function):
 _apply: Callable[..., Tensor] = _LinearSum.apply
 
 
-class _Products(Protocol):
-    """The three products of a block, by one library, with the same weights for all blocks."""
-
-    def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
-        """Return the sum of `x @ weight.T` + bias, in `out` or in the library's own memory."""
-        ...
-
-    def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
-        """Set each of `of_inputs` to `gradient @ weight`; None where it is not needed."""
-        ...
-
-    def add_weight_gradients(
-        self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
-    ) -> None:
-        """Add `gradient.T @ x` to each of `of_weights`."""
-        ...
-
-
 class _Blas:
-    """Products by torch.mm, into existing memory."""
+    """The three products of a block, with the same weights for all blocks, by torch.mm."""
 
     def __init__(self, weights: Sequence[Tensor], scratch: _Scratch) -> None:
         self._weights = weights
         self._scratch = scratch
 
     def forward(self, inputs: Sequence[Tensor], bias: Tensor | None, out: Tensor) -> Tensor:
+        """Return the sum of `x @ weight.T` + bias, in `out` or in memory of the library."""
         first, *others = self._weights
         if bias is None:
             torch.mm(inputs[0], first.t(), out=out)
@@ -192,6 +175,7 @@ class _Blas:
         return out
 
     def backward(self, gradient: Tensor, of_inputs: Sequence[Tensor | None]) -> None:
+        """Set each of `of_inputs` to `gradient @ weight`; None where it is not needed."""
         for weight, into in zip(self._weights, of_inputs, strict=True):
             if into is not None and into.dtype == gradient.dtype:
                 torch.mm(gradient, weight, out=into)
@@ -202,6 +186,7 @@ class _Blas:
     def add_weight_gradients(
         self, gradient: Tensor, inputs: Sequence[Tensor], of_weights: Sequence[Tensor]
     ) -> None:
+        """Add `gradient.T @ x` to each of `of_weights`."""
         turned = gradient.t()
         for x, into in zip(inputs, of_weights, strict=True):
             if into.dtype == x.dtype:
@@ -242,7 +227,7 @@ class _OneDnn:
 class _WeightSums:
     """Gradients of the weights, summed over the blocks; in float32 for bfloat16."""
 
-    def __init__(self, products: _Products, weights: Sequence[Tensor], dtype: torch.dtype) -> None:
+    def __init__(self, products: _Blas | _OneDnn, weights: Sequence[Tensor], dtype: torch.dtype) -> None:
         self._products = products
         self._dtypes = [weight.dtype for weight in weights]
         self._sums = [_sums(weight.shape, dtype) for weight in weights]
@@ -284,7 +269,7 @@ class _Scratch:
         ]
 
 
-def _products(blocks: Blocks, weights: Sequence[Tensor], scratch: _Scratch) -> _Products:
+def _products(blocks: Blocks, weights: Sequence[Tensor], scratch: _Scratch) -> _Blas | _OneDnn:
     return _OneDnn(weights) if blocks.library == "onednn" else _Blas(weights, scratch)
 
 

@@ -142,25 +142,7 @@ def insert_all(lookups: Sequence[tuple[LocalIds, Tensor]]) -> Sequence[Tensor]:
     return local.split_with_sizes([ids.numel() for _, ids in lookups])
 
 
-class TreeIds(Protocol):
-    """Implementers number the pairs of a tree and a node of one batch; see `tree_index`."""
-
-    def reset(self, num_trees: int) -> None:
-        """Remove all pairs. From now on trees are numbered from 0 to `num_trees` - 1."""
-        ...
-
-    def insert(self, ids: Tensor, offsets: Tensor, trees: Tensor) -> Tensor:
-        """Return the local id, int32, of each id in its row's tree; see TreeIndex."""
-        ...
-
-    def pairs(self, start: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the nodes and the trees, int64 both, of local ids `start` and above, as copies."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-def tree_index(num_nodes: int, device: torch.device) -> TreeIds:
+def tree_index(num_nodes: int, device: torch.device) -> TreeIndex | TorchTreeIndex:
     """Return an empty index of pairs for ids on a device."""
     if engine(device) is Engine.NATIVE:
         return TreeIndex(num_nodes)
@@ -168,7 +150,7 @@ def tree_index(num_nodes: int, device: torch.device) -> TreeIds:
 
 
 class TorchTreeIndex:
-    """The nodes of one batch of disjoint trees on any device, in torch; see TreeIds."""
+    """The nodes of one batch of disjoint trees on any device, in torch; see TreeIndex."""
 
     def __init__(self, num_nodes: int, device: torch.device) -> None:
         self._num_nodes = max(num_nodes, 1)

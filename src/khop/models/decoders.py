@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,15 +25,6 @@ class CandidateSearch:
     candidates: Tensor  # (destinations, width)
     score: CandidateScore = "dot"
     grid: int = 64  # values may be rounded to multiples of 1 / grid
-
-
-@runtime_checkable
-class SearchedDecoder(Protocol):
-    """A decoder with scores that are inner products or distances of rows."""
-
-    def search(self, sources: Tensor, destinations: Tensor) -> CandidateSearch:
-        """Return a query per source and a row per destination."""
-        ...
 
 
 class RelationDecoder(nn.Module):

@@ -36,7 +36,7 @@ from khop.models.encoder import Encoder
 from khop.models.node_embedding import NodeEmbedding
 from khop.process_tuning import sampler_threads, usable_cores
 from khop.run.check import checked, facts_of
-from khop.run.contexts import Evaluation, PredictingTask, PreparingTask, RunTask, TaskContext, exact_draws_of
+from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, exact_draws_of
 from khop.run.fields import Fanout
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
 from khop.run.memory_need import fit_memory, memory_need
@@ -317,7 +317,7 @@ class Run:
             settings,
             out,
             observer,
-            self.run_task.before_epoch if isinstance(self.run_task, PreparingTask) else None,
+            getattr(self.run_task, "before_epoch", None),
         )
 
     def restore(self, folder: Path, notice: Callable[[str], None], given: Collection[str]) -> None:

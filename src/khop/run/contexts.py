@@ -297,7 +297,11 @@ def rule_of(config: RunConfig, graph: Graph) -> Rule:
 
 
 class RunTask(Protocol):
-    """Model, batches and scores of a run, such as those of node classification or of a task from outside."""
+    """Model, batches and scores of a run, such as those of node classification or of a task from outside.
+
+    A task with work before an epoch of training, such as a table of hard negatives, also has a method
+    `before_epoch(epoch)`: it is called on all ranks before the first batch of the epoch is made.
+    """
 
     @property
     def model(self) -> nn.Module:
@@ -346,15 +350,6 @@ class Evaluation:
     scores: dict[str, float]  # as RunTask.scores returns them
     predictions: Predictions
     baselines: Mapping[str, float] = field(default_factory=dict)  # such as "val/majority/accuracy"
-
-
-@runtime_checkable
-class PreparingTask(RunTask, Protocol):
-    """A task with work before an epoch of training, such as a table of hard negatives."""
-
-    def before_epoch(self, epoch: int) -> None:
-        """Prepare an epoch, before its first batch is made. Collective."""
-        ...
 
 
 @runtime_checkable

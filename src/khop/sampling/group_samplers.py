@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -357,25 +357,6 @@ class SaintWalkOptions(SaintOptions):
     """Steps per walk"""
 
 
-class SaintDraw(Protocol):
-    """A way to draw the nodes of a subgraph: SaintNodes, SaintEdges or SaintWalks."""
-
-    @property
-    def first(self) -> DrawnNegatives:
-        """The draw of the nodes to start with, from the destinations of the edge type."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of the walks from these nodes."""
-        ...
-
-    @property
-    def most_nodes(self) -> int:
-        """The most nodes of a subgraph."""
-        ...
-
-
 @dataclass(frozen=True)
 class SaintNodes:
     """GraphSAINT's draw of nodes in proportion to their in-degree, with replacement.
@@ -500,6 +481,9 @@ class SaintWalks:
     def most_nodes(self) -> int:
         """All nodes of all walks, if no two are the same."""
         return self.roots * (self.length + 1)
+
+
+SaintDraw = SaintNodes | SaintEdges | SaintWalks  # draws of the nodes of a subgraph
 
 
 def drawn_nodes(

@@ -92,7 +92,7 @@ class GroupGraph:
         sample = Sample(nodes, subgraph.blocks(), {}, subgraph, trees)
         if self._degree_hop is None:
             return sample
-        return normalized(sample, counted_degrees(_Planted(frontier), self.graph, self._degree_hop, KEY))
+        return normalized(sample, counted_degrees(frontier, self.graph.sample_hop, self._degree_hop, KEY))
 
 
 @dataclass(frozen=True)
@@ -118,19 +118,6 @@ def _among(drawn: _GroupHop, num_src: int, nodes: Tensor, reweigh: Reweigh | Non
         edges = GroupEdges(rows, nodes[rows], found.offsets.diff(), edge_ids, weight)
         weight = reweigh(drawn.edge_type, edges)
     return Adjacency(indptr, drawn.local_ids[is_inside], num_src, edge_ids, weight=weight)
-
-
-@dataclass(frozen=True)
-class _Planted:
-    """Nodes whose degrees are counted."""
-
-    nodes: Mapping[NodeType, Frontier]
-
-    def counts(self) -> dict[NodeType, int]:
-        return {t: of_type.nodes.numel() for t, of_type in self.nodes.items()}
-
-    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
-        return dict(self.nodes)
 
 
 def grouped(sampler: Sampler, seeds: SeedList) -> GroupSeeds | None:

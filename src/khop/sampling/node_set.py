@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,40 +17,8 @@ from khop.kernels.node_index import NodeIndex, insert_all, node_index, tree_inde
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
-
-class Reached(Protocol):
-    """The state of the hop loop: the nodes of a batch, numbered in first-seen order."""
-
-    def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
-        """Insert the seeds into an empty set; return their local ids, int64."""
-        ...
-
-    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
-        """Return the nodes to expand: the nodes in local order from `start` on."""
-        ...
-
-    def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
-        """Insert the nodes drawn for the last frontier, edge type by edge type; return int32 local ids."""
-        ...
-
-    def counts(self) -> dict[NodeType, int]:
-        """Return the number of nodes so far."""
-        ...
-
-    def nodes_and_trees(self) -> tuple[dict[NodeType, Tensor], dict[NodeType, Tensor] | None]:
-        """Return int64 global ids in local order, and the tree of each node, the number of its seed.
-
-        None instead of trees where they are not disjoint.
-        """
-        ...
-
-    def clear(self) -> None:
-        """Remove all nodes."""
-        ...
-
-
 CPU = torch.device("cpu")
-Set = TypeVar("Set", bound=Reached)
+Set = TypeVar("Set", bound="NodeSet | TreeSet")
 
 
 class NodeSet:

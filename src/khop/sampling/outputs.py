@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from khop.batch import Adjacency, Block, Sample, Subgraph
-from khop.draw import DrawKey, Frontier
+from khop.draw import DrawKey, Frontier, FrontierByType
 from khop.graph.rule import Hop, Rule
-from khop.graph.store import DrawsHops, GraphStore
+from khop.graph.store import DrawHop, GraphStore
 from khop.kernels.edge_arrays import known_edges
 from khop.sampling.node_set import NodeSet
 from khop.sampling.rules.uniform import UNIFORM
@@ -174,18 +174,6 @@ def _joined(pieces: list[tuple[Tensor, Tensor, Tensor]], num_src: int) -> Adjace
 Degrees = Mapping[NodeType, Tensor]  # float64 (rows), at least 1
 
 
-class HasNodes(Protocol):
-    """The nodes of a sample, as `node_set.Reached` has them."""
-
-    def counts(self) -> dict[NodeType, int]:
-        """Return the number of nodes."""
-        ...
-
-    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
-        """Return the nodes in local order from `start` on."""
-        ...
-
-
 def degree_hop(rule: Rule, schema: Schema, number: int) -> Hop | None:
     """Return the hop that counts the in-edges of nodes, along all edge types, if the rule needs degrees."""
     if rule.degrees is None:
@@ -193,16 +181,15 @@ def degree_hop(rule: Rule, schema: Schema, number: int) -> Hop | None:
     return Hop(number, dict.fromkeys(schema.edge_types, 1), rule.degrees, edge_ids=False)
 
 
-def counted_degrees(node_set: HasNodes, graph: DrawsHops, hop: Hop, key: DrawKey) -> Degrees:
-    """Return the in-degree of each node of a sample, added up over edge types; `hop` is a `degree_hop`."""
-    counts = node_set.counts()
-    drawn = graph.sample_hop(node_set.frontier(dict.fromkeys(counts, 0)), hop, key)
+def counted_degrees(nodes: FrontierByType, draw: DrawHop, hop: Hop, key: DrawKey) -> Degrees:
+    """Return the in-degree of all nodes of a sample, added up over edge types; `hop` is a `degree_hop`."""
+    drawn = draw(nodes, hop, key)
     found: dict[NodeType, Tensor] = {}
     for (_, _, node_type), neighbors in drawn.items():
         drawn_per_row, weights = neighbors.offsets.diff(), neighbors.weights
         assert weights is not None
         rows = torch.repeat_interleave(drawn_per_row, output_size=weights.numel())
-        degrees = torch.zeros(counts[node_type], dtype=torch.float64, device=weights.device)
+        degrees = torch.zeros(nodes[node_type].nodes.numel(), dtype=torch.float64, device=weights.device)
         degrees.index_copy_(0, rows, weights.double())
         found[node_type] = found[node_type] + degrees if node_type in found else degrees
     return {t: degrees.clamp_(min=1) for t, degrees in found.items()}

@@ -21,9 +21,9 @@ from khop.errors import Unsupported
 from khop.graph.added_edges import Topology, visit_probabilities
 from khop.graph.needs import Need
 from khop.graph.rule import FrontierField, Hop, Rule, check_rule, reads_times
-from khop.graph.store import DrawsHops, GraphStore
+from khop.graph.store import DrawHop, GraphStore
 from khop.kernels.memory import pooled_on
-from khop.sampling.node_set import NodeSet, NodeSetPool, Reached, TreeSet
+from khop.sampling.node_set import NodeSet, NodeSetPool, TreeSet
 from khop.sampling.outputs import (
     ROWS_AT_ONCE,
     Output,
@@ -565,7 +565,7 @@ class NeighborSampler(SamplerBase):
         draws = self._draws.of(view, self.hops) if view is self.graph else view.for_hops(self.hops)
 
         def draw(hop: int, frontier: FrontierByType) -> NeighborsByType:
-            return draws.sample_hop(frontier, self.hops[hop - 1], key)
+            return draws(frontier, self.hops[hop - 1], key)
 
         check_known(self._node_sets.num_nodes, seeds.nodes)
         check_times(seeds, self.rule)
@@ -574,7 +574,8 @@ class NeighborSampler(SamplerBase):
             if self._degree_hop is not None:
                 # Of the graph: the links of a step, which `view` may leave out, count too.
                 counter = self.graph.for_hops([self._degree_hop])
-                sample = normalized(sample, counted_degrees(node_set, counter, self._degree_hop, key))
+                nodes = node_set.frontier(dict.fromkeys(node_set.counts(), 0))
+                sample = normalized(sample, counted_degrees(nodes, counter, self._degree_hop, key))
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
                 # Hops are collective: all ranks must make the same number of them. So each makes one.
                 most = max(1, *(ids.numel() for ids in sample.nodes.values()))
@@ -584,12 +585,12 @@ class NeighborSampler(SamplerBase):
 
 
 class _Draws:
-    """The object that carries out the hops of a graph, found at the first sample and not pickled."""
+    """The function that draws the hops of a graph, found at the first sample and not pickled."""
 
     def __init__(self) -> None:
-        self._found: tuple[GraphStore, DrawsHops] | None = None
+        self._found: tuple[GraphStore, DrawHop] | None = None
 
-    def of(self, graph: GraphStore, hops: Sequence[Hop]) -> DrawsHops:
+    def of(self, graph: GraphStore, hops: Sequence[Hop]) -> DrawHop:
         """Return what `graph.for_hops` gives; it does not depend on the threads of the hops."""
         found = self._found
         if found is None or found[0] is not graph:
@@ -644,7 +645,9 @@ def check_times(seeds: Seeds, rule: Rule) -> None:
             )
 
 
-def expand(seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: Reached) -> Sample:
+def expand(
+    seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: NodeSet | TreeSet
+) -> Sample:
     """Expand the seeds by `num_hops` rounds of `draw`. `node_set` is empty and has every node type.
 
     Every hop asks for all node types, also types without nodes, so that a store gets the same calls for

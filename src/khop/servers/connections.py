@@ -16,11 +16,21 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 from khop.errors import PeerLost
-from khop.servers.access import Access, Address, Answer, Buffer, CallContext, Connection, Endpoint, Limits
+from khop.servers.access import (
+    Access,
+    Address,
+    Answer,
+    Buffer,
+    CallContext,
+    Connection,
+    Endpoint,
+    Limits,
+    resolved,
+)
 from khop.servers.errors import (
     Cancelled,
     GoingAway,
@@ -187,16 +197,12 @@ class Clock:
         changed.wait(seconds)
 
 
-class Dial(Protocol):
+@dataclass(frozen=True)
+class Dial:
     """Ways to reach servers. Errors are ServerErrors; one with Retry.NEVER ends the request that dials."""
 
-    def resolve(self, address: Address) -> Sequence[Endpoint]:
-        """Return the machines behind an address, now."""
-        ...
-
-    def connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
-        """Return a connection to a machine."""
-        ...
+    connect: Callable[[Endpoint, float], Connection]  # connects to a machine, within some seconds
+    resolve: Callable[[Address], Sequence[Endpoint]] = resolved  # the machines behind an address, now
 
 
 def start_thread(work: Callable[[], None]) -> None:

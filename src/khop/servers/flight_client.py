@@ -21,16 +21,14 @@ import pyarrow.flight as flight
 from khop.servers.access import (
     BEATS,
     Access,
-    Address,
     Buffer,
     Endpoint,
     Limits,
     parsed_addresses,
-    resolved,
     secret_of,
 )
 from khop.servers.call_timeouts import Call, CallTimeouts, End, shut_down
-from khop.servers.connections import Pool, check_server, speaks_tls
+from khop.servers.connections import Dial, Pool, check_server, speaks_tls
 from khop.servers.errors import (
     Cancelled,
     InvalidAnswer,
@@ -78,36 +76,30 @@ def connected(
     identity: Callable[[bytes], str] = fingerprint_of,
 ) -> Pool:
     """Return several servers as one. Nothing is connected before the first request."""
-    return Pool(parsed_addresses(addresses), FlightDial(access), limits, identity)
+    return Pool(parsed_addresses(addresses), flight_dial(access), limits, identity)
 
 
-class FlightDial:
-    """Ways to reach servers over the network."""
+def flight_dial(access: Access) -> Dial:
+    """Return the ways to reach servers over the network."""
+    secret = None if access.token_file is None else secret_of(access.token_file)
+    roots = None if access.encryption == "off" else _roots(access.ca)
+    own = None if access.client_cert is None else _pair(access)
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._secret = None if access.token_file is None else secret_of(access.token_file)
-        self._roots = None if access.encryption == "off" else _roots(access.ca)
-        self._own = None if access.client_cert is None else _pair(access)
-
-    def resolve(self, address: Address) -> Sequence[Endpoint]:
-        """Return the machines behind an address, now."""
-        return resolved(address)
-
-    def connect(self, endpoint: Endpoint, timeout_s: float) -> FlightConnection:
-        """Return a connection; ServerError if the server is not reached or not trusted."""
-        check_server(endpoint, self._access, timeout_s)
-        scheme = "tls" if self._access.encrypts(endpoint) else "tcp"
+    def connect(endpoint: Endpoint, timeout_s: float) -> FlightConnection:
+        check_server(endpoint, access, timeout_s)
+        scheme = "tls" if access.encrypts(endpoint) else "tcp"
         options: dict[str, Any] = {"generic_options": list(_OPTIONS)}
         if scheme == "tls":
-            options |= {"tls_root_certs": self._roots, "override_hostname": endpoint.address.host}
-            if self._own is not None:
-                options |= {"cert_chain": self._own[0], "private_key": self._own[1]}
+            options |= {"tls_root_certs": roots, "override_hostname": endpoint.address.host}
+            if own is not None:
+                options |= {"cert_chain": own[0], "private_key": own[1]}
         try:
             client = flight.FlightClient(f"grpc+{scheme}://{endpoint.target}", **options)
         except FAULTS as error:
             raise Unavailable(f"{endpoint}: {_sentence(error)}") from None
-        return FlightConnection(client, endpoint, self._secret, scheme)
+        return FlightConnection(client, endpoint, secret, scheme)
+
+    return Dial(connect)
 
 
 def _roots(ca: Path | None) -> bytes | None:

@@ -26,7 +26,7 @@ from khop.graph.needs import Need
 from khop.graph.node_ids import Names
 from khop.graph.rule import Hop
 from khop.graph.rule_arrays import check_edge_type
-from khop.graph.store import BatchServers, NumberedGraph, NumberedNodes
+from khop.graph.store import NumberedGraph, NumberedNodes
 from khop.kernels.id_table import Keys, Kind, StringKeys, joined_keys
 from khop.kernels.memory import pinned_results
 from khop.loading.columns import ColumnChoice
@@ -311,18 +311,16 @@ def listed_splits(view: RemoteView) -> dict[str, dict[NodeType, Tensor | ListedN
     }
 
 
-def view_before(servers: BatchServers, schema: Schema, limit: int) -> tuple[RemoteGraph, RemoteFeatures]:
+def view_before(servers: RemoteView, schema: Schema, limit: int) -> tuple[RemoteGraph, RemoteFeatures]:
     """Return the graph with the edges before a time, which servers leave out, and its columns."""
-    assert isinstance(servers, RemoteView)
     view = servers.after(EdgesBefore(limit))
     return remote_graph(view, schema), RemoteFeatures(schema.columns, view)
 
 
 def split_view(
-    servers: BatchServers, arguments: SplitArguments
+    servers: RemoteView, arguments: SplitArguments
 ) -> dict[str, Callable[[Schema], tuple[RemoteGraph, RemoteFeatures, ListedLinks]]]:
     """Return the parts of a split of links on servers: for a schema, the graph, the columns and the links."""
-    assert isinstance(servers, RemoteView)
 
     def part(name: str, schema: Schema) -> tuple[RemoteGraph, RemoteFeatures, ListedLinks]:
         view = servers.after(SplitPart(arguments, name))
@@ -352,9 +350,8 @@ def _link_rows(view: RemoteView, reference: Reference, edge_type: EdgeType, numb
     return SeedLinks(found.edges, numbers, found.edges, **facts, batch_relations=facts.get("relations"))
 
 
-def remote_names(servers: BatchServers) -> Names:
+def remote_names(servers: RemoteView) -> Names:
     """Return the names in the graph on some servers. Nothing is asked for yet."""
-    assert isinstance(servers, RemoteView)
     whole = replace(servers, view=())
     given, features = whole.description, RemoteFeatures(whole.description.schema.columns, whole)
     return Names(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from khop.draw import DegreeNegatives, DrawKey, DrawnNegatives, Frontier, Positives, UniformNegatives, stream
 from khop.graph.needs import NegativeNeed
 from khop.graph.rule import Hop
-from khop.graph.store import GraphStore
+from khop.graph.store import GraphStore, edge_values
 from khop.kernels.csc import Csc
 from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType
@@ -55,11 +55,11 @@ def it_states_types_and_counts(make: Make) -> None:
 
 @promise
 def hops_are_drawn_alike_by_their_object(make: Make) -> None:
-    """Draw the same by the object of `for_hops` as by the store."""
+    """Draw the same by the function of `for_hops` as by the store."""
     graph, frontier = make(SHOP), shop_frontier(0, 3, 8)
     hop = Hop(2, {BUYS: 2, BOUGHT_BY: -1, LIKE: 3}, UNIFORM, edge_ids=True)
     expected = graph.sample_hop(frontier, hop, KEY)
-    found = graph.for_hops([hop]).sample_hop(frontier, hop, KEY)
+    found = graph.for_hops([hop])(frontier, hop, KEY)
     for edge_type, of_type in expected.items():
         expect(of_type.edges is not None, f"no edges of {edge_type}, where Hop.edge_ids asks for them")
         for name in ("offsets", "nodes", "edges"):
@@ -140,13 +140,13 @@ def edge_values_are_those_of_the_column(make: Make) -> None:
     pairs = list(zip(SHOP.edges[LIKE], times, strict=True))
     in_order = [time for _, time in sorted(pairs, key=lambda each: each[0][1])]
     for edges in ([len(times) - 1, 0, 7, 7, 30], []):
-        found = unless_unsupported(lambda of=edges: graph.edge_values(LIKE, "time", int64(of)))  # type: ignore[misc]
+        found = unless_unsupported(lambda of=edges: edge_values(graph, LIKE, "time", int64(of)))  # type: ignore[misc]
         if found is None:
             return
         what = f"edge_values of {LIKE}, edges {edges}"
         expect_equal(f"dtype of {what}", found.dtype, torch.int64)
         expect_equal(what, found.tolist(), [in_order[edge] for edge in edges])
-    expect_refusal(lambda: graph.edge_values(LIKE, "cost", int64([0])), "column 'cost'", "cost", "like")
+    expect_refusal(lambda: edge_values(graph, LIKE, "cost", int64([0])), "column 'cost'", "cost", "like")
 
 
 @promise

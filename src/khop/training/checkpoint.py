@@ -21,7 +21,7 @@ from khop.arguments import instance_of, path_of
 from khop.distributed.processes.group import Group
 from khop.models.layer import in_order, plain_name, row_orders
 from khop.models.node_embedding import NodeEmbedding, sharded_rows, shown
-from khop.training.optimizer_settings import HasState
+from khop.training.optimizer_settings import ModelOptimizer
 from khop.training.replace_folder import (
     FILES,
     MODEL,
@@ -67,7 +67,7 @@ class StateCopy:
     def of(
         cls,
         model: nn.Module,
-        optimizer: HasState,
+        optimizer: ModelOptimizer | torch.optim.Optimizer,
         training: Mapping[str, object],
         records: Iterable[Record] = (),
     ) -> StateCopy:
@@ -188,7 +188,9 @@ def restore_model(model: nn.Module, checkpoint: Checkpoint) -> None:
     model.load_state_dict({name: stored[plain_name(name)] for name in shapes if plain_name(name) in stored})
 
 
-def restore_optimizer(model: nn.Module, optimizer: HasState, checkpoint: Checkpoint) -> None:
+def restore_optimizer(
+    model: nn.Module, optimizer: ModelOptimizer | torch.optim.Optimizer, checkpoint: Checkpoint
+) -> None:
     """Load moments and settings into the optimizer of a restored model; the checks are as strict."""
     names, sharded = _names(model), _sharded(model)
     order = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
@@ -251,7 +253,7 @@ def _sharded(model: nn.Module) -> dict[str, NodeEmbedding]:
 
 
 def _flatten_optimizer(
-    model: nn.Module, optimizer: HasState
+    model: nn.Module, optimizer: ModelOptimizer | torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
     names, sharded = _names(model), _sharded(model)
 

@@ -10,7 +10,7 @@ from torch import nn
 from khop.distributed.processes.group import this_group
 from khop.errors import Unsupported
 from khop.training.settings import TrainerSettings
-from khop.training.steps import BatchLoader, StaticLoader, Steps
+from khop.training.steps import BatchLoader, SamplingLoader, Steps
 from khop.training.tasks import Task
 
 
@@ -45,7 +45,7 @@ def _recorded(
     settings: TrainerSettings,
     shapes: Mapping[str, object],
 ) -> Steps:
-    if not isinstance(loader, StaticLoader):
+    if not isinstance(loader, SamplingLoader):
         raise Unsupported(f"{type(loader).__name__} has no batches with static shapes; use khop.Loader")
     batches = loader.static_batches(shapes)
     # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Lt
@@ -219,24 +219,6 @@ def _averaged(table: NodeEmbedding) -> Tensor:
     held = (ids - table.first).unsqueeze(0)
     shape = table.weight.shape
     return torch.sparse_coo_tensor(held, gradients, shape, is_coalesced=True, check_invariants=False)
-
-
-class HasState(Protocol):
-    """An optimizer with a state that a checkpoint can hold; torch's optimizers implement it."""
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups: parameters under "params", and their settings."""
-        ...
-
-    @property
-    def state(self) -> Mapping[Tensor, Mapping[str, Any]]:
-        """State such as moments, by parameter."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load state and groups; parameters are numbered in the order of the groups."""
-        ...
 
 
 class ModelOptimizer:

@@ -73,11 +73,11 @@ class CapturedSteps:
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
                 self.gradients.append(parameter.grad)
-        recorder = streams.recorder(streams.current())
+        record = streams.recorder(streams.current())
         self._loss = torch.zeros((), dtype=torch.float64, device=streams.device)
         self._made: list[Event | None] = [None] * len(slots)  # after a batch that the host has not awaited
         self._free: list[Event | None] = [None] * len(slots)  # the event after the last use of each slot
-        self._steps = [recorder.record(partial(self._of_slot, slot)) for slot in slots]
+        self._steps = [record(partial(self._of_slot, slot)) for slot in slots]
 
     def losses(self, inputs: Iterable[StepInput]) -> Generator[Tensor]:
         """Yield the loss of each step, once its gradients are issued to the current stream.
@@ -114,7 +114,7 @@ class CapturedSteps:
             self._made[issued.slot] = None
             if not slot.overflowed():
                 self._streams.wait(current, issued.made)
-                self._steps[issued.slot].replay()
+                self._steps[issued.slot]()
                 self._free[issued.slot] = self._streams.record(current)
                 self.traffic = slot.traffic()
                 return self._loss

@@ -54,7 +54,7 @@ class BatchLoader(Protocol):
 
 
 @runtime_checkable
-class SamplingLoader(Protocol):
+class SamplingLoader(BatchLoader, Protocol):
     """A loader whose batches are samples of a graph; khop.Loader implements it."""
 
     graph_sampler: Sampler
@@ -62,11 +62,6 @@ class SamplingLoader(Protocol):
     def compare_ranks(self) -> None:
         """Compare the loader with those of the other ranks; ValueError if they differ. Collective."""
         ...
-
-
-@runtime_checkable
-class StaticLoader(BatchLoader, Protocol):
-    """A loader that may also give its batches with static shapes; khop.Loader implements it."""
 
     def static_batches(self, saved: Mapping[str, object] | None = None) -> StaticBatches:
         """Return the batches for recorded steps, with the capacities of a checkpoint; or Unsupported."""

@@ -96,21 +96,14 @@ class Constant:
         return cls("mean", known.mean(0)) if known.numel() else None
 
 
-@runtime_checkable
-class HasConstant(Protocol):
-    """An objective over nodes with a constant prediction as its baseline: `NodeClassification`, or yours."""
-
-    def constant(self, labels: Tensor, outputs: int) -> Constant | None:
-        """Return the best constant prediction for the labels of training; None if it has none.
-
-        `outputs` is the number of values per node that the model gives.
-        """
-        ...
-
-
 def constant_of(objective: object, labels: Tensor, outputs: int) -> Constant | None:
-    """Return the constant prediction of an objective; None if it states none."""
-    return objective.constant(labels, outputs) if isinstance(objective, HasConstant) else None
+    """Return the best constant prediction for the labels of training; None if the objective states none.
+
+    `outputs` is the number of values per node that the model gives. An objective states it by a method
+    `constant(labels, outputs)`.
+    """
+    stated: Callable[[Tensor, int], Constant | None] | None = getattr(objective, "constant", None)
+    return None if stated is None else stated(labels, outputs)
 
 
 def _check_labels(labels: Tensor) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import khop
-from khop.distributed.placement import MachineRanks
+from khop.distributed.placement import machine_ranks
 from khop.distributed.processes.group import this_group
 from khop.graph.store import CscGraph
 from khop.kernels.memory import PinningCalls
@@ -299,7 +299,7 @@ def _place_on_rank(rank: int, device: str, folder: Path, out: Path) -> None:
     before = pss_kib()
     group.barrier()
     request = DevicePlacement.of("cuda", "pinned", "pinned")
-    machine = MachineRanks(group)
+    machine = machine_ranks(group)
     stores = placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
     total = sum(int(tensor.double().sum()) for tensor in tensors(stores))  # reads all of it
     group.barrier()

@@ -123,11 +123,11 @@ def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expans
     batches = [batch_of(size, number) for number, size in enumerate([8, 5, 8, 0, 1])]
     plan = BatchPlan(sampler, measured_capacities(sampler, batches), DEVICE)
     made = [DeviceBatch(plan) for _ in range(2)]  # two in turn, one table
-    recordings = [recorder().record(batch.launch) for batch in made]
+    recordings = [recorder()(batch.launch) for batch in made]
     for number, (seeds, key) in enumerate(batches):
         own = made[number % 2]
         own.write(seeds, key)
-        recordings[number % 2].replay()
+        recordings[number % 2]()
         counts = counts_of(own.cells.values)
         assert counts.overflowed != own.stamp
         assert_same(exact_sample(own, counts, seeds), sampler.sample(seeds, key))

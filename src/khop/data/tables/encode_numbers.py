@@ -42,18 +42,6 @@ class ColumnEncoder(Protocol):
         ...
 
 
-class Fitter(Protocol):
-    """Statistics under collection. Training rows are added in their order."""
-
-    def add(self, array: Any, where: Where) -> None:
-        """Add the values of training rows."""
-        ...
-
-    def encoder(self) -> ColumnEncoder:
-        """Return the encoder of the added rows."""
-        ...
-
-
 @dataclass(frozen=True)
 class NumberEncoder:
     """Standardized numbers; nulls as the mean or zero, with an optional column that marks them."""

@@ -21,7 +21,6 @@ from khop.data.tables.encode_numbers import (
     DateEncoder,
     DateFitter,
     Encoded,
-    Fitter,
     NumberEncoder,
     NumberFitter,
     VectorEncoder,
@@ -98,6 +97,19 @@ class VectorFitter:
         if not self._width:
             raise ValueError(f"{self._key}: no training row has a number; remove the column")
         return VectorEncoder(self._key, self._spec.separator, self._spec.fill, self._width)
+
+
+# Statistics under collection, to which training rows are added in their order.
+Fitter = (
+    NumberFitter
+    | CategoryFitter
+    | TextFitter
+    | WordsFitter
+    | DateFitter
+    | VectorFitter
+    | RelationFitter
+    | _Fixed
+)
 
 
 def fitter(spec: Column, key: str) -> Fitter:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import Lock, local
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -226,31 +226,9 @@ class SourceFolder:
     databases: Databases = field(default_factory=Databases, repr=False)
 
 
-class Added(Protocol):
-    """Columns that are added to the rows of a table."""
-
-    @property
-    def schema(self) -> Any:
-        """Names and types of the columns, as a pyarrow schema."""
-        ...
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Columns of the table that it reads."""
-        ...
-
-    def load(self, columns: Sequence[str]) -> None:
-        """Get ready to add these columns."""
-        ...
-
-    def values(self, rows: TableRows, columns: Sequence[str]) -> list[Any]:
-        """Return the columns of some rows as pyarrow arrays."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class FileColumns:
-    """Text columns with one value per file: Hive partitions, and splits by files."""
+    """Text columns with one value per file, added to a table: Hive partitions, and splits by files."""
 
     of_files: Mapping[str, Mapping[str, str | None]]  # by column and file
     needs: tuple[str, ...] = ()
@@ -347,6 +325,9 @@ class Joined:
         self._found[at[at >= 0]] = True
         taken = self._table.select(list(columns)).take(pa.array(at, mask=at < 0))
         return [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in taken.columns]
+
+
+Added = FileColumns | Joined  # columns that are added to the rows of a table
 
 
 @dataclass(frozen=True, eq=False)

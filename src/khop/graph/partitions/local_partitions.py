@@ -33,7 +33,7 @@ from khop.graph.partitions.book import DEGREES
 from khop.graph.partitions.parts_folder import PartsFolder, check_whole, held_parts
 from khop.graph.rule import Hop
 from khop.graph.rule_arrays import EdgeDraws, asked_types, check_edge_type, check_hop
-from khop.graph.store import CscGraph, DrawsHops, NumberedGraph, NumberedNodes
+from khop.graph.store import CscGraph, DrawHop, NumberedGraph, NumberedNodes
 from khop.kernels.csc import ChosenRows, Csc, chosen_edges, degrees_of, index_dtype
 from khop.kernels.memory import expect_random_access, free_memory_bytes
 from khop.kernels.owners import ByOwner, IdSlots, first_outside
@@ -455,14 +455,16 @@ class LocalPartitionGraph(NumberedGraph):
         self._held.prepare(needs)
         super().prepare(needs)
 
-    def for_hops(self, hops: Sequence[Hop]) -> DrawsHops:
+    def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
         """Return the draws from the joined edges, or those of each part for its own nodes.
 
         They raise ValueError for a node of a part that is not held.
         """
         is_whole = len(self.folder.held) == self.folder.book.num_parts > 1
         needs_arrays = any(hop.rule.needs(edge_type) for hop in hops for edge_type in hop.fanouts)
-        return self.in_one_piece("sampling").for_hops(hops) if is_whole and not needs_arrays else self._held
+        if is_whole and not needs_arrays:
+            return self.in_one_piece("sampling").for_hops(hops)
+        return self._held.sample_hop
 
     def sample_negatives(
         self, edge_type: EdgeType, negatives: DrawnNegatives, positives: Positives, key: DrawKey

@@ -18,7 +18,7 @@ from khop.kernels.memory import empty_rows
 from khop.kernels.philox import signed
 from khop.loading.columns import NOTHING_DEFERRED, ColumnChoice, DeferredColumns
 from khop.loading.device.device_caching import SlotCounts, counts_of_host, nodes_in_cache
-from khop.loading.device.streams import LaunchRecorder
+from khop.loading.device.streams import Recorder
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch, padded_sample
@@ -149,7 +149,7 @@ class BatchSlot:
         plan: BatchPlan,
         features: FeatureTable,
         choice: ColumnChoice,
-        recorder: LaunchRecorder,
+        record: Recorder,
         copies: Mapping[NodeType, Mapping[str, Copies]] = MappingProxyType({}),
         links: LinksByType = MappingProxyType({}),
         deferred: DeferredColumns = NOTHING_DEFERRED,
@@ -191,7 +191,7 @@ class BatchSlot:
             num_global_seeds=self.weights.numel(),
         )
         self.batch = deferred.added_to_padded(batch, padded.num_nodes)
-        self._recording = recorder.record(self._launch)
+        self._replay = record(self._launch)
 
     def fits(self, given: StepInput) -> bool:
         """Return True if there is a place for every seed, link and excluded edge."""
@@ -209,7 +209,7 @@ class BatchSlot:
             self._links.write(given.links, given.weight)
         self._weight.fill_(given.weight)
         self.dropout_key.fill_(signed(given.dropout_key.value))
-        self._recording.replay()
+        self._replay()
 
     def overflowed(self) -> bool:
         """Return True if the batch exceeded a capacity. Call it when the work of `make` has ended.

@@ -6,6 +6,7 @@ import ctypes
 import math
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import finalize
@@ -149,21 +150,13 @@ _ALIGNED = 64  # bytes: parts of the block begin at multiples of it
 _REFUSED = "!"
 
 
-class Machine(Protocol):
-    """Implementers connect the ranks of one machine. All of them make the same calls."""
+@dataclass(frozen=True)
+class MachineRanks:
+    """The ranks of one machine, which all make the same calls."""
 
-    @property
-    def is_first(self) -> bool:
-        """True on one rank of the machine."""
-        ...
-
-    def first_says(self, text: str) -> str:
-        """Return the text of the first rank. Collective."""
-        ...
-
-    def all_say(self, value: int) -> bool:
-        """Return True if every rank of the machine has this value. Collective."""
-        ...
+    is_first: bool  # True on one rank of the machine
+    first_says: Callable[[str], str]  # returns the text of the first rank; collective
+    all_say: Callable[[int], bool]  # True if every rank of the machine has this value; collective
 
 
 class SharedPins:
@@ -173,7 +166,7 @@ class SharedPins:
     tensors in the same order. Copies after `close` are private to each rank.
     """
 
-    def __init__(self, inner: DeviceMemory, block: Tensor, machine: Machine) -> None:
+    def __init__(self, inner: DeviceMemory, block: Tensor, machine: MachineRanks) -> None:
         self._inner, self._block, self._machine = inner, block, machine
         self._on_device: Tensor | None = None
         self._used, self._is_open = 0, True
@@ -223,7 +216,9 @@ class SharedPins:
         return _view(self._on_device, start, tensor, strides)
 
 
-def shared_pins(inner: DeviceMemory, num_bytes: int, num_stores: int, machine: Machine) -> SharedPins | None:
+def shared_pins(
+    inner: DeviceMemory, num_bytes: int, num_stores: int, machine: MachineRanks
+) -> SharedPins | None:
     """Return memory with room for `num_stores` pinned copies of `num_bytes` together. Collective.
 
     None if the ranks want different sizes, or cannot share memory (different containers). PinningRefused, on

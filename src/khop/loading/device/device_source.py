@@ -199,12 +199,11 @@ class DeviceSource:
             copies: dict[str, dict[str, Copies]] = {}
             for (node_type, name), of_column in ({} if columns is None else columns.copies).items():
                 copies.setdefault(node_type, {})[name] = of_column
-            recorder = self._streams.recorder(self._stream)
+            record = self._streams.recorder(self._stream)
             links = self._sampler.planted(self._warm_up()[0][0]).links
             with self._streams.issuing(self._stream):
                 slots = tuple(
-                    BatchSlot(plan, features, chosen, recorder, copies, links, deferred)
-                    for _ in range(number)
+                    BatchSlot(plan, features, chosen, record, copies, links, deferred) for _ in range(number)
                 )
         return StaticRoom(self._sampler, slots, self._streams, self._stream, plan.capacities)
 

@@ -18,7 +18,7 @@ from khop.kernels.memory import padded_pitch
 from khop.loading.device.device_memory import (
     OUT_OF_MEMORY,
     DeviceMemory,
-    Machine,
+    MachineRanks,
     PinningRefused,
     SharedPins,
     shared_pins,
@@ -91,7 +91,7 @@ def placed_stores(
     request: DevicePlacement,
     memory: DeviceMemory,
     conditions: Conditions,
-    machine: Machine | None = None,
+    machine: MachineRanks | None = None,
 ) -> PlacedStores:
     """Copy stores to where a request or its plan keeps them, and say in one line what was chosen and why.
 
@@ -139,7 +139,7 @@ def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> St
 
 
 def _sharing(
-    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: Machine | None
+    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: MachineRanks | None
 ) -> DeviceMemory:
     """Return the memory for a plan's copies: with pinned copies shared by the ranks of a machine, if any."""
     if machine is None:

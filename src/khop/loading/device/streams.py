@@ -12,28 +12,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from khop.kernels.memory import PinningCalls, pin_pooled
 
-
-class Recording(Protocol):
-    """Recorded launches."""
-
-    def replay(self) -> None:
-        """Start all launches in the current stream, with the values that their tensors have then."""
-        ...
-
-
-class LaunchRecorder(Protocol):
-    """Implementers record launches."""
-
-    def record(self, launches: Callable[[], None]) -> Recording:
-        """Record launches of constant shapes. They may run once or more on the way."""
-        ...
+# Starts the recorded launches in the current stream, with the values that their tensors have then.
+Replay = Callable[[], object]
+# Records launches of constant shapes, which may run once or more on the way.
+Recorder = Callable[[Callable[[], None]], Replay]
+Stream: TypeAlias = object  # a queue of work of a device, in order
 
 
 class CudaRecorder:
@@ -42,7 +32,7 @@ class CudaRecorder:
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._stream = stream
 
-    def record(self, launches: Callable[[], None]) -> Recording:
+    def record(self, launches: Callable[[], None]) -> Replay:
         """Run the launches once, which compiles kernels, and capture the second run."""
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
@@ -51,14 +41,10 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream):
             launches()
-        return graph
+        return graph.replay
 
 
 Symbol = Callable[[str], int | None]  # name of a function -> its address
-
-
-class Stream(Protocol):
-    """A queue of work of a device, in order."""
 
 
 class Event(Protocol):
@@ -113,7 +99,7 @@ class Streams(Protocol):
         """Keep the tensor's memory from other use until the work that a stream has when it dies is done."""
         ...
 
-    def recorder(self, stream: Stream) -> LaunchRecorder:
+    def recorder(self, stream: Stream) -> Recorder:
         """Return a recorder of launches that have the priority of a stream."""
         ...
 
@@ -168,10 +154,10 @@ class CudaStreams:
         """Keep the tensor's memory until the work is done that a stream has when the tensor is freed."""
         tensor.record_stream(_cuda(stream))
 
-    def recorder(self, stream: Stream) -> CudaRecorder:
+    def recorder(self, stream: Stream) -> Recorder:
         """Return a recorder of CUDA graphs on a separate stream with the priority of this one."""
         own = torch.cuda.Stream(self.device, priority=_cuda(stream).priority)
-        return CudaRecorder(own)
+        return CudaRecorder(own).record
 
 
 def num_gpus() -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from khop.arguments import checked_field, whole_number
 from khop.draw import DrawKey, Frontier, FrontierByType, Neighbors, NeighborsByType
 from khop.graph.rule import Hop
-from khop.graph.store import GraphStore, GraphStoreBase
+from khop.graph.store import GraphStore, GraphStoreBase, edge_values
 from khop.kernels.edge_arrays import exclude_edges
 from khop.sampling.rules.sum import COUNTING
 from khop.sampling.seeds import LinkSeeds, SeedLinks
@@ -101,7 +101,7 @@ class WithoutEdges(GraphStoreBase):
         if edge_type not in self.relations or not (found.nodes.numel() and excluded.numel()):
             return exclude_edges(found, rows, excluded[:2])
         assert found.edges is not None
-        relations = self.graph.edge_values(edge_type, self.relations[edge_type], found.edges).long()
+        relations = edge_values(self.graph, edge_type, self.relations[edge_type], found.edges).long()
         # One number for source and relation, so that edges of one relation are removed like those of a type.
         count = 1 + int(torch.maximum(relations.max(), excluded[2].max()))
         both = replace(found, nodes=found.nodes.long() * count + relations)

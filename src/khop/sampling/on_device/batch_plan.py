@@ -13,7 +13,7 @@ from khop.kernels.triton.node_table import STAMP_LIMIT
 from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.edge_arrays import Degrees, EdgeArrays, edge_arrays, stream_of
 from khop.sampling.on_device.inputs import PairsByType
-from khop.sampling.on_device.type_nodes import DenseTable, TreeTable, TypeTable
+from khop.sampling.on_device.type_nodes import DenseTable, TreeTable
 from khop.sampling.outputs import Output
 from khop.sampling.rules.sum import COUNTING
 from khop.sampling.sampler import Expansion, NeighborSampler
@@ -58,7 +58,7 @@ class BatchPlan:
         self.degrees = None if counted is None else self._degrees(counted)  # see `SymmetricSum`
         for arrays in self.arrays.values():
             _ = arrays.csc.has_hubs  # read from the device now, not in the first batch
-        self.tables: Mapping[NodeType, TypeTable] = {
+        self.tables: Mapping[NodeType, DenseTable | TreeTable] = {
             t: self._table(t, graph.num_nodes(t)) for t in self.node_types
         }
         self.excluded: PairsByType = {
@@ -122,7 +122,7 @@ class BatchPlan:
             found[node_type] = found[node_type] + of_type if node_type in found else of_type
         return {t: degrees.clamp_(min=1) for t, degrees in found.items()}
 
-    def _table(self, node_type: NodeType, num_nodes: int) -> TypeTable:
+    def _table(self, node_type: NodeType, num_nodes: int) -> DenseTable | TreeTable:
         if not self.sampler.is_disjoint:
             return DenseTable(num_nodes, self.device)
         most = self.capacities.nodes[-1][node_type]

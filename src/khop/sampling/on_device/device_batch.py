@@ -23,7 +23,14 @@ from khop.draw import DrawKey
 from khop.kernels.triton.node_table import look_up
 from khop.kernels.triton.to_csr import CsrBuffers
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_draw import CsrOutput, DrawnHop, HopPlan, csr_buffers, plan_hop
+from khop.sampling.on_device.device_draw import (
+    CsrOutput,
+    DrawnRows,
+    DrawnSlots,
+    HopPlan,
+    csr_buffers,
+    plan_hop,
+)
 from khop.sampling.on_device.edge_arrays import EdgeWeights, Ends, RowFanout
 from khop.sampling.on_device.inputs import Excluded, Inputs
 from khop.sampling.on_device.type_nodes import Cell, Cells, Counts, SlotKeys, TypeNodes
@@ -150,7 +157,11 @@ class DeviceBatch:
         return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids, weights=weights)
 
     def _output(
-        self, edge_type: EdgeType, drawn: DrawnHop, buffers: CsrBuffers, cells: tuple[Cell, Cell, Cell]
+        self,
+        edge_type: EdgeType,
+        drawn: DrawnSlots | DrawnRows,
+        buffers: CsrBuffers,
+        cells: tuple[Cell, Cell, Cell],
     ) -> CsrOutput:
         source = self.nodes[edge_type[0]].numbers
         return CsrOutput(drawn, source, *cells, buffers)

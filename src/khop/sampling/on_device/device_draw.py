@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -47,27 +46,9 @@ class HopSection:
         return self.slots.keys[self.first : self.first + self.count]
 
 
-class DrawnHop(Protocol):
-    """Implementers have the drawn edges of one hop and type, as indices of the source type's table."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows that fit."""
-        ...
-
-    @property
-    def room(self) -> int:
-        """Number of edges that fit."""
-        ...
-
-    def write(self, source: Numbering, place: OutputPlace, out: CsrBuffers) -> None:
-        """Write the edges as CSR arrays; all their nodes must have local ids."""
-        ...
-
-
 @dataclass(frozen=True)
 class DrawnSlots:
-    """Edges in slots, as many for each row; see DrawnHop."""
+    """The drawn edges of one hop and type in slots, as many for each row."""
 
     slots: Slots  # with keys of the source type's table as ids
     sums: Tensor  # int32 (blocks of rows)
@@ -83,14 +64,14 @@ class DrawnSlots:
         return self.slots.ids.numel()
 
     def write(self, source: Numbering, place: OutputPlace, out: CsrBuffers) -> None:
-        """Write the edges as CSR arrays; see DrawnHop."""
+        """Write the edges as CSR arrays; all their nodes must have local ids."""
         row_sums(self.slots.counts, self.sums)
         to_csr(self.slots, self.sums, source.table, source.base, place, out)
 
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """All edges of the rows; see DrawnHop."""
+    """All edges of the rows of one hop and type."""
 
     expanded: Expanded
 
@@ -105,31 +86,13 @@ class DrawnRows:
         return self.expanded.keys.numel()
 
     def write(self, source: Numbering, place: OutputPlace, out: CsrBuffers) -> None:
-        """Write the edges as CSR arrays; see DrawnHop."""
+        """Write the edges as CSR arrays; all their nodes must have local ids."""
         expansion_csr(self.expanded, source.table, source.base, place, out)
-
-
-class DeviceDraw(Protocol):
-    """Implementers draw in-edges of a hop's frontier, of one edge type."""
-
-    @property
-    def section(self) -> HopSection:
-        """The slots of the draw."""
-        ...
-
-    @property
-    def drawn(self) -> DrawnHop:
-        """The edges of the last draw."""
-        ...
-
-    def run(self) -> None:
-        """Draw into the section, and mark the drawn nodes in the table of the source type."""
-        ...
 
 
 @dataclass(frozen=True)
 class SlotDraw:
-    """A draw of up to `fanout` edges per row; see DeviceDraw."""
+    """A draw of up to `fanout` in-edges of each row, of one edge type."""
 
     arrays: EdgeArrays
     fanout: int
@@ -141,7 +104,7 @@ class SlotDraw:
     excluded: ExcludedPairs | None = None  # edges that are left out after the draw
 
     def run(self) -> None:
-        """Draw into the section, and mark the drawn nodes; see DeviceDraw."""
+        """Draw into the section, and mark the drawn nodes in the table of the source type."""
         section, csc, sums = self.section, self.arrays.csc, self.arrays.sums
         replacement, after = self.arrays.replacement, section.source.marks(section.first)
         marks = after if self.excluded is None else None
@@ -168,7 +131,7 @@ class SlotDraw:
 
 @dataclass(frozen=True)
 class RowDraw:
-    """All edges of each row, as a fanout of -1 takes them; see DeviceDraw."""
+    """All in-edges of each row, of one edge type, as a fanout of -1 takes them."""
 
     arrays: EdgeArrays
     frontier: FrontierRows
@@ -178,7 +141,7 @@ class RowDraw:
     drawn: DrawnRows
 
     def run(self) -> None:
-        """Write the edges into the section, and mark their nodes; see DeviceDraw."""
+        """Write the edges into the section, and mark their nodes."""
         section, trees = self.section, self.expansion.trees
         _limit(self.arrays, self.rows, self.frontier, -1)
         all_neighbors(self.arrays.csc, self.rows, self.expansion, section.source.marks(section.first))
@@ -203,7 +166,7 @@ def _limit(arrays: EdgeArrays, rows: DeviceRows, frontier: FrontierRows, fanout:
 class CsrOutput:
     """The edges of one hop and type as CSR arrays."""
 
-    drawn: DrawnHop
+    drawn: DrawnSlots | DrawnRows
     source: Numbers
     first: Cell  # the row of the output that is the hop's first row
     edges_before: Cell  # edges in the output without this hop's
@@ -243,9 +206,11 @@ class HopPlan:
     hop: Hop
     frontier: Mapping[NodeType, FrontierRows]
     slots: Mapping[NodeType, SlotKeys]  # by source type
-    draws: Mapping[EdgeType, DeviceDraw]  # edge types with a fanout of 0, no rows or no edges have none
+    draws: Mapping[
+        EdgeType, SlotDraw | RowDraw
+    ]  # edge types with a fanout of 0, no rows or no edges have none
 
-    def drawn(self, edge_type: EdgeType) -> DrawnHop:
+    def drawn(self, edge_type: EdgeType) -> DrawnSlots | DrawnRows:
         """Return the edges of a draw, or rows without slots if nothing is drawn."""
         draw = self.draws.get(edge_type)
         if draw is not None:
@@ -283,7 +248,7 @@ def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inp
         for t, size in sizes.items()
         if size
     }
-    draws = {}
+    draws: dict[EdgeType, SlotDraw | RowDraw] = {}
     for edge_type, first in firsts.items():
         source = edge_type[0]
         section = HopSection(nodes[source].numbers, slots[source], first, counts[edge_type])
@@ -306,7 +271,7 @@ def _draw(
     frontier: FrontierRows,
     section: HopSection,
     inputs: Inputs,
-) -> DeviceDraw:
+) -> SlotDraw | RowDraw:
     arrays = plan.arrays[edge_type]
     capacity, ranges = frontier.nodes.numel(), None
     if arrays.limits is not None:

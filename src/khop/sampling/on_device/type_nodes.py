@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -89,72 +88,26 @@ class SlotKeys:
     firsts: Tensor  # int32 (blocks of slots)
 
 
-class Numbers(Protocol):
-    """Implementers number the nodes of one type in one batch."""
-
-    numbering: Numbering
-
-    def start(self) -> None:
-        """Prepare the table for a batch."""
-        ...
-
-    def slots(self, ids: Tensor) -> SlotKeys:
-        """Return the slots of a hop, with new tensors for the rest."""
-        ...
-
-    def plant(self, slots: SlotKeys, trees: Tensor | None) -> None:
-        """Mark seeds, each with its tree."""
-        ...
-
-    def marks(self, first_slot: int) -> Marks | None:
-        """Return what a draw marks its nodes with; None: `reach` marks them after the draw."""
-        ...
-
-    def reach(self, slots: SlotKeys, first_slot: int, count: int, trees: Tensor | None) -> None:
-        """Mark the nodes of a draw in `count` slots from `first_slot` on.
-
-        `trees` are those of the rows of the draw, with equally many slots each.
-        """
-        ...
-
-    def tree_rows(self, capacity: int) -> TreeRows | None:
-        """Return tensors for the trees of nodes; None without trees."""
-        ...
-
-    def assign(self, slots: SlotKeys, level: Level, rows: TreeRows | None, fresh: TreeRows | None) -> None:
-        """Number the marked nodes that are new."""
-        ...
-
-
-class TypeTable(Protocol):
-    """Memory for the numbering of one node type. Batches that are made one after another share it."""
-
-    def clear(self) -> None:
-        """Remove all entries: needed before stamps start again."""
-        ...
-
-    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
-        """Return the numbering of one batch; `base` exceeds its local ids."""
-        ...
-
-
 class DenseTable:
-    """A table with an entry for every node of the type."""
+    """Memory for the numbering of one node type: an entry for every node.
+
+    Batches that are made one after another share it.
+    """
 
     def __init__(self, num_nodes: int, device: torch.device) -> None:
         self._entries = torch.zeros(num_nodes, dtype=torch.int64, device=device)
 
     def clear(self) -> None:
-        """Remove all entries; see TypeTable."""
+        """Remove all entries: needed before stamps start again."""
         self._entries.zero_()
 
-    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
-        """Return the numbering of one batch; see TypeTable."""
+    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> _DenseNumbers:
+        """Return the numbering of one batch; `base` exceeds its local ids."""
         return _DenseNumbers(Numbering(self._entries, stamp, overflow, base))
 
 
 class TreeTable:
-    """A table of pairs of a tree and a node."""
+    """Memory for the numbering of one node type in disjoint trees: a table of pairs of a tree and a node."""
 
     def __init__(self, num_nodes: int, most_pairs: int, num_trees: int, device: torch.device) -> None:
         check_pairs(num_trees, num_nodes)
@@ -164,11 +117,11 @@ class TreeTable:
         self._keys = free_keys(places, device)
 
     def clear(self) -> None:
-        """Remove all entries; see TypeTable."""
+        """Remove all entries: needed before stamps start again."""
         self._entries.zero_()
 
-    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> Numbers:
-        """Return the numbering of one batch; see TypeTable."""
+    def numbers(self, stamp: Tensor, overflow: Tensor, base: int, trees: Trees | None) -> _TreeNumbers:
+        """Return the numbering of one batch; `base` exceeds its local ids."""
         assert trees is not None
         numbering = Numbering(self._entries, stamp, overflow, base)
         return _TreeNumbers(PairTable(self._keys, self._num_nodes, numbering), trees)
@@ -252,6 +205,9 @@ class _TreeNumbers:
         assert rows is not None
         count_firsts(self.numbering, slots.keys, slots.firsts)
         assign_pairs(self._pairs, slots.keys, slots.firsts, TreeLevel(level, rows, fresh, self._trees))
+
+
+Numbers = _DenseNumbers | _TreeNumbers  # of the nodes of one type in one batch
 
 
 class TypeNodes:
