@@ -39,7 +39,7 @@ from khop.inference.link_evaluation import (
 from khop.inference.predictions import LinkPredictions
 from khop.models.decoders import Dot, RelationDecoder
 from khop.models.layer import parameter_name
-from khop.models.link_predictor import LinkPredictor
+from khop.models.link_predictor import LinkPredictor, RowsOfType
 from khop.models.stack import Layered
 from khop.run.contexts import Evaluation, LinkSettings, TaskContext, exact_draws_of
 from khop.run.parts import exclusion_of, in_flight_of, words_of
@@ -215,7 +215,7 @@ class HardTables:
         for edge_type, name in self.names.items():
             source, _, destination = edge_type
             decoder = self.model.decoder(edge_type)
-            assert isinstance(decoder, Dot | RelationDecoder)
+            assert isinstance(decoder, Dot | RelationDecoder | RowsOfType)
             with torch.no_grad():
                 search = decoder.search(rows[source], rows[destination])
             found = hard_negatives(
