@@ -150,7 +150,6 @@ class Graph:
         origin: For a graph in memory, the folder of arrays that it shares; default None.
         stores: Copies for the kernels of a GPU. None (default): the CPU makes all batches.
         lanes: Connections to ranks that have other parts. None (default): all of it is local.
-        rank_edges: The topology, if ranks have the edges in parts; default None.
         rank_rows: Rows of this rank on its GPU, which ranks exchange between GPUs; default None.
     Example:
         >>> graph = khop.open_graph("debian")

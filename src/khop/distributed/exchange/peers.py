@@ -1,4 +1,4 @@
-"""Synchronous all-to-all exchange of byte messages, rows and arrays, where each message is checked before use."""
+"""Synchronous all-to-all exchange of byte messages, rows and arrays; each message is checked before use."""
 
 from __future__ import annotations
 
