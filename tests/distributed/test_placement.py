@@ -26,8 +26,8 @@ from khop.distributed.placement import (
     CacheBudgets,
     CacheBy,
     LaneSource,
-    MachineRanks,
     PartitionOptions,
+    machine_ranks,
     stores_of,
     with_caches,
 )
@@ -208,7 +208,7 @@ def test_lane_i_makes_every_lth_request_beginning_with_the_ith() -> None:
 
 
 def test_a_single_rank_is_the_first_and_agrees_with_itself() -> None:
-    machine = MachineRanks(ALONE)
+    machine = machine_ranks(ALONE)
     assert machine.is_first
     assert machine.first_says("here") == "here"
     assert machine.all_say(3)
@@ -217,13 +217,13 @@ def test_a_single_rank_is_the_first_and_agrees_with_itself() -> None:
 @covered
 def _compare(rank: int, device: str) -> None:
     group = this_group()
-    machine = MachineRanks(group)
+    machine = machine_ranks(group)
     assert machine.is_first == (rank == 0)
     assert machine.first_says(f"path {rank}") == "path 0"
     assert machine.all_say(5)
     assert not machine.all_say(rank)
     # As if each rank were on a machine of its own: values of others do not count.
-    apart = MachineRanks(replace(group, local_rank=0, local_world_size=1))
+    apart = machine_ranks(replace(group, local_rank=0, local_world_size=1))
     assert apart.is_first
     assert apart.first_says(f"path {rank}") == f"path {rank}"
     assert apart.all_say(rank)

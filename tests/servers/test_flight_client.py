@@ -429,7 +429,7 @@ def test_a_token_stays_where_it_is_secret(tmp_path: Path) -> None:
     """Off the loopback a client speaks TLS, so that the token of a wrong address is never sent."""
     write_token(tmp_path / "t")
     dial = flight_dial(Access(tmp_path / "t"))
-    assert (tmp_path / "t").read_text().split('"')[1] not in repr(dial._access)
+    assert (tmp_path / "t").read_text().split('"')[1] not in repr(dial)
     with (
         running(ServerSecurity((tmp_path / "t",))) as server,
         pool_to(server) as pool,

@@ -31,7 +31,7 @@ from khop.kernels.triton.sample_smallest import SourceOrder
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
-from khop.sampling.on_device.device_draw import DeviceDraw, RowDraw, SlotDraw
+from khop.sampling.on_device.device_draw import RowDraw, SlotDraw
 from khop.sampling.on_device.device_sampler import measured_capacities
 from khop.sampling.on_device.edge_arrays import EdgeArrays
 from khop.sampling.on_device.type_nodes import counts_of
@@ -226,7 +226,7 @@ class _Draws:
             yield Compared(self.edges, ours.adjacency.indices, theirs.adjacency.indices)
 
 
-def _drawn(draw: DeviceDraw, rows: int) -> tuple[Tensor, Tensor]:
+def _drawn(draw: SlotDraw | RowDraw, rows: int) -> tuple[Tensor, Tensor]:
     """Return the number of edges of each row of a draw, and the drawn nodes, row after row."""
     if isinstance(draw, SlotDraw):
         counts = draw.slots.counts[:rows].cpu()
