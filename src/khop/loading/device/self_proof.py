@@ -232,7 +232,6 @@ def _drawn(draw: SlotDraw | RowDraw, rows: int) -> tuple[Tensor, Tensor]:
         counts = draw.slots.counts[:rows].cpu()
         ids = draw.section.ids.cpu()[: rows * draw.fanout].view(rows, draw.fanout)
         return counts.long(), ids[torch.arange(draw.fanout) < counts[:, None]].long()
-    assert isinstance(draw, RowDraw)
     offsets = draw.expansion.offsets[: rows + 1].cpu()
     return offsets.diff(), draw.section.ids[: int(offsets[-1])].cpu().long()
 
