@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "schema": {"arguments"},
     "draw": {"arguments", "schema"},
     "batch": {"schema"},
-    "kernels": {"_core", "errors", "draw"},
+    "kernels": {"_core", "errors", "user_cache", "draw"},
     "graph": {"arguments", "errors", "schema", "draw", "kernels"},
     "sampling": {"arguments", "components", "errors", "schema", "draw", "batch", "kernels", "graph"},
     "data": {"arguments", "components", "errors", "user_cache", "schema", "draw", "kernels", "graph"},

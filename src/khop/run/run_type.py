@@ -85,10 +85,14 @@ def with_values(table: AnyTable, options: object) -> AnyTable:
     return table.model_copy(update={name: getattr(options, name) for name in names})
 
 
-@cache  # the source of a class is parsed once, not at every look at a run
+_OPTIONS: dict[type, tuple[tuple[str, Any, FieldInfo], ...]] = {}  # the source of a class is parsed once
+
+
 def _declared(declared: type) -> tuple[tuple[str, Any, FieldInfo], ...]:
     """Return name, annotation and field of each option."""
-    return tuple(_options(declared))
+    if declared not in _OPTIONS:
+        _OPTIONS[declared] = tuple(_options(declared))
+    return _OPTIONS[declared]
 
 
 def _options(declared: type) -> Iterator[tuple[str, Any, FieldInfo]]:
