@@ -99,3 +99,15 @@ def test_numbers_do_not_import_pandas() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_notebook_sees_no_progress_of_duckdb() -> None:
+    asked = "SELECT value FROM duckdb_settings() WHERE name = 'enable_progress_bar'"
+    program = f"""
+import duckdb
+from khop.data.tables.packages import connected
+for connection in (duckdb.connect(), connected(), connected().cursor()):
+    print(connection.execute({asked!r}).fetchone()[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["true", "false", "false"]  # the first: what there would be

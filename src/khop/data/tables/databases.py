@@ -16,7 +16,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from khop.data.tables.files import BATCH_ROWS, literal, quoted
-from khop.data.tables.packages import driver, duckdb, explained, pa
+from khop.data.tables.packages import connected, driver, duckdb, explained, pa
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Place, TableRows
 
@@ -314,7 +314,7 @@ def _of_file(path: Path, key: str) -> DatabaseState:
     if not header.startswith(_HEADER):
         remedy = "close programs that write to it, or give the path of a DuckDB or SQLite file"
         try:
-            connection = duckdb.connect(str(path), read_only=True, config={"enable_external_access": "false"})
+            connection = connected(str(path), read_only=True, enable_external_access="false")
             connection.execute("BEGIN TRANSACTION")
         except (duckdb.Error, OSError) as error:
             raise explained(error, place, remedy, "is not a DuckDB file, or is damaged") from None

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.tables.packages import PACKAGE_ERRORS, duckdb, numpy_of, pa, pc, pq, reading
+from khop.data.tables.packages import PACKAGE_ERRORS, connected, duckdb, numpy_of, pa, pc, pq, reading
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import FileTable, NamedPath, Piece, Place, Table, TableRows, same_schema
 
@@ -140,7 +140,7 @@ class CsvTable(FileTable):
             f"hive_partitioning=false, compression='none', columns={{{types}}})"
         )
         with (
-            duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection,
+            connected(threads=2, memory_limit="1GB") as connection,
             closing(connection.sql(query, params=[source]).to_arrow_reader(BATCH_ROWS)) as reader,
         ):
             yield from (_as_text(batch, columns) for batch in reader)
@@ -350,7 +350,7 @@ def _connected(name: str, path: Path, key: str) -> Iterator[tuple[Any, str]]:
         if first == b"[" and last != b"]":  # DuckDB takes what there is
             raise ValueError(f"{place}: is cut off: its array is not closed; write it again")
         try:
-            with duckdb.connect(config={"threads": 2, "memory_limit": "1GB"}) as connection:
+            with connected(threads=2, memory_limit="1GB") as connection:
                 yield connection, f"{literal(pattern_of(path))}, {_OPTIONS}, format='{form}'"
         except duckdb.Error:
             if form == "newline_delimited":

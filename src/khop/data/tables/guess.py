@@ -30,7 +30,7 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import duckdb, is_text, pa, pc
+from khop.data.tables.packages import connected, is_text, pa, pc
 from khop.data.tables.rows import Table, read_pieces
 from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table
@@ -357,7 +357,7 @@ def _share_ids(table: Table, columns: Mapping[str, ColumnFacts]) -> bool:
     if not {"0", "1"} <= set(columns) or columns["0"].has_fraction or columns["1"].has_fraction:
         return False
     batches = [piece().batch for piece in read_pieces(table, ["0", "1"])]
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with connected(threads=1) as connection:
         connection.register("edges", pa.Table.from_batches(batches))
         found: Any = connection.execute(_SHARED).fetchone()
     both, left, right, chance, own, rows = map(float, found)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from khop.data.tables.encode_numbers import Where, as_float32, as_lists, scaled
 from khop.data.tables.encode_text import texts_of
-from khop.data.tables.packages import converted, duckdb, is_text, numpy_of, pa, pc
+from khop.data.tables.packages import connected, converted, is_text, numpy_of, pa, pc
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.spec import Label, Split, Unit
 from khop.data.tables.times import instant
@@ -150,7 +150,7 @@ class CutOffs:
 def parts_by_hash(texts: Any, split: Split) -> Parts:
     """Return the part of each id, by the first 8 bytes (little-endian) of the MD5 of "seed:id"."""
     assert split.ratio is not None
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with connected(threads=1) as connection:
         connection.register("ids", pa.table({"id": texts}))
         query = f"SELECT md5_number_upper('{split.seed}:' || id) FROM ids"
         hashes = connection.sql(query).to_arrow_table().column(0).to_numpy()

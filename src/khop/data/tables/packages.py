@@ -52,6 +52,16 @@ _REASONS = {
 }  # fmt: skip
 
 
+def connected(path: str = ":memory:", *, read_only: bool = False, **config: str | int) -> Any:
+    """Return a connection of DuckDB, by default in memory; `config` has its settings.
+
+    Without a file as its main module (a notebook, `python -c`), DuckDB would print a progress bar on stdout.
+    """
+    connection = duckdb.connect(path, read_only=read_only, config=config)
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
 @contextmanager
 def reading(place: str, remedy: str, reason: str = "is damaged, or has another format") -> Iterator[None]:
     """Turn an error of a package into a sentence: place, reason and remedy, without the text of the package.

@@ -29,7 +29,7 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import duckdb, first_failing, is_text, numpy_of, pa, pc, shown
+from khop.data.tables.packages import connected, duckdb, first_failing, is_text, numpy_of, pa, pc, shown
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Table, TableRows, check_columns, read_pieces
 from khop.data.tables.spec import Also, Source, Split
@@ -114,7 +114,7 @@ class Where:
 
 def locked_connection() -> Any:
     """Return a connection in memory that reads no file, loads no extension and keeps its settings."""
-    connection = duckdb.connect(config={"threads": 1, "memory_limit": "1GB"})
+    connection = connected(threads=1, memory_limit="1GB")
     for setting in _LOCKED:
         connection.execute(setting)
     return connection
@@ -130,7 +130,7 @@ def _names_in(expression: str, key: str) -> list[list[str]]:
         raise ValueError(
             f"{key}: {expression!r} is not one SQL expression{near}; write one, as kind = 'buy'"
         ) from None
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with connected(threads=1) as connection:
         query = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [f"SELECT ({expression}\n)"])
         nodes = list(_nodes(json.loads(query.fetchone()[0])))  # type: ignore[index]
         for node in nodes:
@@ -157,7 +157,7 @@ def _nodes(tree: object) -> Iterator[dict[str, Any]]:
 @cache
 def _fixed() -> frozenset[str]:
     """Return the functions that give the same value for the same arguments on any day and machine."""
-    with duckdb.connect() as connection:
+    with connected(threads=1) as connection:
         return frozenset(name for (name,) in connection.execute(_FIXED).fetchall())
 
 

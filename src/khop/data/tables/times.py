@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, duckdb, is_text, numpy_of, pa, pc
+from khop.data.tables.packages import connected, converted, is_text, numpy_of, pa, pc
 from khop.data.tables.spec import Unit
 
 UNITS: tuple[Unit, ...] = ("s", "ms", "us", "ns")  # from coarse to fine
@@ -192,7 +192,7 @@ def _parsed(format: str, unit: Unit, array: Any) -> Any:
     """Return the times of text; DuckDB reads fractions of seconds, %f, which Arrow does not."""
     if "%f" not in format:
         return pc.strptime(array, format=format, unit=unit)
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with connected(threads=1) as connection:
         connection.register("times", pa.table({"t": array}))
         query = f"SELECT strptime(t, '{format.replace(chr(39), 2 * chr(39))}') FROM times"
         found = connection.sql(query).to_arrow_table().column(0).combine_chunks()
