@@ -59,7 +59,12 @@ def test_without_columns_on_the_gpu_all_stays_on_the_host(folder: PartsFolder) -
     ("columns", "lanes", "no_kernels", "problem"),
     [
         ("device", False, None, "this process has all partitions, and exchanges no rows"),
-        ("device", True, "Triton is not installed", "kernels cannot run there: Triton is not installed; or"),
+        (
+            "device",
+            True,
+            "Triton is not installed",
+            "kernels cannot make the batches: Triton is not installed; or",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_met_is_an_error(

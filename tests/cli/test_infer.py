@@ -95,7 +95,10 @@ def test_a_run_of_links_has_a_file_for_each_end(
         (["--split", "val", "--ids", "x.npy"], "--split and --ids both select nodes: give only one of them"),
         (["--ids", "x.npy"], "x.npy: no such file; --ids takes a .npy file of node ids"),
         (["--ids", "run.toml"], "run.toml: not a .npy file; --ids takes one of node ids"),
-        (["--ids", "run.npy"], "run.npy: holds float64 of shape (3,); --ids takes a list of whole numbers"),
+        (
+            ["--ids", "run.npy"],
+            "run.npy: contains float64 of shape (3,); --ids takes a list of whole numbers",
+        ),
         (["--checkpoint", "last", "--evaluation-batch-size", "0"], "must be a whole number of at least 1"),
     ],
 )

@@ -1017,8 +1017,8 @@ SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing i
     ),
     ("g.txt", b"1 2\n3\n", r"g.txt, line 2: has 1 fields, and other lines have 2"),
     ("g.txt", b"1 2\n\xff 3\n", r"g.txt, line 2: invalid UTF-8; save the file as UTF-8"),
-    ("g.txt.gz", b"1 2\n", r"g.txt.gz: is not compressed as its name says; correct the file"),
-    ("g.txt.gz", gzip.compress(b"1 2\n" * 999)[:-9], r"g.txt.gz: is cut off; write it again"),
+    ("g.txt.gz", b"1 2\n", r"g.txt.gz: is not compressed as its name says; write the file again"),
+    ("g.txt.gz", gzip.compress(b"1 2\n" * 999)[:-9], r"g.txt.gz: is cut off; write the file again"),
     ("d/meta.yaml", b"dataset_name: [\n", r"meta.yaml, line 2, column 1: not plain YAML; correct it"),
     (
         "d/meta.yaml",
@@ -1026,7 +1026,7 @@ SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing i
         r"line 1, column 15: not plain YAML",
     ),
     ("d/meta.yaml", b"dataset_name: d\n", r"meta.yaml: node_data is missing; add it"),
-    ("d/meta.yaml", META.replace(b": d", b": 3"), r"meta.yaml: dataset_name is 3: must be text"),
+    ("d/meta.yaml", META.replace(b": d", b": 3"), r"dataset_name is 3: must be text \(d/meta.yaml\)"),
     (
         "d/meta.yaml",
         META + b"separator: ';;'\n",

@@ -66,4 +66,7 @@ def test_all_help_can_be_narrowed_to_a_section(khop_command: Callable[..., Ran])
     assert not {"--epochs", "--fanouts", "--threads"} & shown
     wrong = khop_command("train", "--help-all", "modle")
     assert wrong.code == 2
-    assert "--help-all modle: the sections are machine and files, task, links, sampler" in wrong.stderr
+    assert (
+        "--help-all modle: the sections are machine and files, task, links, links.loss, sampler"
+        in wrong.stderr
+    )

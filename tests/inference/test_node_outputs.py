@@ -39,7 +39,7 @@ from khop.models.sage import SAGE
 from khop.models.stack import Sequential
 from khop.sampling.rules.sum import Sum
 from khop.sampling.rules.temporal import Temporal
-from khop.sampling.rules.uniform import Uniform
+from khop.sampling.rules.uniform import UNIFORM, Uniform
 from khop.sampling.rules.weighted import Weighted
 from khop.sampling.sampler import Expansion, NeighborSampler
 from khop.sampling.seeds import Seeds
@@ -407,10 +407,10 @@ def test_columns_are_the_given_ones_or_the_models_or_the_loaders_or_all_but_labe
 
 def test_a_sampler_has_the_settings_of_the_loaders() -> None:
     like = NeighborSampler(GRAPH.store, [2], expansion=Expansion.SUBGRAPH)
-    made = evaluation_sampler(GRAPH.store, [-1, -1], ColumnChoice({}, {}, {}), like)
+    made = evaluation_sampler(GRAPH.store, [-1, -1], ColumnChoice({}, {}, {}), like, UNIFORM)
     assert isinstance(made, NeighborSampler)
     assert (made.expansion, made.num_layers) == (Expansion.SUBGRAPH, 2)
-    plain = evaluation_sampler(GRAPH.store, [-1], ColumnChoice({}, {BUYS: ("w",)}, {}), None)
+    plain = evaluation_sampler(GRAPH.store, [-1], ColumnChoice({}, {BUYS: ("w",)}, {}), None, UNIFORM)
     assert isinstance(plain, NeighborSampler)
     assert plain.hops[0].edge_ids
 

@@ -270,7 +270,7 @@ def test_tensors_with_published_negatives(tmp_path: Path) -> None:
     assert graph.schema.edge_types == (EDGE,)
     run = tmp_path / "run.toml"
     run.write_text(proposed_run(tmp_path / "graph"))
-    assert 'split = "column"  # by its column split: 10 links of training, 1 of validation, 1 of test' in (
+    assert 'split = "column"  # by its column split: 10 training, 1 validation and 1 test links' in (
         run.read_text()
     )
 

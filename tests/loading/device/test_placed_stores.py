@@ -62,7 +62,7 @@ def test_all_is_copied_where_there_is_room(shop: tuple[CscGraph, Columns]) -> No
         for name, column in columns.get(node_type, {}).items():
             assert stores.reads(name)
             assert torch.equal(stores.columns[node_type][name], column)
-    assert line.endswith("; as much on the GPU as fits")
+    assert line.endswith("; as much on the card as fits")
 
 
 def test_the_sizes_are_what_the_copies_take(shop: tuple[CscGraph, Columns]) -> None:

@@ -447,5 +447,7 @@ def test_both_ends_are_ranked_among_all_nodes_without_known_triples(tmp_path: Pa
 
 
 def test_a_decoder_without_relations_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"links.filtered is true and links.decoder is 'dot': .* relations"):
+    with pytest.raises(
+        ValueError, match=r"links.filtered is true and links.decoder is 'dot': .* relational decoder"
+    ):
         filtered_ranking_task_of(tmp_path, "dot")

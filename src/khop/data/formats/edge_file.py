@@ -493,7 +493,10 @@ def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 def _content(path: Path, size: int | None = None) -> bytes:
-    with reading(str(path), "correct the file"), pa.input_stream(str(path), compression="detect") as stream:
+    with (
+        reading(str(path), "write the file again"),
+        pa.input_stream(str(path), compression="detect") as stream,
+    ):
         content: bytes = stream.read(size)
     return content
 
