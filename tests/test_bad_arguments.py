@@ -290,6 +290,8 @@ REFUSED: dict[str, Cases] = {
         ("scale with mean (0.0,) and deviation (0.0,): must have equal lengths, and deviations above 0", lambda: khop.LabelScale((0.0,), (0.0,))),
         ("labels 5: give a tensor of labels", lambda: khop.LabelScale.of(5)),
     ],
+    "InfoNce": [("temperature 0: must be above 0, and finite", lambda: khop.InfoNce(0))],
+    "MarginRanking": [("margin 'a': must be a number", lambda: khop.MarginRanking('a')), ("margin 0: must be above 0", lambda: khop.MarginRanking(0))],
     "LinkPrediction": [
         ("loss 'x': must be one of bce, bpr", lambda: khop.LinkPrediction('x')),
     ],
@@ -754,6 +756,7 @@ NOTHING_TO_REFUSE = {
     "Expansion",
     "FeatureStoreBase",
     "GraphStoreBase",
+    "LinkLoss",
     "LinkRows",
     "NegativeMode",
     "Observer",
