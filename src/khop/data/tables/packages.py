@@ -57,7 +57,7 @@ def connected(path: str = ":memory:", *, read_only: bool = False, **config: str 
 
     Without a file as its main module (a notebook, `python -c`), DuckDB would print a progress bar on stdout.
     """
-    connection = duckdb.connect(path, read_only=read_only, config=config)
+    connection = duckdb.connect(path, read_only=read_only, config={**config})
     connection.execute("SET enable_progress_bar = false")
     return connection
 

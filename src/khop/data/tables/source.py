@@ -132,7 +132,7 @@ def _names_in(expression: str, key: str) -> list[list[str]]:
         ) from None
     with connected(threads=1) as connection:
         query = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [f"SELECT ({expression}\n)"])
-        nodes = list(_nodes(json.loads(query.fetchone()[0])))  # type: ignore[index]
+        nodes = list(_nodes(json.loads(query.fetchone()[0])))
         for node in nodes:
             name = str(node.get("function_name", "")).lower()
             if what := _REFUSED.get(node["class"]):
