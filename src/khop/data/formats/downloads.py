@@ -6,13 +6,16 @@ import hashlib
 import http.client
 import json
 import os
+import stat
 import tarfile
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 from khop.data.importers import ImportContext
 from khop.graph.atomic import Meter, ProgressCallback, check_disk, new_folder
@@ -22,6 +25,9 @@ _BLOCK = 1 << 20
 _ATTEMPTS = 5
 _TIMEOUT_S = 60.0
 _PARTIAL, _REST_UNKNOWN = 206, 416
+MOST_EXPANSION = 100  # bytes of the members, over bytes of the archive
+_LEAST_LIMIT = 64 << 20
+_MOST_MEMBERS = 1_000_000
 _BY_HAND = "download the set yourself and give its folder by --root"
 
 
@@ -122,33 +128,20 @@ def _version(part: Path) -> Path:
 def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None) -> Path:
     """Unpack a .zip or .tar file into the new folder `folder` and return it.
 
-    The folder appears complete or not at all. Nothing is written outside it. ValueError for an archive that
-    is damaged, and for a member of a .tar file that leads outside the folder or is a device.
+    The folder appears complete or not at all. ValueError for a damaged archive, a member outside the folder,
+    a link or a device, and for members that are in all more than 100 times as large as the archive (64 MiB
+    are always allowed).
     """
     try:
         if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened, new_folder(folder) as made:
-                entries = opened.infolist()
-                meter = _meter(folder, sum(entry.file_size for entry in entries), notice)
-                for entry in entries:  # leaves out ".." and the root of names, and makes no links
-                    opened.extract(entry, made)
-                    meter.at(f"unpacking {entry.filename}", entry.file_size)
+            with zipfile.ZipFile(archive) as opened:
+                members = [_of_zip(opened, entry) for entry in opened.infolist()]
+                _unpack(archive, folder, members, notice)
         elif tarfile.is_tarfile(archive):
-            if not hasattr(tarfile, "data_filter"):  # before Python 3.11.4
-                raise ValueError(f"{archive}: this Python unpacks no .tar file safely; unpack it yourself")
-            with tarfile.open(archive) as tar, new_folder(folder) as made:
-                members = tar.getmembers()
-                meter = _meter(folder, sum(member.size for member in members), notice)
-                for member in members:
-                    tar.extract(member, made, filter="data")
-                    meter.at(f"unpacking {member.name}", member.size)
+            with tarfile.open(archive) as tar:
+                _unpack(archive, folder, [_of_tar(tar, entry) for entry in tar], notice)
         else:
             raise ValueError(f"{archive}: neither a .zip nor a .tar archive; remove it and import again")
-    except tarfile.FilterError as error:
-        name = error.tarinfo.name
-        raise ValueError(
-            f"{archive}: member {name!r} leads outside the folder, or is a device; do not use this archive"
-        ) from None
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError):
         raise ValueError(f"{archive}: is damaged or cut off; remove it and import again") from None
     except (NotImplementedError, RuntimeError):
@@ -159,9 +152,54 @@ def unpacked(archive: Path, folder: Path, notice: ProgressCallback | None = None
     return folder
 
 
-def _meter(folder: Path, total: int, notice: ProgressCallback | None) -> Meter:
+@dataclass(frozen=True)
+class _Member:
+    name: str
+    size: int
+    is_plain: bool  # a file or a folder
+    extract: Callable[[Path], object]
+
+
+def _of_zip(opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Member:
+    is_link = stat.S_ISLNK(entry.external_attr >> 16)
+    return _Member(entry.filename, entry.file_size, not is_link, partial(opened.extract, entry))
+
+
+def _of_tar(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> _Member:
+    # Python before 3.11.4 has no filters; `_unpack` has refused what they refuse.
+    extract = (
+        partial(tar.extract, entry, filter="data")
+        if hasattr(tarfile, "data_filter")
+        else partial(tar.extract, entry, set_attrs=False)
+    )
+    return _Member(entry.name, entry.size, entry.isreg() or entry.isdir(), extract)
+
+
+def _unpack(archive: Path, folder: Path, members: Sequence[_Member], notice: ProgressCallback | None) -> None:
+    limit = max(_LEAST_LIMIT, MOST_EXPANSION * archive.stat().st_size)
+    total = sum(member.size for member in members)
+    for member in members:
+        path = PurePosixPath(member.name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                f"{archive}: member {member.name!r} is outside the folder; do not use this archive"
+            )
+        if not member.is_plain:
+            raise ValueError(
+                f"{archive}: member {member.name!r} is a link or device; do not use this archive"
+            )
+    if total > limit or len(members) > _MOST_MEMBERS:
+        raise ValueError(
+            f"{archive}: its members take more than {limit / 1e9:,.2f} GB, {MOST_EXPANSION} times the "
+            "archive, or are more than a million; if you trust it, unpack it yourself and give its folder "
+            "by --root"
+        )
     check_disk(folder, total, "the unpacked set")
-    return Meter(total, notice)
+    meter = Meter(total, notice)
+    with new_folder(folder) as made:
+        for member in members:
+            member.extract(made)
+            meter.at(f"unpacking {member.name}", member.size)
 
 
 def fetched(
