@@ -1025,7 +1025,7 @@ SETS: list[tuple[str, bytes, str]] = [  # the file, and the error of importing i
         b"dataset_name: !!python/name:os.system\n",
         r"line 1, column 15: not plain YAML",
     ),
-    ("d/meta.yaml", b"dataset_name: d\n", r"meta.yaml: node_data is missing; add it"),
+    ("d/meta.yaml", b"dataset_name: d\n", r"node_data is missing; add it \(d/meta.yaml\)"),
     ("d/meta.yaml", META.replace(b": d", b": 3"), r"dataset_name is 3: must be text \(d/meta.yaml\)"),
     (
         "d/meta.yaml",

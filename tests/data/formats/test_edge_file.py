@@ -511,7 +511,7 @@ def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
             "is JSON; write lines of two ids, or import",
         ),
         ("[[1, 2],\n [2, 3]]\n", "is JSON; write lines of two ids, or import it by a spec"),
-        (gzip.compress(b"1 2\n2 3\n"), "edges.txt: is compressed; rename it to end in .txt.gz"),
+        (gzip.compress(b"1 2\n2 3\n", mtime=0), "edges.txt: is compressed; rename it to end in .txt.gz"),
         (b"\xfd7zXZ\0 1 2\n", "edges.txt: is compressed by xz; unpack it"),
         (b"PAR1 1 2\n", "edges.txt: is a Parquet file; rename it to end in .parquet"),
         ("1 2\n\f\n2 3\n", "line 2: has 1 fields, and other lines have 2"),
