@@ -19,7 +19,6 @@ from khop.user_cache import cache_folder
 
 DRIVER = Path("/proc/driver/nvidia/version")
 KERNELS = Path(__file__).parent / "triton"
-FORMAT = 1
 
 
 def card_key(index: int | None) -> str:
@@ -92,7 +91,7 @@ class CardAnswers:
         """Add answers, or replace those with the same names. The file appears whole or not at all."""
         if self.path is None:
             return
-        content = {"format": FORMAT, "key": self.key, "answers": {**self.read(), **answers}}
+        content = {"format": 1, "key": self.key, "answers": {**self.read(), **answers}}
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")

@@ -118,7 +118,7 @@ class MarginRanking(LinkLoss):
     summary = "margin ranking"
 
     margin: Scale = 1.0
-    """Margin of the margin loss: it is 0 if a link scores higher than a negative by at least this number"""
+    """Difference between the scores of a link and a negative from which the margin loss is 0"""
 
     def __post_init__(self) -> None:
         _check_scale("margin", self.margin)
@@ -143,7 +143,7 @@ class InfoNce(LinkLoss):
     summary = "cross-entropy of a link among its negatives"
 
     temperature: Scale = 1.0
-    """Temperature of the infonce loss, by which scores are divided"""
+    """Number by which the infonce loss divides scores"""
 
     def __post_init__(self) -> None:
         _check_scale("temperature", self.temperature)
