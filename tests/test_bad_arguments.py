@@ -1022,3 +1022,16 @@ def test_every_entrance_takes_nodes_of_every_kind(entrance: str) -> None:
 def test_no_entrance_takes_bytes_as_a_mask(entrance: str, mask: Any) -> None:
     with pytest.raises(ValueError, match="with only 0 and 1 is neither ids nor a mask; give a mask by"):
         NODE_ENTRANCES[entrance](mask)
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, np.int64, list])
+def test_integers_of_0_and_1_for_each_node_are_not_ids(kind: Any) -> None:
+    graph = khop.open_graph(written({"n": khop.NodeTable(20)}))
+    marks = [0, 1] * 10
+    numeric = (
+        marks if kind is list else tensor(marks, dtype=kind) if kind in (torch.int64, torch.int32)
+        else np.array(marks, kind)
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="with only 0 and 1 is neither ids nor a mask; give a mask by"):
+        khop.Loader(khop.NeighborSampler(graph, [1]), numeric, batch_size=2)
+    khop.Loader(khop.NeighborSampler(graph, [1]), marks[:19], batch_size=2)  # not one for each node

@@ -22,6 +22,7 @@ from khop.schema import EdgeType, NodeType, check_width
 
 Array = Tensor | npt.NDArray[Any]
 _BFLOAT16_EXPONENT = 0x7F80
+_SURELY_MASK = 16  # integers of 0 and 1, one per node, of as many nodes as this
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +190,17 @@ def tensor_of(
     return found
 
 
-def refuse_byte_mask(name: str, values: Array) -> None:
-    """Raise ValueError for bytes that are all 0 or 1: neither ids of nodes nor a mask."""
+def refuse_numeric_mask(name: str, values: Array, count: int | None = None) -> None:
+    """Raise ValueError for 0 and 1 only where they mean a mask: in bytes, and in integers of one per node.
+
+    Args:
+        name: Name of the argument, for errors.
+        values: Ids of nodes.
+        count: Number of nodes of the type; None if it is not known. Below 16 nodes, integers are ids.
+    """
     dtype = str(values.dtype).removeprefix("torch.")
-    if dtype in ("uint8", "int8") and len(values) and bool(((values == 0) | (values == 1)).all()):
+    is_like_mask = dtype in ("uint8", "int8") or (len(values) == count and len(values) >= _SURELY_MASK)
+    if is_like_mask and len(values) and bool(((values == 0) | (values == 1)).all()):
         raise ValueError(
             f"{name}: {dtype} of shape {tuple(values.shape)} with only 0 and 1 is neither ids nor a mask; "
             "give a mask by .bool() or .astype(bool), or ids as int64"
@@ -203,7 +211,7 @@ def whole_ids(name: str, values: Tensor, wanted: str) -> Tensor:
     """Return ids as int64; ValueError, with `wanted`, for other numbers, and for masks of bytes."""
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"{name}: {described(values)}; {wanted}")
-    refuse_byte_mask(name, values)
+    refuse_numeric_mask(name, values)
     if values.dtype == torch.uint64:  # ids above the largest int64 are no nodes
         signed = values.view(torch.int64)
         return signed.where(signed >= 0, torch.iinfo(torch.int64).max)

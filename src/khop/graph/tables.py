@@ -23,7 +23,7 @@ from khop.graph.inputs import (
     SparseMatrix,
     check_splits,
     is_sparse,
-    refuse_byte_mask,
+    refuse_numeric_mask,
     sparse_column,
     tensor_of,
 )
@@ -324,7 +324,7 @@ def _split_ids(array: Numbers, count: int, name: str) -> Given:
         array = tensor_of(name, array).long()
     given = Given.of(array, name)
     if given.dtype != "bool":
-        refuse_byte_mask(name, given.values)
+        refuse_numeric_mask(name, given.values, count)
         return given
     if given.values.shape != (count,):
         raise ValueError(

@@ -21,7 +21,7 @@ from khop.arguments import as_mapping, checked_field, seed_number, shown, truth,
 from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import FeatureStore, Rows
 from khop.graph.features.table import NO_COLUMNS
-from khop.graph.inputs import described, is_array_like, tensor_of, whole_ids
+from khop.graph.inputs import described, is_array_like, refuse_numeric_mask, tensor_of, whole_ids
 from khop.graph.store import GraphStore
 from khop.kernels.philox import permutation_slice
 from khop.schema import EdgeType, NodeType, Schema, sole_type
@@ -552,6 +552,7 @@ def seed_values(name: str, given: SeedIds, count: int | None) -> Tensor:
             f"{name}: {described(values)}; give a vector of whole numbers, ids of nodes, or a boolean mask"
         )
     if count is not None:
+        refuse_numeric_mask(name, ids, count)
         check_ids(name, ids, count)
     return ids
 

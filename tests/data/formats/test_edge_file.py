@@ -465,6 +465,16 @@ def test_weights_and_times(tmp_path: Path) -> None:
     assert found["TIME"].tolist() == [1289241911.7, 1289241941.5]
 
 
+def test_an_import_says_how_many_nodes_and_edges_it_read(tmp_path: Path) -> None:
+    for undirected, said in (
+        (False, "3 node; 3 node to node"),
+        (True, "3 node; 3 node to node, 3 node rev_to node"),
+    ):
+        path = tmp_path / f"{undirected}.csv"
+        path.write_text("a,b\nb,c\na,b\n")
+        assert imported(path, undirected=undirected)[1] == [said]
+
+
 @pytest.mark.parametrize("delimiter", [" ", ",", "\t"])
 def test_lists_that_networkx_writes(delimiter: str, tmp_path: Path) -> None:
     graph = networkx.DiGraph()

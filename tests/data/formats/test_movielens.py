@@ -66,3 +66,16 @@ def test_a_cut_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "ratings.dat").write_text("1::2::3::4\n1::2\n")
     with pytest.raises(ValueError, match=r"ratings.dat, line 2: has 2 fields, and 4 are expected"):
         movielens_tables(tmp_path / "a")
+
+
+def test_ratings_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    movielens(tmp_path / "ml-latest-small", "csv")
+    with (tmp_path / "ml-latest-small" / "ratings.csv").open("a") as ratings:
+        ratings.write("1,77,3.0,1030\n,2,3.0,1031\n")  # no such movie; no user
+    importer = movielens_importer(MovielensOptions("ml-latest-small", root="."), ImportContext(tmp_path))
+    said = importer.write(tmp_path / "out").splitlines()
+    assert said == [
+        "4 user, 5 movie; 20 user rates movie, 20 movie rated-by user",
+        "user rates movie: 1 edge without a node at an end left out",
+        "user rates movie: 1 edge with a null end left out",
+    ]

@@ -147,6 +147,15 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str
     "person second": ({"views.csv": "movieId,userId\n1,7\n2,7\n2,8"}, {"user": 2, "movie": 2},
                       {"user view movie": 3}, ("userId", "movieId")),
     "elliptic": ({"edges.csv": "txId1,txId2\n10,11\n11,12\n12,13"}, {"tx": 4}, {"tx edge tx": 3}, ("txId1", "txId2")),
+    "elliptic, three files": (
+        {"elliptic_txs_features.csv": "230425980,1,-0.17\n5530458,1,0.4\n232022460,2,0.1\n67,2,0.5",
+         "elliptic_txs_classes.csv": "txId,class\n67,unknown\n230425980,2\n5530458,1\n232022460,2",
+         "elliptic_txs_edgelist.csv": "txId1,txId2\n230425980,5530458\n232022460,67"},
+        {"elliptic_tx": 4}, {"elliptic_tx elliptic_txs_edgelist elliptic_tx": 2}, ("txId1", "txId2")),
+    "two counts from 1": (
+        {"users.csv": "id,age\n1,30\n2,40", "items.csv": "id,price\n1,2.5\n2,3.5",
+         "buys.csv": "user_id,item_id\n1,2\n2,2"},
+        {"user": 2, "item": 2}, {"user buy item": 2}, ("user_id", "item_id")),
     "gephi": ({"edges.csv": "Source,Target\na,b\nb,c"}, {"node": 3}, {"node edge node": 2}, ("Source", "Target")),
     "lower": ({"links.csv": "source,target,weight\n1,2,0.5\n2,3,0.25"}, {"node": 3}, {"node link node": 2},
               ("source", "target")),
@@ -235,7 +244,15 @@ def test_forms_of_published_tables_are_guessed_and_imported(
     with pytest.raises(SystemExit):
         run(["import", "--guess", *files])
     text = capsys.readouterr().out
-    is_bare = form in ("cora", "snap otc", "ml-1m", "kg triples", "email", "airports")
+    is_bare = form in (
+        "cora",
+        "snap otc",
+        "ml-1m",
+        "kg triples",
+        "email",
+        "airports",
+        "elliptic, three files",
+    )
     assert ('header = "no"  # the first line of' in text) == is_bare
     (tmp_path / "spec.toml").write_text(text)
     done = import_tables(tmp_path / "spec.toml", tmp_path / "out")

@@ -112,6 +112,7 @@ class MovielensImporter:
                 "user rates movie": {
                     "rows": ratings, "source": "userId", "destination": "movieId", "time": "timestamp",
                     "unit": "s", "reverse": "rated-by", "columns": {"rating": "raw"},
+                    "orphans": "drop", "nulls": "drop",
                 }
             },
         }  # fmt: skip

@@ -168,19 +168,20 @@ class Counted:
 
     def left_out(self, name: str) -> list[str]:
         """Return a sentence for each kind of edges of the type `name` that are left out."""
-        notes = (
-            (self.num_orphans, "edges without a node at an end left out"),
-            (self.num_nulls, "edges with a null end left out"),
-        )
-        return [f"{name}: {count:,} {what}" for count, what in notes if count]
+        kinds = {"without a node at an end": self.num_orphans, "with a null end": self.num_nulls}
+        return [
+            f"{name}: {count:,} {'edge' if count == 1 else 'edges'} {which} left out"
+            for which, count in kinds.items()
+            if count
+        ]
 
     def refuse_orphans(self) -> None:
         """Raise ValueError for orphans, with the first one and the number of all."""
         if self.num_orphans:
             _, first = self.orphans[min(self.orphans)]
+            which = "1 edge has" if self.num_orphans == 1 else f"{self.num_orphans:,} edges have"
             raise ValueError(
-                f'{first}; {self.num_orphans:,} edges have no node at an end; give orphans = "drop" or '
-                '"add", or complete the nodes'
+                f'{first}; {which} no node at an end; give orphans = "drop" or "add", or complete the nodes'
             )
 
 

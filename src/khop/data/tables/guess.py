@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
 _NUMBERS = re.compile(r"(?:[-+\d.]+(?: [-+\d.]+)+\n)+[-+\d. ]*")  # lines of numbers; the last one may be cut
+_NULLS = {"unknown", "na", "n/a", "none", "null", "?", "-", "\\n"}
 _YEAR_1990, _YEAR_2035 = 631152000, 2051222400  # in seconds since 1970
 _RESERVED = {"x", "time", "label", "split"}
 _WORDS = 2.0  # per row: fewer are names, not text
@@ -204,6 +206,7 @@ class _GuessedTable:
     form: Sequence[str] = ()  # lines of the spec
     links: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> node type, values found
     has_header: bool = True
+    also: list[_GuessedTable] = field(default_factory=list)  # further tables of the same nodes
 
     @cached_property
     def pair(self) -> tuple[str, str, str] | None:
@@ -239,7 +242,7 @@ def guess_spec(files: Sequence[str], folder: Path, header: str = "auto") -> str:
     tables. The keys of all tables take memory. `header` is "yes" or "no" if the first rows of CSV files name
     the columns or are data; "auto" takes them for data where their values say so.
     """
-    tables = _tables(find_files(files, folder, "--guess"), header)
+    tables = _joined(_tables(find_files(files, folder, "--guess"), header))
     for table in tables:
         _find_links(table, tables)
     nodes = [one for one in tables if one.key is not None and not one.is_edges]
@@ -287,6 +290,46 @@ def _tables(files: Sequence[InputFile], header: str) -> list[_GuessedTable]:
         guessed.key = None if guessed.pair else _best_key(name, columns)
         found.append(guessed)
     return found
+
+
+def _joined(tables: Sequence[_GuessedTable]) -> list[_GuessedTable]:
+    """Return the tables without those of the same nodes as another: such a table is in the other's `also`.
+
+    Two tables are of the same nodes if their keys have the same values. Integers from a range say nothing:
+    users and items are both counted from 1. A table with ids of other tables is not joined: its
+    links are edges.
+    """
+    found: list[_GuessedTable] = []
+    for table in tables:
+        key = None if table.key is None else table.columns[table.key]
+        has_links = any(set(_tokens(name)[-1:]) & _IDS for name in table.columns if name != table.key)
+        first = None if key is None or has_links or _is_range(key) else _of_same_nodes(table, key, found)
+        if first is None:
+            found.append(table)
+        else:
+            first.also.append(table)
+            first.name = _common_name(first.name, table.name, [one.name for one in tables])
+    return found
+
+
+def _is_range(key: ColumnFacts) -> bool:
+    return key.is_number and key.high - key.low < 2 * key.rows
+
+
+def _of_same_nodes(
+    table: _GuessedTable, key: ColumnFacts, others: Sequence[_GuessedTable]
+) -> _GuessedTable | None:
+    keys = {one.name: one.columns[one.key] for one in others if one.key is not None}
+    keys = {name: facts for name, facts in keys.items() if facts.rows == key.rows}
+    same = [name for _, name, count in found_in(table.table, [key.name], keys) if count == key.rows]
+    return next((one for one in others if one.name in same), None)
+
+
+def _common_name(first: str, second: str, taken: Sequence[str]) -> str:
+    """Return the common beginning of two names, if it is a word that names no table."""
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    name = re.sub(r"s?[-_]*$", "", "".join(letter for letter, _ in pairs))
+    return name if len(name) > 1 and name not in taken else first
 
 
 def _may_be_ids(facts: ColumnFacts) -> bool:
@@ -528,20 +571,37 @@ def _nodes(table: _GuessedTable) -> str:
         f"[nodes.{_key(table.name)}]  # {table.rows:,} rows",
         f"files = {_list(table.files)}",
         *table.form,
+        *_missing_words(table),
         f"id = {_text(table.key)}  # in all rows, and in no two the same",
     ]
     taken = list(_RESERVED)
-    for name, facts in table.columns.items():
-        if name not in (table.key, *table.links):
-            lines.append(_column(name, facts, taken))
     free = {name: one for name, one in table.columns.items() if name not in (table.key, *table.links)}
+    for other in table.also:
+        for name, facts in other.columns.items():
+            if name != other.key:
+                free[f"also.{name}" if name in table.columns else name] = facts
+    lines += [_column(name, facts, taken) for name, facts in free.items()]
     labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
     if labels:
         lines.append(
             f"# label = {_text(labels[-1])}  # and then remove its column, to predict it; with a split:"
         )
         lines.append("# split = { ratio = [0.8, 0.1, 0.1] }")
+    for other in table.also:
+        lines += [
+            f"[[nodes.{_key(table.name)}.also]]",
+            f"files = {_list(other.files)}",
+            *other.form,
+            *_missing_words(other),
+            f"id = {_text(other.key or '')}  # the ids are those of {_text(table.key)} above",
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _missing_words(table: _GuessedTable) -> list[str]:
+    """Return a comment on values that are words for a missing value."""
+    words = {text for one in table.columns.values() for text in one.distinct or () if text.lower() in _NULLS}
+    return [f"# missing = {_list(sorted(words))}  # to read them as missing values"] if words else []
 
 
 def _column(name: str, facts: ColumnFacts, taken: list[str]) -> str:
