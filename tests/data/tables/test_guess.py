@@ -139,6 +139,25 @@ def test_many_categories_are_proposed_as_embeddings(folder: Path) -> None:
     assert "# 290 different values" in text
 
 
+@pytest.mark.parametrize(
+    ("header", "label"),
+    [
+        ("id,country,fraud", "fraud"),
+        ("id,class,country", "class"),
+        ("id,country,city", "city"),
+        ("id,isFraud,age", "isFraud"),
+    ],
+)
+def test_a_label_is_found_by_its_name_or_is_the_last_category(
+    header: str, label: str, tmp_path: Path
+) -> None:
+    words = {"country": ["DE", "FR"], "city": ["A", "B"], "class": ["x", "y"], "age": ["30", "31"]}
+    names = header.split(",")
+    rows = [[f"u{n}", *(words.get(name, ["0", "1"])[n % 2] for name in names[1:])] for n in range(8)]
+    (tmp_path / "users.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
+    assert f'# label = "{label}"' in guess_spec(["users.csv"], tmp_path)
+
+
 # Headers of published tables, each with rows of our own: files; nodes; edges; source, destination.
 FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str, str]]] = {
     "movielens": ({"movies.csv": "movieId,title\n1,a b\n2,c d\n3,e f",

@@ -190,6 +190,7 @@ _IDS = {"id", "ids", "key", "uuid", "asin", "isbn", "sku", "msno"}
 _COUNTS = {"count", "counts", "cnt", "num", "number", "total", "sum", "qty", "quantity", "amount", "score"}
 _TIMES = {"time", "timestamp", "ts", "date", "datetime", "at", "created", "updated", "unix"}
 _NUMBERS = re.compile(r"(?:[-+\d.]+(?: [-+\d.]+)+\n)+[-+\d. ]*")  # lines of numbers; the last one may be cut
+_LABELS = {"label", "class", "target", "y", "fraud", "churn", "outcome"}
 _NULLS = {"unknown", "na", "n/a", "none", "null", "?", "-", "\\n"}
 _YEAR_1990, _YEAR_2035 = 631152000, 2051222400  # in seconds since 1970
 _RESERVED = {"x", "time", "label", "split"}
@@ -582,6 +583,7 @@ def _nodes(table: _GuessedTable) -> str:
                 free[f"also.{name}" if name in table.columns else name] = facts
     lines += [_column(name, facts, taken) for name, facts in free.items()]
     labels = [name for name, one in free.items() if _is_category(one) and not one.is_number]
+    labels += [name for name, one in free.items() if _is_category(one) and set(_tokens(name)) & _LABELS]
     if labels:
         lines.append(
             f"# label = {_text(labels[-1])}  # and then remove its column, to predict it; with a split:"
