@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -47,7 +47,6 @@ class TwoLayers(torch.nn.Module):
 
 
 @EXPANSIONS
-@settings(max_examples=15)  # torch_geometric takes its time
 @given(
     edges=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40),
     seeds=st.lists(st.integers(0, 9), min_size=1, max_size=6),

@@ -239,6 +239,7 @@ print(max(peak) - before)
 """
 
 
+@pytest.mark.long
 def test_memory_is_bounded_by_chunks_and_not_by_the_graph(tmp_path: Path) -> None:
     nodes, out = 60_000, tmp_path / "e.npy"
     folder = write_learnable_graph(tmp_path / "toy", nodes, degree=1)

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -267,7 +267,6 @@ def test_a_graph_saved_from_its_partitions_has_the_ids_too(parts: Path, tmp_path
 
 
 @given(st.lists(st.text(max_size=5), min_size=1), st.lists(st.integers(0, 99)))
-@settings(max_examples=50)
 def test_keys_are_chosen_by_row(texts: list[str], rows: list[int]) -> None:
     rows = [row % len(texts) for row in rows]
     found = keys_at(StringKeys.of(texts), np.array(rows, np.int64))

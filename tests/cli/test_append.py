@@ -34,6 +34,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shop"
 
 
+@pytest.mark.long
 def test_every_command_sees_the_new_rows(shop: Path, khop_command: Command) -> None:
     Path("run.toml").write_text(RUN)
     assert khop_command("train", "run.toml").code == 0
@@ -66,6 +67,7 @@ def test_every_command_sees_the_new_rows(shop: Path, khop_command: Command) -> N
     assert resumed.code == 0, resumed.stderr
 
 
+@pytest.mark.long
 def test_a_run_on_a_snapshot_is_the_run_on_a_rebuild(shop: Path, khop_command: Command) -> None:
     assert khop_command("append", "shop", "day.toml").code == 0
     import_tables(shop_spec(joined_tables()), "whole")

@@ -26,6 +26,7 @@ def test_completion_is_installed_by_one_option_typed_in_bash(tmp_path: Path) -> 
     assert str(script) in (tmp_path / ".bashrc").read_text()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("typed", "expected"), TYPED)
 def test_words_are_completed(tmp_path: Path, typed: str, expected: str) -> None:
     count = str(typed.count(" "))

@@ -141,6 +141,7 @@ def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(
     np.testing.assert_allclose(np.load("e.npy"), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_run_that_draws_the_latest_edges_is_refused(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def chunks_done() -> list[tuple[str, int]]:
     return [(line["stage"], chunk) for line in lines for chunk in line["chunks"]]
 
 
+@pytest.mark.long
 def test_killed_and_stopped_work_continues_with_other_ranks_to_the_same_bytes(
     khop_command: Command, trained_run: None
 ) -> None:

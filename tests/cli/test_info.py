@@ -175,6 +175,7 @@ def test_no_folder_is_one_line_and_exit_code_2(
     assert ran == type(ran)(2, "", f"khop: {tmp_path}/nowhere: no such folder; write_graph makes one\n")
 
 
+@pytest.mark.long
 def test_a_real_process_fails_as_scripts_expect(graph: Path) -> None:
     (graph / "nodes/item/x.npy").unlink()
     done = subprocess.run(

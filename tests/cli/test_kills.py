@@ -28,7 +28,6 @@ from support.gate import WAIT_S, Gate, wait_until
 from support.later_shops import later_tables, shop_spec, shop_tables
 
 KILLS = 20
-TWENTY = [n if n % 7 == 3 else pytest.param(n, marks=pytest.mark.long) for n in range(KILLS)]
 SPEC = """
 [nodes.user]
 files = ["users0.csv"]
@@ -120,7 +119,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("number", TWENTY)
+@pytest.mark.core(1)
+@pytest.mark.parametrize("number", range(KILLS))
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_graph_is_the_old_or_the_new_one_after_a_kill(
     home: Path, writer: Writer, kept: None, name: str, number: int
@@ -146,7 +146,7 @@ def test_a_graph_is_the_old_or_the_new_one_after_a_kill(
 
 
 @pytest.mark.core(1)
-@pytest.mark.parametrize("number", TWENTY)
+@pytest.mark.parametrize("number", range(KILLS))
 def test_an_import_is_there_or_not_after_a_kill(home: Path, writer: Writer, number: int) -> None:
     def clear() -> None:
         for old in (*home.glob("made"), *home.glob(".made.*")):
@@ -177,8 +177,8 @@ def scores(folder: Path) -> list[dict[str, object]]:
     return records(str(folder))
 
 
-@pytest.mark.core(1)
-@pytest.mark.parametrize("number", TWENTY)
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(KILLS))
 def test_a_training_that_was_killed_goes_on_exactly(
     home: Path, writer: Writer, kept: None, number: int
 ) -> None:
@@ -205,8 +205,8 @@ def test_a_training_that_was_killed_goes_on_exactly(
     assert scores(home / "run-a") == scores(home / "run-b")
 
 
-@pytest.mark.core(1)
-@pytest.mark.parametrize("number", TWENTY)
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(KILLS))
 def test_an_inference_that_was_killed_goes_on_exactly(
     home: Path, writer: Writer, kept: None, number: int
 ) -> None:
@@ -242,21 +242,12 @@ def ended(process: subprocess.Popen[str]) -> str:
     return said
 
 
-WHOM = [
-    (who, steps) if (who, steps) == ("rank 1", 1) else pytest.param(who, steps, marks=pytest.mark.long)
-    for who in ("main process", "rank 0", "rank 1")
-    for steps in range(KILLS)
-]
-
-# Each rank writes so many chunks, whoever takes more of them: 21 kills.
-WHOM_IN_INFERENCE = [
-    (who, chunks) if (who, chunks) == ("rank 1", 1) else pytest.param(who, chunks, marks=pytest.mark.long)
-    for who in ("main process", "rank 0", "rank 1")
-    for chunks in range(7)
-]
+PROCESSES = ("main process", "rank 0", "rank 1")
 
 
-@pytest.mark.parametrize(("who", "steps"), WHOM)
+@pytest.mark.long
+@pytest.mark.parametrize("steps", range(KILLS))
+@pytest.mark.parametrize("who", PROCESSES)
 def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
     home: Path, writer: Writer, kept: None, who: str, steps: int
 ) -> None:
@@ -287,7 +278,9 @@ def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
         assert all(one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-4) for name in one)
 
 
-@pytest.mark.parametrize(("who", "chunks"), WHOM_IN_INFERENCE)
+@pytest.mark.long
+@pytest.mark.parametrize("chunks", range(7))  # each rank writes so many, whoever takes more of them
+@pytest.mark.parametrize("who", PROCESSES)
 def test_an_inference_on_two_ranks_of_which_a_process_is_killed_goes_on_exactly(
     home: Path, tmp_path: Path, writer: Writer, kept: None, who: str, chunks: int
 ) -> None:

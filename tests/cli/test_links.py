@@ -43,6 +43,7 @@ def test_links_are_learned_and_evaluated_again(khop_command: Command, link_run: 
         assert again[name] == trained[name]
 
 
+@pytest.mark.long
 def test_a_run_continues_exactly(khop_command: Command, link_run: Path) -> None:
     khop_command("train", str(link_run), "--out", "whole", "--epochs", "2")
     khop_command("train", str(link_run), "--out", "parts", "--epochs", "1")

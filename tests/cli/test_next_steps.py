@@ -102,6 +102,7 @@ def test_every_command_has_a_panel_in_the_help() -> None:
     assert sorted(listed) == sorted({words.split()[0] for words in words_of(typer.main.get_command(app))})
 
 
+@pytest.mark.core(5)
 @pytest.mark.parametrize("command", sorted(set(LIGHT) - {"lookup", "graph sort", "part-files"}))
 def test_a_command_ends_with_commands_that_run(khop_command: Command, place: Path, command: str) -> None:
     ran = khop_command(*LIGHT[command])
@@ -131,6 +132,7 @@ def test_commands_on_runs_end_with_what_to_do_next(khop_command: Command, small_
         follow(khop_command, ran)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("settings", [(), ("--window", "30,0"), ("--temporal-strategy", "latest")], ids=str)
 def test_the_commands_after_a_training_by_time_run(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
@@ -208,6 +210,7 @@ def test_next_commands_can_be_copied_and_a_redirect_stays_one() -> None:
     assert printed.get() == "\nNext:\nkhop init 'my graph' > run.toml\n"
 
 
+@pytest.mark.long
 def test_a_server_and_its_status_name_the_command_of_its_clients(
     khop_command: Command, learnable: Path, place: Path
 ) -> None:

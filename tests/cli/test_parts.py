@@ -44,6 +44,7 @@ def test_a_run_is_trained_measured_inferred_and_profiled(khop_command: Command, 
     assert khop_command("profile", "run.toml", "--graph", parts, "--steps", "2").code == 0
 
 
+@pytest.mark.long
 def test_a_run_on_parts_continues_where_it_was(khop_command: Command, parts: str) -> None:
     khop_command("train", "run.toml", "--graph", parts, "--out", "a", "--epochs", "1")
     assert khop_command("train", "--resume", "a", "--epochs", "2").code == 0
@@ -64,6 +65,7 @@ def test_a_part_that_is_missing_is_said_before_anything_is_made(khop_command: Co
     assert "part 1 of 3 is not on this machine, there is no part-0001" in ran.stderr
 
 
+@pytest.mark.long
 def test_a_run_file_with_caches_trains_on_one_process_and_says_that_they_have_no_effect(
     small_run: Path,
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ import pytest
 from cli.conftest import Ran
 from cli.test_next_steps import commands_in, follow
 from khop import import_tables
+from support.commands import train_here
 from support.later_shops import later_spec, later_tables, shop_spec, shop_tables
 
 Command = Callable[..., Ran]
@@ -40,12 +43,22 @@ LATER = """
 """
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a graph and a run."""
+    home = tmp_path_factory.mktemp("shop")
+    (home / "run.toml").write_text(RUN)
+    with chdir(home):
+        import_tables(shop_spec(shop_tables()), "shop")
+        train_here("run.toml")
+    return home
+
+
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command) -> Path:
+def trained(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run, in a working directory that is a copy of the folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    import_tables(shop_spec(shop_tables()), "shop")
-    Path("run.toml").write_text(RUN)
-    assert khop_command("train", "run.toml").code == 0
     return Path("run")
 
 

@@ -56,6 +56,7 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_the_run_continues_exactly(
     assert metrics_of("a") == metrics_of("b")
 
 
+@pytest.mark.long
 def test_a_disk_without_space_is_reported_and_nothing_is_half_written(small_run: Path) -> None:
     program = (
         "import resource, sys; from khop.cli.main import run; "
@@ -75,6 +76,7 @@ def test_a_disk_without_space_is_reported_and_nothing_is_half_written(small_run:
     assert json.loads(Path("a/environment.json").read_text())["processes"] == 1
 
 
+@pytest.mark.long
 def test_an_import_on_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("edges.csv").write_text("a,b\n" + "".join(f"x{n},y{n % 97}\n" for n in range(9000)))
@@ -104,6 +106,7 @@ def test_a_place_where_nothing_can_be_written_is_one_line(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_ranks_measure_the_checkpoint_that_rank_0_found_whole(
     khop_command: Callable[..., Ran], small_run: Path
 ) -> None:

@@ -70,9 +70,8 @@ def test_a_script_reads_the_last_line(khop_command: Callable[..., Ran], small_ru
 
 
 def test_a_run_that_was_trained_can_be_profiled_and_stays_as_it_was(
-    khop_command: Callable[..., Ran], small_run: Path
+    khop_command: Callable[..., Ran], trained_run: None
 ) -> None:
-    khop_command("train", "run.toml", "--out", "a", "--epochs", "1")
     before = {path: path.read_bytes() for path in Path("a").rglob("*") if path.is_file()}
     done = khop_command("profile", "a", "--steps", "2")
     assert done.code == 0, done.stderr
@@ -111,6 +110,7 @@ def test_bad_input_is_one_line(
     assert not Path("profiles").exists()
 
 
+@pytest.mark.long
 def test_processes_wait_for_one_another_and_the_table_says_for_whom(small_run: Path) -> None:
     command = ["-m", "khop", "profile", "run.toml", "--steps", "10", "--out", "p", "--json"]
     done = process(*TORCHRUN, "2", *command)  # --procs 2 is stopped below
@@ -136,7 +136,8 @@ def test_processes_wait_for_one_another_and_the_table_says_for_whom(small_run: P
         assert max(begun) <= min(ended)
 
 
-@pytest.mark.parametrize("procs", [pytest.param("1", marks=pytest.mark.long), "2"])
+@pytest.mark.long
+@pytest.mark.parametrize("procs", ["1", "2"])
 def test_ctrl_c_prints_what_there_is_and_leaves_no_process(small_run: Path, procs: str) -> None:
     command = [*KHOP, "profile", "run.toml", "--steps", "1000000", "--procs", procs, "--out", "p"]
     pipe = subprocess.PIPE

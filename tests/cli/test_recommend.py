@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import chdir
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +19,8 @@ import pyarrow.parquet as pq
 
 from cli.conftest import Ran
 from cli.test_next_steps import commands_in, follow
+from khop import import_tables
+from support.commands import train_here
 from support.small_link_folders import write_shop
 
 Command = Callable[..., Ran]
@@ -71,25 +75,41 @@ def write_tables(folder: Path) -> list[tuple[str, str, str, datetime]]:
     return events
 
 
-@pytest.fixture
-def trained(khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    monkeypatch.chdir(tmp_path)
-    events = write_tables(tmp_path)
-    Path("shop.toml").write_text(SPEC)
-    Path("run.toml").write_text(RUN)
-    for words in (("import", "shop.toml", "shop"), ("train", "run.toml", "--out", "a")):
-        ran = khop_command(*words)
-        assert ran.code == 0, ran.stderr
-        if words[0] == "import":
-            follow(khop_command, ran)  # it writes a run.toml, which is replaced
-            Path("run.toml").write_text(RUN)
+def trained_in(home: Path) -> list[tuple[str, ...]]:
+    """Write tables, import them, and train the run `a`; return what users bought before the test."""
+    events = write_tables(home)
+    (home / "shop.toml").write_text(SPEC)
+    (home / "run.toml").write_text(RUN)
+    with chdir(home):
+        import_tables("shop.toml", "shop")
+        train_here("run.toml", "--out", "a")
     return [(user, item) for user, item, kind, at in events if kind == "buy" and at < TEST]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[str, ...]]]:
+    home = tmp_path_factory.mktemp("shop")
+    return home, trained_in(home)
+
+
+@pytest.fixture
+def trained(
+    made: tuple[Path, list[tuple[str, ...]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, ...]]:
+    """What users bought; the working directory has a copy of the run, whose graph tests share."""
+    home, bought = made
+    shutil.copytree(home, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return bought
 
 
 def test_from_tables_to_recommendations_under_own_ids(
     khop_command: Command, trained: list[tuple[str, str]]
 ) -> None:
     assert len((SPEC + RUN).strip().splitlines()) <= 25
+    ran = khop_command("import", "shop.toml", "again")
+    assert ran.code == 0, ran.stderr
+    follow(khop_command, ran)
     measured = json.loads(khop_command("evaluate", "a", "--json").stdout)
     assert measured["test_mrr"] > measured["test_popularity_mrr"] > 0
     words = ("recommend", "a", "--user", "u-1", "--user", "u-late", "-k", "4", "--split", "test")
@@ -114,9 +134,11 @@ def test_from_tables_to_recommendations_under_own_ids(
 
 
 def test_the_next_day_of_users_and_items_ends_with_recommendations(
-    khop_command: Command, trained: list[tuple[str, str]]
+    khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later tables of a run of links name the append and the recommendation, which run."""
+    trained_in(tmp_path)
+    monkeypatch.chdir(tmp_path)
     Path("users.csv").write_text("user_id,city\nu-next,Rome\n")
     Path("items.csv").write_text("item_id,genre\ni-next,folk\n")
     bought = {"user_id": ["u-next"], "item_id": ["i-next"], "kind": ["buy"], "ts": [TEST + timedelta(9)]}
@@ -159,9 +181,8 @@ def test_bad_values_are_one_sentence(
     assert sentence in " ".join(ran.stderr.split())
 
 
-def test_a_run_about_nodes_is_refused(khop_command: Command, small_run: Path) -> None:
-    assert khop_command("train", str(small_run), "--out", "nodes", "--epochs", "1").code == 0
-    ran = khop_command("recommend", "nodes", "--user", "1")
+def test_a_run_about_nodes_is_refused(khop_command: Command, trained_run: None) -> None:
+    ran = khop_command("recommend", "a", "--user", "1")
     assert "only link-prediction runs recommend" in " ".join(ran.stderr.split())
 
 

@@ -25,10 +25,10 @@ def reported(khop_command: Command, *arguments: str) -> str:
     return page
 
 
-def test_a_report_has_scores_worst_nodes_and_times(khop_command: Command, small_run: Path) -> None:
-    trained = json.loads(khop_command("train", "run.toml", "--out", "a", "--json").stdout)
-    khop_command("train", "run.toml", "--out", "b", "--hidden", "8")
-    khop_command("evaluate", "a", "--predictions", "test.parquet")
+def test_a_report_has_scores_worst_nodes_and_times(khop_command: Command, trained_run: None) -> None:
+    khop_command("train", "run.toml", "--out", "b", "--hidden", "8", "--epochs", "1")
+    measured = khop_command("evaluate", "a", "--predictions", "test.parquet", "--json")
+    trained = json.loads(measured.stdout)
     text = Structure(reported(khop_command, "a", "b")).text
     assert f"{trained['test_accuracy']:.4f} (majority" in text
     rows = pyarrow.parquet.read_table("test.parquet").to_pylist()
@@ -40,9 +40,8 @@ def test_a_report_has_scores_worst_nodes_and_times(khop_command: Command, small_
 
 
 def test_the_test_split_is_left_out_on_request_or_with_its_reason(
-    khop_command: Command, small_run: Path
+    khop_command: Command, trained_run: None
 ) -> None:
-    khop_command("train", "run.toml", "--out", "a")
     assert "not computed (--no-evaluate)" in reported(khop_command, "a", "--no-evaluate")
     config = Path("a/config.toml")
     config.write_text(re.sub(r'graph = ".*"', 'graph = "moved"', config.read_text()))
@@ -63,9 +62,8 @@ def test_links_have_a_ranking_curve_under_the_users_ids(khop_command: Command, s
     assert "Worst predictions" in page
 
 
-def test_wrong_arguments_are_named(khop_command: Command, small_run: Path) -> None:
+def test_wrong_arguments_are_named(khop_command: Command, trained_run: None) -> None:
     assert "not a run folder" in khop_command("report", "nowhere").stderr
     Path("folder").mkdir()
-    khop_command("train", "run.toml", "--out", "a", "--epochs", "1")
     ran = khop_command("report", "a", "-o", "folder")
     assert (ran.code, "is a folder" in ran.stderr) == (2, True)

@@ -12,7 +12,7 @@ from khop.data.tables.spec import spec_schema
 from khop.run.run_type import run_schema
 
 
-@pytest.mark.parametrize("words", [(), ("run",)], ids=str)
+@pytest.mark.parametrize("words", [("run",), pytest.param((), marks=pytest.mark.long)], ids=str)
 def test_stdout_is_the_schema(khop_command: Callable[..., Ran], words: tuple[str, ...]) -> None:
     ran = khop_command("schema", *words)
     assert json.loads(ran.stdout) == json.loads(json.dumps(run_schema()))

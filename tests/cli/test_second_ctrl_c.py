@@ -19,6 +19,7 @@ STARTS = {"group": os.killpg, "main process": os.kill}
 LATER = [pytest.param(whom, n / 4, marks=pytest.mark.long) for n in range(0, 40, 2) for whom in STARTS]
 
 
+@pytest.mark.long
 @pytest.mark.real_start  # signals meet imports
 @pytest.mark.parametrize(("whom", "seconds"), [("group", 0.0), ("main process", 0.5), *LATER])
 def test_ctrl_c_while_ranks_start_is_one_line(small_run: Path, whom: str, seconds: float) -> None:
@@ -53,6 +54,7 @@ def test_ctrl_c_while_ranks_start_is_one_line(small_run: Path, whom: str, second
     wait_until(lambda: not of_session(started.pid))
 
 
+@pytest.mark.long
 def test_more_ctrl_c_than_one_end_in_no_traceback(small_run: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(khop.__file__).parents[1])}
     words = ["train", "run.toml", "--procs", "2", "--epochs", "100000", "--out", "a"]

@@ -110,6 +110,7 @@ def interrupted(width: int, *arguments: str, after: str) -> tuple[Screen, int]:
     return screen, command.wait(timeout=WAIT_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "procs"),
     [(40, "1"), *(pytest.param(*case, marks=pytest.mark.long) for case in ((80, "1"), (40, "2")))],

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import threading
 from collections.abc import Callable
+from contextlib import chdir, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +19,13 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from cli.conftest import Ran
+from cli.conftest import Ran, write_run
 from data.tables.shop import roomy, spec
 from khop import import_tables
 from khop.cli.trained import label_propagation_scores
 from khop.run.build import Run, prepare
 from khop.run.read import read_toml
+from support.commands import train_here
 
 Command = Callable[..., Ran]
 
@@ -34,9 +38,8 @@ def own_scores(outcome: dict[str, object]) -> dict[str, object]:
 
 
 def test_work_that_does_not_fit_in_memory_is_refused_with_a_remedy(
-    khop_command: Command, small_run: Path, monkeypatch: pytest.MonkeyPatch
+    khop_command: Command, trained_run: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert khop_command("train", "run.toml", "--epochs", "1", "--out", "a").code == 0
     monkeypatch.setattr("khop.run.memory_need.free_memory_bytes", lambda: 1 << 16)
     for words in (("evaluate", "a"), ("infer", "a", "--out", "e.npy")):
         ran = khop_command(*words)
@@ -51,7 +54,7 @@ def test_work_that_does_not_fit_in_memory_is_refused_with_a_remedy(
 def test_training_shows_the_scores_of_own_features_beside_each_score(
     khop_command: Command, small_run: Path
 ) -> None:
-    ran = khop_command("train", "run.toml", "--out", "a", "--baselines", "--json")
+    ran = khop_command("train", "run.toml", "--out", "a", "--baselines", "--json", "--epochs", "1")
     assert ran.code == 0, ran.stderr
     found = own_scores(json.loads(ran.stdout))
     assert list(found) == [f"{split}_own_features_accuracy" for split in ("train", "val", "test")]
@@ -64,8 +67,7 @@ def test_training_shows_the_scores_of_own_features_beside_each_score(
     assert measured["test_own_features_f1_micro"] == found["test_own_features_accuracy"]
 
 
-def test_an_evaluation_trains_it_once(khop_command: Command, small_run: Path) -> None:
-    khop_command("train", "run.toml", "--out", "a")
+def test_an_evaluation_trains_it_once(khop_command: Command, trained_run: None) -> None:
     assert not OWN.exists()
     first = khop_command("evaluate", "a", "--baselines", "--json")
     changed = (OWN / "checkpoints/best").stat().st_mtime_ns
@@ -75,17 +77,16 @@ def test_an_evaluation_trains_it_once(khop_command: Command, small_run: Path) ->
 
 
 def test_training_that_was_stopped_goes_on(khop_command: Command, small_run: Path) -> None:
-    """The run has three epochs; its baseline is stopped after the first."""
+    """The run has two epochs; its baseline is stopped after the first."""
     khop_command("train", "run.toml", "--out", "a", "--baselines", "--epochs", "1")
     assert len((OWN / "metrics.jsonl").read_text().splitlines()) == 1
-    stopped = khop_command("train", "--resume", "a", "--epochs", "3", "--baselines", "--json")
-    khop_command("train", "run.toml", "--out", "b", "--baselines", "--epochs", "3")
+    stopped = khop_command("train", "--resume", "a", "--epochs", "2", "--baselines", "--json")
+    khop_command("train", "run.toml", "--out", "b", "--baselines", "--epochs", "2")
     whole = khop_command("evaluate", "b", "--split", "all", "--baselines", "--json")
     assert own_scores(json.loads(stopped.stdout)) == own_scores(json.loads(whole.stdout))
 
 
-def test_options_that_would_change_its_training_are_refused(khop_command: Command, small_run: Path) -> None:
-    khop_command("train", "run.toml", "--out", "a")
+def test_options_that_would_change_its_training_are_refused(khop_command: Command, trained_run: None) -> None:
     ran = khop_command("evaluate", "a", "--baselines", "--evaluation-batch-size", "7")
     assert ran.code == 2
     assert ran.stderr.startswith(
@@ -115,22 +116,33 @@ def test_label_propagation_is_left_out_with_a_message_where_servers_have_the_edg
     assert line.startswith("khop: --baselines: label propagation needs the edges, and servers have them")
 
 
-def train(khop_command: Command, *options: str) -> dict[str, object]:
-    outcome = json.loads(khop_command("train", "run.toml", "--out", "a", "--json", *options).stdout)
+@pytest.fixture(scope="module")
+def made(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a run of three epochs, and what its training printed."""
+    home = tmp_path_factory.mktemp("trained")
+    write_run(home, learnable)
+    with chdir(home), redirect_stdout(io.StringIO()) as out:
+        train_here("run.toml", "--out", "a", "--json")
+    return home, out.getvalue()
+
+
+@pytest.fixture
+def trained(made: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What training said; the working directory is a copy of the folder."""
+    shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    outcome = json.loads(made[1])
     assert isinstance(outcome, dict)
     return outcome
 
 
-@pytest.fixture
-def trained(khop_command: Command, small_run: Path) -> dict[str, object]:
-    return train(khop_command)
-
-
+@pytest.mark.core(1)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 def test_the_best_checkpoint_scores_what_training_said(
     khop_command: Command, small_run: Path, precision: str
 ) -> None:
-    trained = train(khop_command, "--precision", precision)
+    ran = khop_command("train", "run.toml", "--out", "a", "--json", "--precision", precision)
+    trained = json.loads(ran.stdout)
     ran = khop_command("evaluate", "a", "--split", "all", "--json")
     measured = json.loads(ran.stdout)
     assert measured == {

@@ -65,7 +65,7 @@ BUILT_IN: dict[str, Make] = {
 
 @pytest.mark.parametrize("make", BUILT_IN.values(), ids=list(BUILT_IN))
 @pytest.mark.parametrize("promise", [*PROMISES, *RANDOM_PROMISES], ids=lambda promise: promise.__name__)
-def test_it_keeps(promise: Callable[[Make], None], make: Make, few_examples: None) -> None:
+def test_it_keeps(promise: Callable[[Make], None], make: Make) -> None:
     promise(make)
 
 

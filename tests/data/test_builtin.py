@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +17,7 @@ from khop.data.builtin import SNAPSHOT, builtin_folder, builtin_names
 from khop.data.debian.graph import EDGE_TYPES, LINKED, SECTIONS, UNITED
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.verify import verify_folder
+from support.commands import PROGRAM
 
 DATA = files("khop.data.debian") / SNAPSHOT
 # As docs/debian.md says.
@@ -142,7 +142,7 @@ def test_two_processes_at_once_both_get_the_graph(tmp_path: Path) -> None:
         "print('ready', flush=True); input()\n"
         "print(builtin_folder('debian', pathlib.Path(sys.argv[1])))"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "cache")]
+    command = [*PROGRAM, program, str(tmp_path / "cache")]
     processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(2)]
     for process in processes:
         assert process.stdout is not None

@@ -106,6 +106,7 @@ def columns_of(table: FeatureTable) -> Mapping[NodeType | EdgeType, Mapping[str,
     return table.columns
 
 
+@pytest.mark.long
 def test_training_reads_the_rows_of_the_file(tmp_path: Path, ranks: StartedRanks) -> None:
     """The losses are those of khop's own table, bit for bit, and those of two ranks equal to 1e-12."""
     write_records(tmp_path / "records", columns_of(one_type(torch.float64).features))

@@ -135,6 +135,7 @@ def test_it_keeps_the_promises_of_a_graph_store(promise: Callable[[Make], None],
     promise(make)
 
 
+@pytest.mark.long
 def test_training_draws_from_the_database(tmp_path: Path, ranks: StartedRanks) -> None:
     """The losses are those of khop's own store, bit for bit, and those of two ranks equal to 1e-12."""
     small = one_type(torch.float64)

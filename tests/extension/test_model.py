@@ -178,6 +178,7 @@ def test_a_run_folder_imports_it_only_with_permission(khop_command: Command, run
     assert np.load("rows.npy").shape == (600, 16)
 
 
+@pytest.mark.long
 def test_a_profile_of_a_run_folder_takes_its_options_and_other_models(
     khop_command: Command, run_file: Path
 ) -> None:
@@ -221,6 +222,7 @@ def test_completion_imports_no_code_of_a_run_file(run_file: Path, monkeypatch: p
     assert not Path("imported").exists()
 
 
+@pytest.mark.long
 def test_on_two_ranks_losses_are_those_of_one_process(khop_command: Command, run_file: Path) -> None:
     for name, procs in (("one", "1"), ("two", "2")):
         ran = khop_command("train", str(run_file), "--out", name, "--procs", procs)

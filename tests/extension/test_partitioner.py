@@ -86,6 +86,7 @@ def test_from_the_command(khop_command: Command, learnable: Path, tmp_path: Path
     assert owners(tmp_path / "parts") == [(node // 7 + 1) % 2 for node in range(600)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("procs", ["2"])
 def test_two_ranks_train_on_its_parts(
     khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, procs: str

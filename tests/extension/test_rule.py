@@ -101,6 +101,7 @@ RULES = {
 }
 
 
+@pytest.mark.core(26)
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_it_keeps_the_promises_of_a_rule(promise: Callable[[khop.Rule], None], rule: khop.Rule) -> None:

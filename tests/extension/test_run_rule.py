@@ -74,15 +74,8 @@ SAMPLER = f"""
 """
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pytest.param(RULE, marks=pytest.mark.long),
-        pytest.param(SAMPLER, marks=pytest.mark.long),
-        SAMPLER + RULE,
-    ],
-    ids=["rule", "sampler", "both"],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("table", [RULE, SAMPLER, SAMPLER + RULE], ids=["rule", "sampler", "both"])
 def test_a_run_trains_on_one_process_and_on_two(
     khop_command: Command, learnable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:

@@ -29,6 +29,7 @@ from khop.graph.build import write_graph
 from khop.graph.folder import open_folder
 from khop.graph.tables import NodeTable
 from khop.graph.verify import verify_folder
+from support.commands import PROGRAM
 
 # Forks after the imports, so that a killed writer costs milliseconds. argv: folder, what kills it and when.
 WRITER = """
@@ -88,7 +89,7 @@ WRITER = """
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    command = [*PROGRAM, textwrap.dedent(code), *arguments]
     return subprocess.run(command, env=environment, timeout=120, check=False)
 
 
@@ -96,7 +97,9 @@ def unfinished(home: Path) -> list[Path]:
     return [path for path in home.iterdir() if path.name.endswith(UNFINISHED)]
 
 
-@pytest.mark.parametrize(("killer", "at_least"), [("events", 20), ("clock", 1)])
+@pytest.mark.parametrize(
+    ("killer", "at_least"), [("events", 20), pytest.param("clock", 1, marks=pytest.mark.long)]
+)
 def test_a_killed_writer_leaves_nothing_that_opens(tmp_path: Path, killer: str, at_least: int) -> None:
     """SIGKILL at every system call that Python reports, and at random moments."""
     assert python(WRITER, str(tmp_path), killer).returncode == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from khop import NodeTable, compact, open_folder, open_ids, write_graph
 from khop.graph import snapshots as module
 from khop.graph.snapshots import only_writer, snapshots_of
 from khop.graph.verify import verify_folder
+from support.commands import PROGRAM
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ khop.compact(sys.argv[1])
 
 @pytest.mark.parametrize("at", ["exchange", "rmtree"])
 def test_a_kill_leaves_a_graph_and_the_next_call_erases_the_rest(graph: Path, at: str) -> None:
-    subprocess.run([sys.executable, "-c", KILLED, str(graph), at], check=False)
+    subprocess.run([*PROGRAM, KILLED, str(graph), at], check=False)
     assert open_folder(graph).num_nodes("n") == 2
     assert any(b"secret" in file.read_bytes() for file in graph.parent.rglob("bytes.npy"))
     compact(graph)

@@ -47,6 +47,7 @@ from khop.schema import NodeType, Schema
 from khop.testing.graph_rules import PROMISES as RULE_PROMISES
 from khop.testing.graph_store import KEY, PROMISES, Make, same
 from khop.testing.graphs import BUYS, LIKE, SHOP, PlainGraph, int64, shop_frontier
+from support.commands import PROGRAM
 from support.random_graphs import EDGE, ring
 from support.typed_shop import shop
 
@@ -167,7 +168,7 @@ def test_a_mapped_graph_pickles_as_its_path(tmp_path: Path, monkeypatch: pytest.
     assert len(pickled) < 1000
     code = f"import pickle; print(pickle.loads({pickled!r}).num_nodes('item'))"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=os.sep, capture_output=True, text=True, check=True, env=_with_khop()
+        [*PROGRAM, code], cwd=os.sep, capture_output=True, text=True, check=True, env=_with_khop()
     )
     assert done.stdout == "9\n"
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.graph.features.table import FeatureTable
@@ -30,7 +30,6 @@ def rows_of(near: Neighborhood, node: int) -> tuple[list[int], list[int]]:
 EDGES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
 @given(before=EDGES, after=EDGES, hops=st.integers(1, 3), is_timed=st.booleans())
 def test_rows_are_those_of_a_graph_of_all_edges(
     before: list[Edge], after: list[Edge], hops: int, is_timed: bool

@@ -87,6 +87,7 @@ def test_a_forced_engine_holds_inside_its_block() -> None:
     assert engine(torch.device("cpu")) is Engine.NATIVE
 
 
+@pytest.mark.long
 def test_importing_khop_imports_no_triton() -> None:
     code = "import sys, khop, khop.kernels.choice; sys.exit('triton' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

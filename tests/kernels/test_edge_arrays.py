@@ -149,6 +149,7 @@ print(found.num_edges, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befo
 """
 
 
+@pytest.mark.long
 def test_memory_is_that_of_the_result_and_not_of_the_product() -> None:
     finished = subprocess.run([sys.executable, "-c", BOUNDED], capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr

@@ -200,6 +200,7 @@ def test_the_first_key_may_pass_the_limit() -> None:
     assert table.find(np.array([7, 8])).tolist() == [0, -1]
 
 
+@pytest.mark.long
 def test_a_table_in_files_takes_no_memory(tmp_path: Path) -> None:
     work = """
 import numpy as np

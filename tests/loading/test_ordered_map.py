@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.kernels.gather import PLACE
@@ -43,7 +43,6 @@ def _no_thread_is_left() -> Iterator[None]:
     assert threading.active_count() == before
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     count=st.integers(0, 30),
     threads=st.integers(1, 5),

@@ -214,7 +214,7 @@ def test_every_model_and_decoder_is_tried(folders: list[Path]) -> None:
     assert models - there == set()
 
 
-@pytest.mark.core(9)
+@pytest.mark.core(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_path: Path, name: str) -> None:
     model, graph = model_on(folders[0], name, 1)
@@ -240,7 +240,7 @@ def test_outputs_do_not_depend_on_the_order_of_types(folders: list[Path], tmp_pa
         assert_same(outputs(back, first, name), wanted)
 
 
-@pytest.mark.core(9)
+@pytest.mark.core(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_training_continues_with_types_in_another_order(
     folders: list[Path], tmp_path: Path, name: str
@@ -360,7 +360,7 @@ RUNS = {
 }
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_is_evaluated_and_inferred_with_types_in_another_order(tmp_path: Path, kind: str) -> None:
     def khop_command(*arguments: str) -> str:
@@ -394,6 +394,7 @@ def test_a_run_is_evaluated_and_inferred_with_types_in_another_order(tmp_path: P
     torch.testing.assert_close(rows_again, rows, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.core(10)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("how", ["autocast", "half"])
 def test_every_layer_computes_float16(folders: list[Path], name: str, how: str) -> None:

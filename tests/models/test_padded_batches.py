@@ -191,7 +191,7 @@ def test_padding_changes_neither_losses_nor_gradients(make: Callable[[], Case]) 
     assert_equal(step(case, padded(case.batch), used.double()), used, expected)
 
 
-@pytest.mark.core(5)
+@pytest.mark.core(1)
 @every_case
 def test_a_step_by_the_kernels_of_devices_is_that_of_the_cpu_and_reads_nothing(
     make: Callable[[], Case],

@@ -251,6 +251,7 @@ def test_sums_use_the_weights_of_the_rule(graphs: tuple[khop.Graph, khop.Graph])
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)  # weights of rules are float32
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("bases", "reads"), [(3, set()), (0, {"nonzero", "bincount", "repeat_interleave"})], ids=["bases", "none"]
 )
@@ -291,6 +292,7 @@ def test_edge_types_with_weights_are_joined(
     torch.testing.assert_close(together, one_by_one, rtol=0, atol=1e-6)  # weights of rules are float32
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("bases", [0, 3])
 def test_the_mean_over_many_keys_is_exact_by_the_rule_of_means(
     graphs: tuple[khop.Graph, khop.Graph], bases: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -272,7 +271,6 @@ def graphs(rank: int, device: torch.device, home: str, counts: tuple[int, ...]) 
     settings.register_profile("ranks", max_examples=3, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
     neighbor.ROWS_AT_ONCE = 50  # of a store that asks nobody; ranks reach different numbers of nodes
-    os.fsync = lambda file: None  # no folder of these has to outlive the machine
     here, told = Path(home), dict[str, object]()
     for count_ in sorted(RANKS_AND_PARTS.keys() & set(counts)):
         parts = RANKS_AND_PARTS[count_]

@@ -17,6 +17,8 @@ from processes.evaluating_ranks import RUNS, evaluates
 from processes.run_ranks import raw_run
 from support.small_labeled import write_labeled_graph
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:

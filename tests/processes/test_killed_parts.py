@@ -28,6 +28,7 @@ def parts(run_toml: Path) -> tuple[str, ...]:
     return (str(run_toml), "--graph", "toy-2", "--placement", "all", *EXACTLY)
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_in_an_exchange_is_started_again_and_the_run_takes_the_course_of_one_process(
     parts: tuple[str, ...],
 ) -> None:

@@ -84,16 +84,12 @@ def test_a_custom_loop_trains_alike_on_any_number_of_ranks(tmp_path: Path) -> No
     assert len(alone["seeds"][0]) == BATCH_SIZE
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("how", "error", "sentence"),
     [
-        pytest.param(
-            "raise",
-            RuntimeError,
-            r"rank 1 failed with KeyError: 'mine'(.|\n)*_misbehave",
-            marks=pytest.mark.long,
-        ),
         ("kill", PeerLost, r"^rank 1 was killed by SIGKILL"),
+        ("raise", RuntimeError, r"rank 1 failed with KeyError: 'mine'(.|\n)*_misbehave"),
         (
             "evaluates alone",
             PeerLost,
@@ -121,6 +117,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_rank_that_stands_still_under_torchrun_is_named_when_the_deadline_is_over(tmp_path: Path) -> None:
     """SIGSTOP: its connections stay open and nothing comes, as from a machine that hangs.
 
@@ -165,6 +162,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "parent killed"])
 def test_when_the_parent_is_stopped_or_killed_nothing_is_left(tmp_path: Path, number: signal.Signals) -> None:
     """No process, no shared memory of the graph that it had, no socket."""
@@ -200,9 +198,9 @@ def nothing(rank: int, device: torch.device) -> None:
 def test_a_rank_that_never_arrives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, RANK=0, WORLD_SIZE=3, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     with pytest.raises(
-        PeerLost, match=r"ranks 1, 2 did not arrive within 3 s; those of 3 that did: 0 \(host "
+        PeerLost, match=r"ranks 1, 2 did not arrive within 1 s; those of 3 that did: 0 \(host "
     ):
-        khop.launch(nothing, device="cpu", deadline=3.0)
+        khop.launch(nothing, device="cpu", deadline=1.0)
 
 
 def test_ranks_that_met_but_do_not_connect_within_the_deadline_say_so(
@@ -295,7 +293,7 @@ def ran(code: str, how: str, folder: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stdin", "notebook"])
 @pytest.mark.parametrize("call", ["partial(work)", "print, arguments=[Settings()]"])
 def test_a_function_that_ranks_cannot_import_is_refused_in_a_sentence(
@@ -306,7 +304,7 @@ def test_a_function_that_ranks_cannot_import_is_refused_in_a_sentence(
     assert re.search(IN_MAIN, err.splitlines()[-1])
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["notebook", "stdin"])
 def test_an_imported_function_runs_from_anywhere(how: str, tmp_path: Path) -> None:
     (tmp_path / "of_file.py").write_text("def work(rank, device, *more): pass\n")
@@ -367,6 +365,7 @@ def test_a_profiled_script_runs_or_is_told_why_it_cannot(tmp_path: Path) -> None
         assert out.startswith("ended")
 
 
+@pytest.mark.long
 def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path) -> None:
     code, _, err = ran(
         LAUNCHES.format(call="work").replace('__name__ == "__main__"', "True"), "file", tmp_path
@@ -393,6 +392,7 @@ def test_loaders_that_differ_between_ranks_are_errors(ranks: StartedRanks, tmp_p
             assert re.search(expected, line)
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("where", ["training", "resume", "evaluation", "restored loop", "batch"])
 def test_a_slice_of_the_seeds_per_rank_is_an_error_wherever_ranks_divide_them(
     ranks: StartedRanks, tmp_path: Path, where: str
@@ -418,6 +418,7 @@ def test_a_loader_of_one_rank_over_partitions_of_all_is_refused(ranks: StartedRa
     assert results(out) == [{"features": refused, "all": refused, "whole": True}] * 2
 
 
+@pytest.mark.long
 def test_a_loader_that_one_rank_alone_uses_is_named(tmp_path: Path) -> None:
     opened = khop.open_graph(write_learnable_graph(tmp_path / "toy"))
     arguments = (opened, opened.split("train")["item"][:22], "used by one rank", str(tmp_path))
@@ -467,7 +468,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [

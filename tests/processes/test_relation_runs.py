@@ -40,6 +40,7 @@ def course(run: Path) -> list[tuple[float, float]]:
     return [(line["loss"], line["val_mrr"]) for line in lines]
 
 
+@pytest.mark.long
 def test_a_resumed_run_takes_the_same_course(tmp_path: Path) -> None:
     run = str(written(tmp_path))
     train_here(run, "--out", str(tmp_path / "one"))

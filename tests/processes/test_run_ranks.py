@@ -74,6 +74,7 @@ def test_losses_and_scores_are_those_of_one_process(home: Path, name: str) -> No
         assert_one_course(home, name, procs)
 
 
+@pytest.mark.long
 def test_two_ranks_of_parts_and_a_resume_have_the_course_of_one_process(
     tmp_path: Path, ranks: StartedRanks
 ) -> None:

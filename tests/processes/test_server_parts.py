@@ -87,6 +87,7 @@ def expected(folder: Path) -> list[khop.Batch]:
     return list(loader_of(khop.open_graph(folder)).epoch(0))
 
 
+@pytest.mark.long
 def test_the_owner_of_a_part_is_killed_and_comes_back(parts: Parts, expected: list[khop.Batch]) -> None:
     parts.running = [parts.started(0), parts.started(1)]
     found = []

@@ -24,6 +24,7 @@ NODES, WIDTH, EDGES = 20_000, 100, 200_000  # 8 MB of columns, 1.6 to 3.2 MB of 
 LIKE = ("item", "like", "item")
 
 
+@pytest.mark.long
 def test_a_folder_an_in_memory_graph_and_a_data_are_one_copy_in_two_spawned_processes(tmp_path: Path) -> None:
     """By plain torch.multiprocessing.spawn; what is in memory is copied once, and freed with its owners."""
     generator = torch.Generator().manual_seed(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from torch_geometric.data import Data
 from khop import pyg
 from khop.pyg import LinkNeighborLoader, NeighborLoader
 from pyg.pyg_cases import plain
+from support.commands import PROGRAM
 
 PAGE = Path(__file__).parents[2] / "docs" / "pyg-arguments.md"
 ROW = re.compile(r"^\| (`.*`) \| (.*) \| (.*) \|$", re.MULTILINE)
@@ -87,7 +87,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    run = [sys.executable, "-c", program]
+    run = [*PROGRAM, program]
     finished = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert finished.stdout == "khop.pyg.NeighborLoader needs torch_geometric: pip install torch_geometric\n"
 

@@ -190,6 +190,7 @@ def test_servers_of_another_graph_are_refused_by_name(graph: Path, tmp_path: Pat
 BY_LINKS = ("--task", "link-prediction", "--target", "user buys item", "--embedding", "4")
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     "options",
     [

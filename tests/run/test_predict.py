@@ -105,6 +105,7 @@ def table(predictions: LaterPredictions) -> pa.Table:
     return pa.concat_tables([pa.table(columns) for columns in predictions.pieces()])
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize(
     "tables",
     [

@@ -55,6 +55,7 @@ def expected(run: Run, whole: Path, pairs: pa.Table, **tables: Any) -> list[floa
     return found
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "tables",
     [

@@ -44,6 +44,7 @@ def test_a_label_with_splits_is_the_task(tmp_path: Path) -> None:
     assert values["task"] == {"kind": "node-classification", "target": "user", "label": "kind"}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("label", "kind"),
     [

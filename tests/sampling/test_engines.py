@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds, Temporal
@@ -37,7 +37,6 @@ def test_the_engine_changes_no_sample(expansion: Expansion, trees: Trees, engine
 
 
 @OTHERS
-@settings(max_examples=10)
 @given(asked=timed_graphs(), rule=RULES, fanouts=st.lists(st.sampled_from([-1, 0, 1, 3]), max_size=2))
 def test_the_engine_changes_no_sample_in_time(
     asked: tuple[CscGraph, Seeds], rule: Temporal, fanouts: list[int], engine: Engine

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.servers.access import (
@@ -55,7 +55,6 @@ def test_a_written_token_file_is_secret_and_reads_back(tmp_path: Path) -> None:
         write_token(path)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_every_name_of_a_graph_reads_back(names: list[str]) -> None:
     with TemporaryDirectory() as folder:

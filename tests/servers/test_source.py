@@ -64,6 +64,7 @@ def test_plain_batches_equal_local_ones(plain_graph: khop.Graph, kind: Kind) -> 
     check_equal(plain_graph, kind)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_graph: khop.Graph, kind: Kind) -> None:
     check_equal(typed_graph, kind)

@@ -17,6 +17,7 @@ from khop.graph.features.store import Rows
 from khop.servers.codec import VERSION
 from khop.servers.errors import WrongVersion
 from khop.servers.messages import CLIENT_REQUESTS, PART_REQUESTS
+from support.commands import PROGRAM
 from support.dated_shop import write_dated_shop
 from support.named_shop import write_named_shop
 from support.server_processes import ENVIRONMENT, servers
@@ -58,7 +59,7 @@ def test_fields_of_messages_change_with_the_version_alone(tmp_path: Path) -> Non
 @contextmanager
 def server_of_other_version(graph: Path) -> Iterator[str]:
     """Start a server that speaks another version of the messages; yield its address."""
-    words = [sys.executable, "-c", OF_OTHER + SERVER, "serve", str(graph), "--listen", "127.0.0.1:0"]
+    words = [*PROGRAM, OF_OTHER + SERVER, "serve", str(graph), "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
     )

@@ -19,6 +19,7 @@ from support.gate import WAIT_S
 
 PYTHON = [sys.executable, "-W", "error", "-m"]
 KHOP = [*PYTHON, "khop", "train"]
+PROGRAM = [sys.executable, str(Path(__file__).with_name("program.py"))]  # code and its arguments follow
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), *sys.path])}

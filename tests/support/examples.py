@@ -6,5 +6,5 @@ from hypothesis import settings
 
 
 def few(examples: int) -> int:
-    """Return `examples`, or four times as many in `make test-all`."""
-    return examples if settings().max_examples < 100 else 4 * examples
+    """Return `examples`, or eight times as many in `make test-all`."""
+    return examples if settings().max_examples < 100 else 8 * examples

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
+
+from support.commands import PROGRAM
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
     """Run an indented script in a new interpreter and wait for its end."""
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [*PROGRAM, textwrap.dedent(script)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -7,7 +7,6 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from khop.training.replace_folder import (
     read_files,
     replace_folder,
 )
+from support.commands import PROGRAM
 from support.small_runs import sign_again
 
 
@@ -419,7 +419,7 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_or_the_new_one(tmp_path: P
     for deadline in range(1, 100):
         folder = tmp_path / str(deadline) / "last"
         replace_folder(folder, OLD)
-        command = [sys.executable, "-c", WRITER, str(folder), str(deadline)]
+        command = [*PROGRAM, WRITER, str(folder), str(deadline)]
         code = subprocess.run(command, check=False).returncode
         assert held(folder) in (OLD, NEW)
         outcomes.append(held(folder))

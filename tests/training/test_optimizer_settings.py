@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -265,7 +265,6 @@ def test_a_plateau_that_cannot_be_is_named(given: tuple[float, int], sentence: s
 BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=4)
 
 
-@settings(max_examples=20)
 @given(batches=BATCHES)
 def test_rows_take_the_steps_of_sparse_adam(batches: list[list[int]]) -> None:
     table = NodeEmbedding(10, 3, "sparse")

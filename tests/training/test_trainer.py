@@ -32,6 +32,7 @@ from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import STAGES, TimedStep, Unwatched, seconds_by_stage
 from khop.training.tasks import NodeClassification, WithMetric
 from khop.training.trainer import Trainer, interrupts_held, interrupts_noted, terminations_raised
+from support.commands import PROGRAM
 from support.small_graphs import one_type
 from support.small_runs import STEPS, Interrupting, SmallRun, sign_again, without_seconds
 
@@ -488,7 +489,7 @@ SmallRun(Path(sys.argv[1]), observer=Interrupting(2, 1, signal.SIGKILL)).trainer
 def killed(program: str, out: Path) -> None:
     tests = str(Path(__file__).parent.parent)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, *sys.path])}
-    run = subprocess.run([sys.executable, "-c", program, str(out)], env=environment, check=False)
+    run = subprocess.run([*PROGRAM, program, str(out)], env=environment, check=False)
     assert run.returncode == -signal.SIGKILL
 
 

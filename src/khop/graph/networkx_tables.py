@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from numbers import Real
 from typing import Any
 
@@ -73,8 +74,8 @@ def attribute_columns(given: Sequence[Mapping[Any, Any]], what: str) -> tuple[Co
         if absent.any():
             fill = "they get NaN"
             if what == "edges":
-                marks = (f"{name}{MISSING}{end}" for end in ("", *(f".{at}" for at in range(2, 1 << 20))))
-                mark = next(one for one in marks if one not in names)
+                ends = chain([""], (f".{at}" for at in count(2)))
+                mark = next(one for end in ends if (one := f"{name}{MISSING}{end}") not in names)
                 fill = "they get 1" if name == _WEIGHT else f"they get 0, and 1 in {mark}"
                 column[absent] = name == _WEIGHT
                 if name != _WEIGHT:

@@ -37,6 +37,8 @@ from khop.run.values import RunConfig
 
 AnyTable = TypeVar("AnyTable", bound=Section)
 _PLAIN = (str, int, float, bool)
+# Pydantic looks for the docstrings of fields in the source of every caller; a class made here has none.
+_WITHOUT_SOURCE = {"use_attribute_docstrings": False}
 
 
 @cache
@@ -63,6 +65,7 @@ def composed(table: type[Section], declared: type) -> type[Section]:
         __doc__=table.__doc__,
         __module__=__name__,
         __validators__={"_accepted": model_validator(mode="after")(accepted)},
+        __cls_kwargs__=_WITHOUT_SOURCE,
         **new,
     )
     return made
@@ -301,7 +304,12 @@ def _of_tables(tables: tuple[tuple[str, type[Section], Component], ...]) -> type
 
 def _with_fields(base: type[Section], fields: Mapping[str, tuple[object, object]]) -> Any:  # noqa: ANN401
     return create_model(  # type: ignore[call-overload]
-        base.__name__, __base__=base, __doc__=base.__doc__, __module__=__name__, **fields
+        base.__name__,
+        __base__=base,
+        __doc__=base.__doc__,
+        __module__=__name__,
+        __cls_kwargs__=_WITHOUT_SOURCE,
+        **fields,
     )
 
 

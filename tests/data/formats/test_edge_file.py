@@ -432,6 +432,7 @@ def test_a_header_alone_is_no_edge(tmp_path: Path) -> None:
         read(tmp_path, "a,b\n", "yes")
 
 
+@pytest.mark.long
 def test_text_after_many_numbers(tmp_path: Path) -> None:
     rows = [f"{row},{row + 1}" for row in range(5_000_000)] + ["x,007"]
     found = read(tmp_path, "\n".join(rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from khop.data.formats.tensor_file import Record, tensor_file, way_out
+from support.commands import PROGRAM
 
 
 class Attack:
@@ -69,7 +69,7 @@ def test_the_line_to_convert_a_file_converts_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds more than torch reads without executing code"):
         tensor_file(tmp_path / "a.pt")
     program = way_out(tmp_path / "a.pt").split('"')[1]
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+    subprocess.run([*PROGRAM, program], check=True, timeout=100)
     assert tensor_file(tmp_path / "a.pt")["a"].tolist() == [0, 1, 2]
 
 

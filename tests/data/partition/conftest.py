@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +9,8 @@ from hypothesis import settings
 
 
 @pytest.fixture
-def many_cuts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of parts for every example: a third as many of them, and no waiting for the disk."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
+def many_cuts() -> Iterator[None]:
+    """A folder of parts for every example: a third as many of them."""
     usual = settings.default
     assert usual is not None
     settings.register_profile("cuts", usual, max_examples=usual.max_examples // 3)

@@ -21,7 +21,7 @@ from khop.testing.feature_store import BUYS, PROMISES, Columns, Make, int64
 from support.parts_as_whole import OldIds, TableAsWhole
 
 
-@pytest.fixture(params=["random", "hash", "on disk"])
+@pytest.fixture(params=[pytest.param("random", marks=pytest.mark.long), "hash", "on disk"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     numbers = count()
     method, room_bytes = ("hash", 0) if request.param == "on disk" else (request.param, None)

@@ -39,7 +39,7 @@ from khop.testing.graphs import LIKE, TIMES, PlainGraph, int64, plain_graphs_wit
 from support.parts_as_whole import GraphAsWhole, OldIds, assert_same
 from support.small_typed_folders import write_tiny_graph, write_typed_graph
 
-METHODS = ("random", "hash")
+METHODS = ("hash", pytest.param("random", marks=pytest.mark.long))
 
 
 def cut(home: Path, plain: PlainGraph, parts: int, method: str) -> OldIds:

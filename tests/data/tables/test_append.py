@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from khop import append, compact, import_tables, open_folder, open_graph, open_i
 from khop.graph.folder import GraphFolder, import_record, refuse_damage
 from khop.graph.snapshots import only_writer, snapshots_of
 from khop.graph.verify import verify_folder
+from support.commands import PROGRAM
 
 BUYS, BACK = ("user", "buys", "item"), ("item", "bought-by", "user")
 
@@ -280,6 +280,7 @@ def test_tables_are_appended_once_also_after_compact_and_delete(shop: Path, tmp_
     assert open_folder(shop).num_edges(BUYS) < edges
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_tables_with_deleted_nodes_are_appended_again(shop: Path, tmp_path: Path, is_compacted: bool) -> None:
     """Their nodes come back with their edges; edges that the graph has are not doubled."""
@@ -382,9 +383,7 @@ def written_day(folder: Path) -> None:
 
 
 def appending(folder: Path, stop: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", APPEND, stop], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([*PROGRAM, APPEND, stop], cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.long

@@ -57,6 +57,7 @@ def test_a_proposal_imports_as_it_is(folder: Path) -> None:
     assert done.edges["user event item"] == 8
 
 
+@pytest.mark.long
 def test_one_row_beyond_the_first_ones_takes_a_claim_back(folder: Path) -> None:
     """The last of many rows is no number, names a user twice, and is no time."""
     many = 140_000  # more rows than a piece has
@@ -106,6 +107,7 @@ def test_integers_within_a_range_of_ids_are_no_link_by_themselves(folder: Path) 
     assert tomllib.loads(text)["nodes"]["house"]["columns"] == {"floors": "number"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["shop", "citations"])
 def test_tables_of_the_examples_are_understood(name: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, EXAMPLES / "make_tables.py", name, tmp_path], check=True, timeout=120)
@@ -252,6 +254,7 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str
 }  # fmt: skip
 
 
+@pytest.mark.core(8)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_published_tables_are_guessed_and_imported(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

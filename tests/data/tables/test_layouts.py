@@ -149,6 +149,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", SPECS)
 def test_a_layout_is_imported_and_trained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, text, task = SPECS[name]
@@ -198,6 +199,7 @@ def test_options_of_files_concern_all_columns_or_some(tmp_path: Path) -> None:
     assert done.edges == {"item next item": 2}
 
 
+@pytest.mark.long
 def test_forms_of_a_table_hold_for_later_tables_too(tmp_path: Path) -> None:
     """Appended, and encoded for predictions, later rows have the columns that all rows at once have."""
     head, rows = "id;price;color;at", [

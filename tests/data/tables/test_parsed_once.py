@@ -111,6 +111,7 @@ def typed(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("spec_of", [shop, typed])
 def test_text_is_read_once_and_the_graph_is_the_same(
     tmp_path: Path,

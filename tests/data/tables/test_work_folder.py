@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from khop.data.tables.pipeline import ImportFolder
+from support.commands import PROGRAM
 
 SPEC = """
 [splits]
@@ -92,10 +93,10 @@ def tables(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.long)])
 def test_kills_over_all_stages_lead_to_the_same_bits(kills: int, tables: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(kills)],
+        [sys.executable, "-W", "ignore", *PROGRAM[1:], SCRIPT, str(kills)],
         cwd=tables,
         capture_output=True,
         text=True,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 from khop.distributed.processes.rank_entry import BROKEN, _is_closed
-from support.commands import ENVIRONMENT
+from support.commands import ENVIRONMENT, PROGRAM
 
 
 def test_a_closed_pipe_is_noticed_also_with_unread_data() -> None:
@@ -25,7 +24,7 @@ def test_a_process_whose_parent_is_gone_before_the_work_came_ends_without_a_trac
     tracker, unused = os.pipe()
     code = f"from khop.distributed.processes.rank_entry import main; main({ours}, {tracker})"
     ended = subprocess.run(
-        [sys.executable, "-c", code],
+        [*PROGRAM, code],
         env=ENVIRONMENT,
         pass_fds=(ours, tracker),
         capture_output=True,

@@ -22,7 +22,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=few(8))
+@settings(max_examples=few(4))
 @given(rows=ROWS, pairs=PAIRS, spare=st.integers(0, 3), dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_what_is_left_is_what_the_core_leaves(
     rows: list[tuple[int, list[int]]], pairs: list[tuple[int, int]], spare: int, dtype: torch.dtype

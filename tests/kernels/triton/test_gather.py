@@ -16,6 +16,7 @@ from khop.kernels.triton.gather import PINNED_PROGRAMS
 from khop.kernels.triton.launch import launch
 from khop.kernels.triton.rows import DeviceRows, Slots, draw_ids, row_edges
 from khop.kernels.triton.tiles import MOST_COLUMNS, Tiles, row_span, tile
+from support.examples import few
 from support.triton_rows import DEVICE
 from support.triton_segments import by_triton
 
@@ -159,7 +160,7 @@ def edges_of(
 INDPTR = [0, 2, 2, 5, 9]
 
 
-@settings(max_examples=12)
+@settings(max_examples=few(4))
 @given(
     nodes=st.lists(st.integers(-2, 6), min_size=8, max_size=8),
     count=st.integers(0, 8),
@@ -219,7 +220,7 @@ def spans(indptr: tl.tensor, out: tl.tensor, rows: tl.tensor, BLOCK: tl.constexp
     tl.store(out + 2 * row + 1, count)
 
 
-@settings(max_examples=8)
+@settings(max_examples=few(4))
 @given(rows=st.integers(1, 40), width=st.integers(1, 600), item_bytes=st.sampled_from([2, 4, 8]))
 def test_every_number_is_of_one_tile(rows: int, width: int, item_bytes: int) -> None:
     tiles = Tiles.of(width, item_bytes)

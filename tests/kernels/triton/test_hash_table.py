@@ -62,7 +62,7 @@ HOPS = st.lists(
 )
 
 
-@settings(max_examples=few(6))
+@settings(max_examples=few(4))
 @given(batches=st.lists(HOPS, min_size=1, max_size=2), num_nodes=st.sampled_from([10, 1 << 40]))
 def test_hops_of_batches_are_numbered_as_the_cpu_does(
     batches: list[list[list[tuple[int, list[int]]]]], num_nodes: int
@@ -141,7 +141,7 @@ def check(index: DeviceNodeIndex, batches: list[list[list[int]]], dtype: torch.d
         assert index.nodes(2).tolist() == list(known)[2:]
 
 
-@settings(max_examples=few(6))
+@settings(max_examples=few(4))
 @given(batches=BATCHES, dtype=st.sampled_from([torch.int32, torch.int64]))
 def test_local_ids_are_in_first_seen_order(batches: list[list[list[int]]], dtype: torch.dtype) -> None:
     check(DeviceNodeIndex(12, DEVICE), batches, dtype)

@@ -76,6 +76,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(triton, "knobs"), reason="this Triton has no listener")
 def test_only_kernels_that_the_cache_lacks_are_counted(tmp_path: Path) -> None:
     """In a process of its own: this one runs the interpreter."""

@@ -61,7 +61,7 @@ def hops_of(num_nodes: int) -> st.SearchStrategy[list[list[int]]]:
     return st.lists(st.lists(st.integers(-1, num_nodes - 1), min_size=1, max_size=30), min_size=1, max_size=3)
 
 
-@settings(max_examples=few(8))
+@settings(max_examples=few(4))
 @given(
     batches=st.lists(hops_of(20), min_size=1, max_size=3),
     dtype=st.sampled_from([torch.int32, torch.int64]),

@@ -41,6 +41,7 @@ def rows_of(csc: Csc, count: int = 300) -> HopRows:
     return HopRows(torch.arange(count) * 7 % csc.num_rows, KEY, STREAM)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("rule", [DISTINCT, REPEATED], ids=["distinct", "repeated"])
 @pytest.mark.parametrize("fanout", [1, 2, 3, 4, 15, 16, 17, 64, 130])
 def test_every_fanout_gives_the_bits_of_the_core(fanout: int, rule: Uniform) -> None:
@@ -55,6 +56,7 @@ def test_hubs_draw_64_bits_and_the_rows_beside_them_32(fanout: int, rule: Unifor
     assert_same(drawn(HUBS, rows, fanout, rule), expected_draw(HUBS, rows, fanout, rule, edge_ids=True))
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("rule", [DISTINCT, REPEATED], ids=["distinct", "repeated"])
 @pytest.mark.parametrize(
     ("dtype", "fanout"),

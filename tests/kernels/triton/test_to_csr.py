@@ -68,7 +68,7 @@ def write(drawn: Slots, table: Tensor, place: OutputPlace, out: CsrBuffers) -> N
     to_csr(drawn, sums, table, BASE * 1000, place, out)
 
 
-@settings(max_examples=few(8))
+@settings(max_examples=few(4))
 @given(
     rows=st.integers(0, 40),
     behind=st.integers(0, 9),

@@ -31,10 +31,11 @@ from khop.kernels.triton.words import (
 )
 from khop.testing.reference import MASK64, Row, philox
 from khop.testing.reference import mix64 as plain_mix64
+from support.examples import few
 from support.triton_rows import DEVICE
 
 WORDS = st.integers(0, MASK64)
-FEW = settings(max_examples=15)
+FEW = settings(max_examples=few(4))
 
 
 @triton.jit
@@ -137,7 +138,7 @@ def picked(drawn: tl.tensor, sums: tl.tensor, out: tl.tensor, K: tl.constexpr, T
 
 
 @pytest.mark.parametrize("tiled", [False, True])
-@settings(max_examples=10)
+@settings(max_examples=few(4))
 @given(drawn=st.lists(st.lists(st.integers(0, 7), min_size=K, max_size=K), min_size=4, max_size=4))
 def test_picks_are_those_of_lists(tiled: bool, drawn: list[list[int]]) -> None:
     weights = torch.arange(1, 33).view(4, 8)

@@ -86,6 +86,7 @@ def test_few_programs_read_columns_in_memory_of_the_host(monkeypatch: pytest.Mon
     assert read[:2] == [True, False]  # x, then the labels
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("expansion", list(Expansion))
 def test_blocks_are_those_of_each_batch_with_rows_without_edges_behind_them(expansion: Expansion) -> None:
     with by_triton():

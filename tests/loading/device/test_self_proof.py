@@ -50,12 +50,14 @@ def disturbed(real: Callable[..., Any], change: Callable[..., object]) -> Callab
     return wrong
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("name", list(CHECKS))
 def test_kernels_give_the_bits_of_the_cpu(name: str, answers: CardAnswers) -> None:
     assert verdict(answers, name) is None
     assert answers.read() == {name: ""}
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     ("name", "target", "change", "kernel"),
     [

@@ -52,6 +52,7 @@ def epochs_of(count: int, metric: str = "accuracy") -> list[Record]:
     return [{"epoch": e, "loss": 1 / (e + 1), **scores, "seconds": {"total": 1.0}} for e in range(count)]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("epochs", [1, 2, 100])
 def test_any_number_of_epochs_makes_a_picture(epochs: int) -> None:
     height, width, _ = imread(io.BytesIO(drawn_curve(epochs_of(epochs), epochs - 1, ODD))).shape
@@ -70,11 +71,13 @@ def test_a_curve_says_loss_metric_and_the_scores_at_the_best_epoch(drawn: list[F
     assert list(left.lines[0].get_xdata()) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_the_command_does_not_import_matplotlib_before_it_draws() -> None:
     code = "import sys, khop.cli.main, khop.cli.train; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("ranks", "steps"), [(1, 1), (2, 3), (4, 30)])
 def test_any_number_of_ranks_and_steps_makes_a_picture(ranks: int, steps: int) -> None:
     records = records_of(*[{} for _ in range(ranks)], steps=steps)
@@ -119,6 +122,7 @@ def test_every_kind_of_split_has_a_picture(picture: Confusion | RankingCurve | S
     assert words in " ".join(words_of(split_chart(picture)).split())
 
 
+@pytest.mark.long
 def test_a_run_of_many_ranks_and_a_run_without_anything_have_a_page() -> None:
     many = run("many", ranks=40)
     assert "the first 16 of 40 ranks" in page([many], "today")

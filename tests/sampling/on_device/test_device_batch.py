@@ -76,6 +76,7 @@ def test_a_batch_is_made_without_a_read_and_viewed_with_one(expansion: Expansion
     assert_same(sample, sampler.sample(seeds, key))
 
 
+@pytest.mark.core(1)
 @EXPANSIONS
 @pytest.mark.parametrize("trees", ["merged", "disjoint"])
 def test_a_padded_sample_is_the_exact_one_with_rows_without_edges_behind_it(

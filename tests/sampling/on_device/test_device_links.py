@@ -73,7 +73,7 @@ LAYERED, SUBGRAPH = Expansion
 BOTH = Exclude.EDGE_AND_REVERSE
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("expansion", "trees", "exclude", "fanouts"),
     [

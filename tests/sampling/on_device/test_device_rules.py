@@ -120,7 +120,7 @@ def two_types() -> tuple[CscGraph, Seeds]:
     return graph, Seeds(seeds, {t: torch.arange(ids.numel()) for t, ids in seeds.items()})
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @EXPANSIONS
 @pytest.mark.parametrize(
     ("rule", "trees"),

@@ -50,6 +50,7 @@ def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject)
     assert device_sampler.overflows == 0
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("expansion", "trees"),
     [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from khop.kernels.triton.hash_table import Trees
@@ -21,7 +21,6 @@ def tensor(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64, device=DEVICE)
 
 
-@settings(max_examples=15)
 @given(batches=st.lists(st.lists(IDS, min_size=1, max_size=3), min_size=1, max_size=2))
 def test_first_seen_order_over_the_hops_of_a_batch(batches: list[list[list[int]]]) -> None:
     """The table is shared by batches one after another; an id of -1 is an empty slot."""

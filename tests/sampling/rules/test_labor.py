@@ -71,6 +71,7 @@ def test_every_set_of_sources_is_as_likely_as_its_orders() -> None:
     )
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 1, 2, 3], [1, 1, 1, 1, 2], [1, 1, 2, 2, 2, 3]], ids=str)
 def test_a_mean_over_draws_is_the_mean_over_all_edges_also_of_parallel_ones(row: list[int]) -> None:
     trials, fanout = 6000, 2

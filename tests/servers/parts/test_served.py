@@ -70,11 +70,13 @@ def check_equal(path: Path, kind: Kind) -> None:
     assert remote.state_dict() == local.state_dict()
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
 def test_plain_batches_equal_local_ones(plain_parts: Path, kind: Kind) -> None:
     check_equal(plain_parts, kind)
 
 
+@pytest.mark.core(3)
 @pytest.mark.parametrize("kind", TYPED, ids=lambda kind: kind.__name__)
 def test_typed_batches_equal_local_ones(typed_parts: Path, kind: Kind) -> None:
     check_equal(typed_parts, kind)
@@ -100,6 +102,7 @@ def test_split_links_are_the_same_over_parts(typed_parts: Path) -> None:
         assert remote.state_dict() == local.state_dict()
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("kind", DATED, ids=lambda kind: kind.__name__)
 def test_splits_by_time_and_by_column_are_the_same_over_parts(dated_parts: Path, kind: Loaders) -> None:
     remote = connected_to_parts(dated_parts)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, count
 from pathlib import Path
 
 from khop.data.importers import ImportContext
@@ -115,4 +116,5 @@ class SetGraph:
 def stored_name(name: str, taken: Collection[str] = ()) -> str:
     """Return a name as a graph folder stores it: letters, digits and single underscores."""
     short = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._-") or "column"
-    return next(n for n in (short, *(f"{short}.{at}" for at in range(2, 1 << 20))) if n not in taken)
+    numbered = (f"{short}.{at}" for at in count(2))
+    return next(each for each in chain([short], numbered) if each not in taken)
