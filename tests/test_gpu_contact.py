@@ -71,6 +71,7 @@ def test_without_a_gpu_each_probe_passes_or_says_so(tmp_path: Path, contact: Mod
     assert re.search(r"\d+ tests collected", str(lines(tmp_path)[-1]["summary"])), log
 
 
+@pytest.mark.long
 @without_gpu
 def test_figures_need_a_gpu(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, SCRIPT, tmp_path, "--figures"], capture_output=True, check=False)
@@ -94,6 +95,7 @@ def test_a_process_that_does_not_end_is_stopped_with_its_children(
     assert "stopped after 3 s" in (tmp_path / "contact.log").read_text()
 
 
+@pytest.mark.long
 def test_a_probe_that_ends_without_an_answer_has_failed(tmp_path: Path, contact: ModuleType) -> None:
     trial = contact.Contact(tmp_path, time.monotonic() + 60)
     contact.probe(trial, ["no such probe"], 250.0)
@@ -101,6 +103,7 @@ def test_a_probe_that_ends_without_an_answer_has_failed(tmp_path: Path, contact:
     assert trial.has_failed
 
 
+@pytest.mark.long
 def test_a_worker_with_a_broken_gpu_ends_and_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(BREAKS)
     results = tmp_path / "results.jsonl"

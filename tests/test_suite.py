@@ -162,6 +162,7 @@ sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovid
 """
 
 
+@pytest.mark.long
 def test_tests_of_gpus_are_collected_with_torch_triton_numpy_and_pytest_alone() -> None:
     root = TESTS_FOLDER.parent
     path = os.pathsep.join(map(str, (root / "src", TESTS_FOLDER)))

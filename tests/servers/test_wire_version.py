@@ -86,6 +86,7 @@ def test_a_server_of_another_version_is_refused_by_a_client(tmp_path: Path) -> N
         assert status.returncode == 0, status.stderr  # counters need no messages
 
 
+@pytest.mark.long
 def test_one_server_of_another_version_among_several_ends_the_loop_with_a_sentence(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow.flight", reason="pip install pyarrow")
     graph = write_learnable_graph(tmp_path / "graph")

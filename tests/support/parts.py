@@ -58,7 +58,7 @@ PARTS = {
     ), is_for_changes=False),
     "kernels": Part(
         ("csrc", "src/khop/kernels", "scripts/compile-kernels", "scripts/gpu-contact"),
-        ("kernels", "gpu", "reference", "test_gpu_contact.py"),
+        ("kernels", "gpu", "reference", "test_gpu_contact.py", "test_suite.py"),
     ),
     "graph": Part(("src/khop/graph", *OF_ALL), ("graph", "contracts", "testing")),
     "sampling": Part(
@@ -72,7 +72,8 @@ PARTS = {
                       ("distributed", "processes", "test_walks.py")),
     "servers": Part(("src/khop/servers", "src/khop/api"), ("servers", "processes")),
     "run": Part(
-        ("src/khop/run", "src/khop/cli", "src/khop/api"), ("run", "cli", "api", "test_docstrings.py"),
+        ("src/khop/run", "src/khop/cli", "src/khop/api"),
+        ("run", "cli", "api", "test_docstrings.py", "test_docs.py"),
     ),
     "input": Part(("src/khop/data", "src/khop/cli"), ("cli/test_malformed_input.py",)),
     "pyg": Part(("src/khop/pyg",), ("pyg", "test_lightning_loops.py")),

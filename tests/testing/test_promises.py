@@ -87,6 +87,7 @@ def test_examples_are_as_many_as_asked_for() -> None:
     assert len(seen) == 7
 
 
+@pytest.mark.long
 def test_the_suites_are_imported_on_first_use() -> None:
     code = (
         "import sys, khop, khop.testing; assert 'hypothesis' not in sys.modules; "
@@ -136,6 +137,7 @@ CASES: dict[str, tuple[type, tuple[Callable[..., None], ...], object]] = {
 }
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("protocol", CASES)
 def test_a_suite_asks_every_member_of_its_protocol(protocol: str) -> None:
     kind, promises, made = CASES[protocol]

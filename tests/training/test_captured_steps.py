@@ -78,9 +78,8 @@ def case(kind: str) -> tuple[SmallGraph, str, nn.Module]:
     return small, "item", SAGE.for_graph(Graph(small.store, small.features), 8, 2, embedding=5).double()
 
 
-@pytest.mark.parametrize(
-    ("kind", "slots"), [pytest.param("one type", 1, marks=pytest.mark.long), ("typed", 2)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "slots"), [("one type", 1), ("typed", 2)])
 def test_losses_and_gradients_are_those_of_ordinary_steps(kind: str, slots: int) -> None:
     small, node_type, model = case(kind)
     task = NodeClassification(node_type, "y")
@@ -114,6 +113,7 @@ class NotedStreams(NoStreams):
         return Noted()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="scripts/gpu-contact keeps a GPU busy meanwhile")
 def test_losses_that_were_left_are_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     small, node_type, model = case("one type")

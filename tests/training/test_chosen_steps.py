@@ -69,6 +69,7 @@ def _waits(steps: CapturedSteps, slot: BatchSlot) -> None:
     raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
 
+@pytest.mark.long
 def test_a_model_that_reads_the_ends_of_edges_takes_single_launches(tmp_path: Path) -> None:
     watched = Warned()
     layers = [Convolution(7, 6), Convolution(6, 3)]

@@ -66,6 +66,7 @@ def gradients(run: Run, epoch: int) -> list[dict[str, Tensor]]:
     return found
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("micro_batches", [7, pytest.param(60, marks=pytest.mark.long)])
 def test_the_gradient_is_that_of_the_step(name: str, micro_batches: int, tmp_path: Path) -> None:
@@ -85,9 +86,8 @@ class Stopping(Unwatched):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "edges" else pytest.param(name, marks=pytest.mark.long) for name in RUNS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RUNS)
 def test_the_course_is_the_same_also_after_a_resume_with_other_micro_batches(
     name: str, tmp_path: Path
 ) -> None:

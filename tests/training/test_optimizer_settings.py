@@ -48,6 +48,7 @@ KINDS = {
 }
 
 
+@pytest.mark.core(2)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_run_that_was_stopped_continues_with_the_same_losses(tmp_path: Path, name: str) -> None:
     settings = OptimizerSettings(getattr(torch.optim, name), KINDS[name], clip_norm=0.5)

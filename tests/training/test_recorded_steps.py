@@ -56,6 +56,7 @@ def assert_close(found: Trainer, wanted: Trainer, out: Path, wanted_out: Path) -
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("clip_norm", [None, 0.05])
 def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_norm: float | None) -> None:
     run = RecordedRun(tmp_path / "recorded").with_(
@@ -69,6 +70,7 @@ def test_losses_and_weights_are_those_of_single_launches(tmp_path: Path, clip_no
     assert recorded._output.records[0]["loss"] == pytest.approx(wanted._output.records[0]["loss"], abs=1e-9)
 
 
+@pytest.mark.long
 def test_sums_over_a_subgraph_are_those_of_single_launches(tmp_path: Path) -> None:
     run = RecordedRun(
         tmp_path / "recorded", rule=khop.SymmetricSum(), expansion=khop.Expansion.SUBGRAPH
@@ -106,6 +108,7 @@ def test_a_recorded_step_reads_one_flag_and_waits_for_its_event_alone(tmp_path: 
     assert files <= {"training/step_clock.py", "training/run_output.py"}, found
 
 
+@pytest.mark.long
 def test_the_record_of_an_epoch_has_the_hit_rate_of_a_cache(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, columns="pinned", cache="50%").with_(epochs=1)
     (record,) = fitted(run)._output.records
@@ -154,6 +157,7 @@ def test_the_loss_of_a_step_is_read_two_steps_later_and_before_a_checkpoint(tmp_
     assert per_seed[0] > seen[3][1] / 14  # the record of the epoch has the losses of all steps
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_run_before_a_checkpoint(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path)
     columns = {"node": {**run.graph.features.columns["node"], "y": torch.full((60,), 99)}}  # no class

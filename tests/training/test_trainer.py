@@ -185,6 +185,7 @@ def test_the_observer_gets_every_step_in_order(tmp_path: Path) -> None:
     assert observer.told == [(2, STEPS), *steps[0], 0, *steps[1], 1]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(
     ("precision", "dtype"),
     [("float32", torch.float32), ("float64", torch.float64), ("bfloat16", torch.float32)],
@@ -220,6 +221,7 @@ class Convolutions(nn.Module):
         return x[batch.seed_index]
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 def test_any_module_over_a_batch_trains(tmp_path: Path, precision: str) -> None:
     run = SmallRun(tmp_path, model=Convolutions, evaluate=lambda: {"val": 0.5})
@@ -425,6 +427,7 @@ def test_an_endless_loss_is_an_error_too(tmp_path: Path) -> None:
         SmallRun(tmp_path, model=Endless).trainer().fit()
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("epoch", "step"), [(0, 0), (1, 2), (1, STEPS - 1), (2, STEPS - 1)])
 def test_after_ctrl_c_training_continues_with_the_very_next_batch(
     tmp_path: Path, epoch: int, step: int
