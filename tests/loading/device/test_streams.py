@@ -14,7 +14,7 @@ import torch
 
 from khop import DrawKey, Expansion, NeighborSampler, Seeds
 from khop.kernels.memory import pinned_pool_bytes
-from khop.loading.device.streams import _address, pin_pool, streams_of
+from khop.loading.device.streams import CudaRecorder, _address, pin_pool, streams_of
 from khop.loading.device.transfer import device_of
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
@@ -24,6 +24,7 @@ from khop.sampling.sampler import Trees
 from support.random_graphs import as_seeds, ring
 from support.recorders import recorder
 from support.same_samples import assert_same
+from support.torch_cuda import Card, Stream
 from support.triton_rows import DEVICE
 
 
@@ -132,3 +133,60 @@ def test_a_recording_makes_the_batches_of_other_seeds_and_keys(expansion: Expans
         counts = counts_of(own.cells.values)
         assert counts.overflowed != own.stamp
         assert_same(exact_sample(own, counts, seeds), sampler.sample(seeds, key))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    if torch.cuda.is_available():
+        pytest.skip("scripts/gpu-contact refuses a recording on a GPU")
+    made = Card()
+    made.install(monkeypatch)
+    return made
+
+
+def test_a_wait_is_found_before_the_capture(card: Card) -> None:
+    before = card.current
+
+    def launches() -> None:
+        card.launch()
+        card.wait()
+
+    recorder = CudaRecorder(Stream("recording"))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        recorder.record(launches)
+    assert not card.captures
+    assert (card.current, card.sync_mode, card.generator.offset) == (before, 0, 0)
+
+
+@pytest.mark.parametrize("is_invalid", [True, False])
+def test_a_refused_capture_leaves_nothing_behind(card: Card, is_invalid: bool) -> None:
+    before = card.current
+
+    def launches() -> None:
+        card.launch()
+        if card.underway:
+            card.is_invalid = is_invalid
+            raise RuntimeError("not while capturing")
+
+    recorder = CudaRecorder(Stream("recording"))  # type: ignore[arg-type]
+    replay = recorder.record(card.launch)
+    offset = card.generator.offset
+    with pytest.raises(RuntimeError, match=r"previous error|not while capturing"):
+        recorder.record(launches)
+    assert card.current is before
+    assert (card.underway, card.segments()) == (set(), [])
+    assert (card.generator.offset, card.generator.is_captured) == (offset, False)
+    with pytest.raises(AssertionError):  # the recordings of a recorder share its memory, and its end
+        replay()
+
+
+def test_recordings_share_a_pool_and_allow_calls_of_other_threads(card: Card) -> None:
+    stream = Stream("recording")
+    recorder = CudaRecorder(stream)  # type: ignore[arg-type]
+    for replay in [recorder.record(card.launch), recorder.record(card.launch)]:
+        replay()
+    assert card.launched == [(stream, False), (stream, False), (stream, True)] * 2
+    (first, mode), second = card.captures
+    assert (first, mode) == second
+    assert mode == "thread_local"
+    assert card.uses == {first: 2}

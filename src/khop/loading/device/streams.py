@@ -8,8 +8,8 @@ memory, CUDA graphs, and properties of the current GPU.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -27,21 +27,77 @@ Stream: TypeAlias = object  # a queue of work of a device, in order
 
 
 class CudaRecorder:
-    """Recorder of CUDA graphs on a stream. Call it while no other thread uses the device."""
+    """Recorder of CUDA graphs on a stream. Call it while no other thread waits for a device.
+
+    The graphs share one memory pool: replay them in one stream, and read nothing that they allocate.
+    """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self._stream = stream
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def record(self, launches: Callable[[], None]) -> Replay:
-        """Run the launches once, which compiles kernels, and capture the second run."""
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-        with torch.cuda.stream(self._stream):
-            launches()
-        self._stream.synchronize()
+        """Run the launches once, which compiles kernels, again with waits as errors, and capture a third run.
+
+        RuntimeError if the launches wait for the device, or if the capture fails. This recorder then has no
+        graphs, and torch's current stream, its allocator and its generator are as before.
+        """
+        stream = self._stream
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        generator = torch.cuda.default_generators[stream.device_index]
+        state = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
-            launches()
+        self._graphs.append(graph)
+        is_recorded = False
+        try:
+            with torch.cuda.stream(stream):  # torch.cuda.graph does not restore the stream after an error
+                launches()
+                with _waits_refused():
+                    launches()
+                stream.synchronize()
+                # Threads of loaders and of NCCL may use the device meanwhile: their calls do not count.
+                with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
+                    launches()
+            is_recorded = True
+        finally:
+            if not is_recorded:
+                self._release()
+                generator.graphsafe_set_state(state)  # a failed capture would leave it in use by the graph
         return graph.replay
+
+    def _release(self) -> None:
+        """Return the memory of all graphs, also of one whose capture has failed."""
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        device = self._stream.device_index
+        with suppress(RuntimeError):  # torch before 2.13 still allocates from the pool if the capture failed
+            _end_allocations()(device, self._pool)
+        torch.cuda.empty_cache()
+        if any(segment["segment_pool_id"] == self._pool for segment in torch.cuda.memory_snapshot()):
+            torch._C._cuda_releasePool(device, self._pool)  # torch keeps the pool of a failed capture
+            torch.cuda.empty_cache()
+
+
+@contextmanager
+def _waits_refused() -> Iterator[None]:
+    """Make calls that wait for a device raise RuntimeError, in all threads."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _end_allocations() -> Callable[[int, object], None]:
+    """Return torch's function that ends allocations from a pool; torch 2.8 has renamed it."""
+    named = "_cuda_endAllocateToPool"
+    found: Callable[[int, object], None] = getattr(
+        torch._C, named if hasattr(torch._C, named) else "_cuda_endAllocateCurrentStreamToPool"
+    )
+    return found
 
 
 Symbol = Callable[[str], int | None]  # name of a function -> its address
