@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 
 from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.exchange.lanes import Lanes
+from khop.distributed.exchange.peers import Peers
 from khop.distributed.owners import PartitionOwners, RankOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
 from khop.distributed.placement import LaneSource
 from khop.distributed.processes.group import ALONE
-from khop.distributed.rank_rows import RankRows, split_by_rows
+from khop.distributed.rank_rows import Asked, RankRows, RowSwap, Swapped, split_by_rows
 from khop.kernels.choice import Engine, forcing
 from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
@@ -24,6 +26,7 @@ from support.delaying_streams import Point, PromptStreams
 from support.host_reads import counting
 
 CPU = torch.device("cpu")
+Marks = tuple[list[int], list[int]]
 PLACED = [{"user": ("x", "age"), "item": ("x", "price")}, {"user": ("x",), "item": ("price",)}]
 
 
@@ -49,12 +52,26 @@ def test_it_keeps(promise: Callable[[Make], None], placed: dict[str, tuple[str, 
         promise(lambda host: device_lane_source(host, placed))
 
 
-def test_one_lane_issues_all_batches() -> None:
+def test_lanes_draw_the_batches_and_the_thread_that_takes_them_exchanges_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = device_lane_source(local())
+    issued: list[tuple[str, list[int]]] = []
+    issue = RowSwap.issue
+
+    def noted(self: RowSwap, peers: Peers, marks: Marks, asked: Sequence[Asked]) -> Swapped:
+        issued.append((threading.current_thread().name, marks[0]))
+        return issue(self, peers, marks, asked)
+
+    monkeypatch.setattr(RowSwap, "issue", noted)
     with forcing(Engine.TORCH):
         source.prepare()
         found = list(source.stream(requests(), InFlight(threads=1, prefetch=4)))
-    assert {drawn.spans[0].thread for drawn in found} == {"khop-lane-0"}
+    assert {drawn.spans[0].thread for drawn in found} == {"khop-lane-0", "khop-lane-1"}
+    assert {thread for thread, _ in issued} == {threading.current_thread().name}
+    places = [mark for _, mark in issued]
+    assert places == sorted(places)
+    assert len(places) == len(found)
 
 
 def test_a_batch_waits_for_its_status_alone(monkeypatch: pytest.MonkeyPatch) -> None:

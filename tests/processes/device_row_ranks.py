@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from random import Random
+from threading import Lock
 from unittest.mock import patch
 
 import torch
@@ -17,7 +21,7 @@ import support.triton_rows  # noqa: F401 # corrects Triton's interpreter
 from khop.batch import Batch
 from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.exchange.lanes import Lanes
-from khop.distributed.exchange.peers import Peers
+from khop.distributed.exchange.peers import Message, Peers
 from khop.distributed.exchange.row_wire import FixedWire, RowGroup, Wire
 from khop.distributed.owners import PartitionOwners
 from khop.distributed.partitioned_features import PartitionedFeatures
@@ -28,6 +32,7 @@ from khop.kernels.choice import Engine, forcing
 from khop.run.build import prepare
 from khop.run.read import RawRun
 from khop.run.tasks.link_run_task import LinkTask
+from khop.training.gradients import BucketAverage
 from processes.feature_ranks import of_the_first, store_of
 from support.covered import covered
 from support.delaying_streams import PromptStreams
@@ -314,6 +319,53 @@ def placed_run(path: str, task: dict[str, str]) -> dict[str, object]:
     return {"placement": run.graph.placement, "columns": columns}
 
 
+class OneOrder:
+    """A device that refuses a collective which ranks launch in another order."""
+
+    def __init__(self, group: Group) -> None:
+        assert group.store is not None
+        self._rank, self._store, self._lock, self._random = (
+            group.rank,
+            group.store,
+            Lock(),
+            Random(group.rank),
+        )
+        self._numbers = count()
+        self.launched: list[str] = []
+
+    def launch(self, name: str) -> None:
+        """Compare the next collective of this rank with that of the others, some time later."""
+        time.sleep(self._random.random() * 0.01)
+        with self._lock:
+            number = next(self._numbers)
+            first = self._store.compare_set(f"order/{number}", "", name).decode()
+            assert name == first, f"rank {self._rank} launches {name} as number {number}, another {first}"
+            self.launched.append(name)
+
+
+def order_of_collectives(path: str) -> list[str]:
+    """Collectives of a loop over exchanged rows that averages gradients, in the order of all ranks."""
+    group = this_group()
+    device, swap, all_reduce = OneOrder(group), Peers.swap, torch.distributed.all_reduce
+
+    def swapping(peers: Peers, found: Tensor, given: Tensor, message: Message) -> None:
+        device.launch(message.stage)
+        swap(peers, found, given, message)
+
+    def averaging(gradients: Tensor, async_op: bool) -> torch.distributed.Work:
+        device.launch("averaging gradients")
+        work: torch.distributed.Work = all_reduce(gradients, async_op=async_op)
+        return work
+
+    gradients = BucketAverage(group, [torch.full((3,), group.rank + 1.0)])
+    loader = loader_of(khop.open_graph(path).on("cuda", columns="device"))
+    with patch.object(Peers, "swap", swapping), patch("torch.distributed.all_reduce", averaging):
+        for _ in range(3):
+            for _ in loader:
+                gradients.average()
+    return device.launched
+
+
 @covered
 def loaders(rank: int, device: torch.device, path: str, out: str) -> None:
     """Everything above."""
@@ -322,6 +374,7 @@ def loaders(rank: int, device: torch.device, path: str, out: str) -> None:
     with host_as_gpu():
         for placement, columns in (*asked, ("all", "device")):
             told[f"{placement} {columns}"] = same_batches(path, placement, columns)
+        told["order"] = order_of_collectives(path)
         told["repeats"] = with_repeats(path)
         told["run"] = placed_run(path, {"target": "user", "label": "age"})
         told["link run"] = placed_run(path, {"kind": "link-prediction", "target": "user buys item"})

@@ -64,12 +64,22 @@ def test_an_unexpected_message_names_its_sender(told: list[dict[str, Any]]) -> N
 def test_batches_are_those_over_the_host_wherever_rows_are(loaded: list[dict[str, Any]]) -> None:
     for of_rank in loaded:
         for name, found in of_rank.items():
-            assert found.get("wrong", []) == [], name
+            assert name == "order" or found.get("wrong", []) == [], name
     placement = loaded[0]["features {'x': 'pinned', 'age': 'host'}"]["placement"]
     assert placement.startswith("rows of this rank on cuda: topology host, columns ")
     assert "x pinned" in placement
     assert "age host" in placement
     assert placement.endswith("as requested; exchanges between GPUs are untested")
+
+
+def test_exchanges_and_gradients_have_one_order_on_all_ranks(loaded: list[dict[str, Any]]) -> None:
+    orders = [of_rank["order"] for of_rank in loaded]
+    assert orders == [orders[0]] * len(loaded)
+    steps = orders[0].count("averaging gradients")
+    assert steps > 3
+    assert (
+        orders[0].count("asking for rows on devices") == orders[0].count("getting rows on devices") == steps
+    )
 
 
 def test_traffic_counts_at_least_the_rows_of_messages_of_exact_sizes(loaded: list[dict[str, Any]]) -> None:

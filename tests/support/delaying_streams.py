@@ -1,7 +1,8 @@
 """Streams without a GPU. They delay all work as long as they may, and reuse memory as soon as they may.
 
 Work runs only when a host waits for it, when running work waits for it, or when a test lets a stream run. It
-reads and writes addresses, as a GPU does: nothing keeps a tensor alive for it.
+reads and writes addresses, as a GPU does: nothing keeps a tensor alive for it. A call of a thread that has
+not selected the device is refused, as it would take memory of the first device.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from weakref import finalize
 
@@ -17,6 +18,23 @@ import torch
 from torch import Tensor
 
 from khop.loading.device.streams import Event, Stream
+
+_SELECTED = threading.local()
+
+
+@contextmanager
+def device_selected() -> Iterator[None]:
+    before, _SELECTED.is_set = getattr(_SELECTED, "is_set", False), True
+    try:
+        yield
+    finally:
+        _SELECTED.is_set = before
+
+
+def check_selected() -> None:
+    thread = threading.current_thread()
+    has_selected = thread is threading.main_thread() or getattr(_SELECTED, "is_set", False)
+    assert has_selected, f"{thread.name} uses the device that is current, not that of its batches"
 
 
 @dataclass(eq=False)
@@ -42,9 +60,11 @@ class Point:
     position: int
 
     def query(self) -> bool:
+        check_selected()
         return self.queue.done >= self.position
 
     def synchronize(self) -> None:
+        check_selected()
         self.queue.run(self.position)
 
 
@@ -83,17 +103,22 @@ class DelayingStreams:
     def current(self) -> Queue:
         return getattr(self._local, "queue", self.queues[0])
 
+    def selected(self) -> AbstractContextManager[object]:
+        return device_selected()
+
     @contextmanager
     def issuing(self, stream: Stream) -> Iterator[None]:
         before = self.current()
         self._local.queue = stream
         try:
-            yield
+            with device_selected():
+                yield
         finally:
             self._local.queue = before
 
     def record(self, stream: Stream) -> Point:
         assert isinstance(stream, Queue)
+        check_selected()
         return Point(stream, len(stream.work))
 
     def wait(self, stream: Stream, event: Event) -> None:
@@ -101,9 +126,11 @@ class DelayingStreams:
         stream.work.append(event.synchronize)
 
     def pinned(self, tensor: Tensor) -> Tensor:
+        check_selected()
         return tensor.contiguous()
 
     def copied(self, tensor: Tensor) -> Tensor:
+        check_selected()
         made = self.allocated(tensor)
         self._move(made.data_ptr(), tensor.data_ptr(), tensor.nbytes)
         return made

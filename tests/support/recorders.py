@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -38,6 +38,9 @@ class NoStreams:
 
     def current(self) -> Stream:
         return Passed()
+
+    def selected(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     @contextmanager
     def issuing(self, stream: Stream) -> Iterator[None]:

@@ -1,9 +1,15 @@
-"""Batches of a partitioned graph whose feature rows are exchanged between GPUs: one lane, one stream."""
+"""Batches of a partitioned graph whose feature rows are exchanged between GPUs.
+
+Lanes draw the batches. The thread that takes them issues the exchanges, over the communicator of gradients:
+all ranks then issue exchanges and gradients in the order of their training loop. In two threads or over two
+communicators, the order would differ between ranks, and NCCL could wait forever.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -47,11 +53,20 @@ _AHEAD = 1  # batches whose exchange is issued before the host waits for the one
 
 
 @dataclass(frozen=True, eq=False)
-class _Issued:
-    """A batch with an issued exchange."""
+class _Copied:
+    """A batch on its way to the device, without the columns that are exchanged there."""
 
     request: BatchRequest
     host: Drawn  # the batch on the host, until the exchange is known to be complete
+    sent: Drawn
+    traffic: Mapping[str, float]  # of the draw
+
+
+@dataclass(frozen=True, eq=False)
+class _Issued:
+    """A batch with an issued exchange."""
+
+    copied: _Copied
     sent: Drawn
     status: Tensor  # on the host, once the batch has arrived
     traffic: Mapping[str, float]  # of the draw and the exchange
@@ -60,10 +75,10 @@ class _Issued:
 class DeviceLaneSource:
     """A batch source over rows in memory of the devices of ranks; see BatchSource.
 
-    Its batches are those of `host`, bit for bit. One lane draws a batch on the CPU and issues its copy and
-    the exchange of its rows, in one order on all ranks. The exchange of the next batch is issued before the
-    host waits for the status of the current one: one wait per batch. If a rank needs more rows than messages
-    have room for, all ranks see it, and repeat the exchange over the host with messages of exact sizes.
+    Its batches are those of `host`, bit for bit. Lanes draw batches on the CPU and issue their copies. The
+    consumer's thread issues the exchange of the next batch, and then waits for the status of the current one:
+    one wait per batch. If a rank needs more rows than messages have room for, all ranks see it, and repeat
+    the exchange over the host with messages of exact sizes.
     """
 
     def __init__(
@@ -86,66 +101,76 @@ class DeviceLaneSource:
     def prepare(self) -> None:
         """Build the arrays that draws need, and measure how many rows messages need room for. Collective."""
         self._host.prepare()
-        self._format = measured_format(
-            self._rows, self._parts, map(self._sampled, self._warm_up()), self._host.lanes.peers
-        )
+        peers = self._host.lanes.peers
+        peers.open_channel(self._rows.device)
+        self._format = measured_format(self._rows, self._parts, map(self._sampled, self._warm_up()), peers)
 
     def make(self, request: BatchRequest) -> Drawn:
         """Make one batch that is waited for, over the host. Collective: all ranks request the same step."""
         return self._host.make(request)
 
     def stream(self, requests: Sequence[BatchRequest], in_flight: InFlight) -> Generator[Drawn]:
-        """Make batches in one lane; see BatchSource and `Lanes.map`. `prefetch_bytes` has no effect."""
-        issued: deque[Outcome[_Issued]] = deque()
+        """Draw batches in lanes, and exchange their rows in this thread; see BatchSource and `Lanes.map`.
+
+        `prefetch_bytes` has no effect.
+        """
         ahead = min(_AHEAD, in_flight.prefetch - 1)
         drawing = self._drawing.with_threads(in_flight.threads)
-        transfer = Transfer(self._streams)  # of this stream of batches alone: its order is that of all ranks
+        transfer = Transfer(self._streams)
+        copy = partial(self._copied, drawing, transfer)
+        issued: deque[Outcome[_Issued]] = deque()
+        lanes = self._host.lanes
+        with closing(lanes.map(copy, requests, in_flight.prefetch - ahead, place_of)) as copied:
 
-        def made(number: int) -> Drawn:
-            for later in range(number + len(issued), min(number + 1 + ahead, len(requests))):
-                issued.append(Outcome.of(partial(self._issue, drawing, transfer, requests[later])))
-            return self._finish(transfer, issued.popleft().given())
+            def taken(number: int) -> Drawn:
+                with self._streams.selected():
+                    while len(issued) <= min(ahead, len(requests) - number - 1):
+                        issued.append(Outcome.of(lambda: self._issue(transfer, next(copied))))
+                        if issued[-1].error is not None:  # raised in place of its batch
+                            break
+                    return self._finish(transfer, issued.popleft().given())
 
-        def place(number: int) -> tuple[int, int]:
-            return place_of(requests[number])
+            yield from map(taken, range(len(requests)))
+            next(copied, None)  # ends the lanes
 
-        numbers, lanes = range(len(requests)), self._host.lanes
-        return lanes.map(made, numbers, in_flight.prefetch - ahead, place, self._rows.device)
-
-    def _issue(self, drawing: LocalSource, transfer: Transfer, request: BatchRequest) -> _Issued:
-        """Draw a batch, and issue its copy and its exchange. The host does not wait for the device."""
+    def _copied(self, drawing: LocalSource, transfer: Transfer, request: BatchRequest) -> _Copied:
+        """Draw a batch and issue its copy, in a lane. The host does not wait for the device."""
         peers, before = self._host.lanes.peers, dict(self._host.lanes.peers.counts)
         with pinned_results():
             drawn = self._with_cached(drawing.draw(request))
-        drawn_at, status = monotonic(), list[Tensor]()
+        sent, arrival = transfer.send(drawn)
+        return _Copied(request, drawn, sent.on_its_way(arrival), _since(before, peers))
 
-        def finish(sent: Drawn) -> Drawn:
+    def _issue(self, transfer: Transfer, copied: _Copied) -> _Issued:
+        """Issue the exchange of a batch. The host does not wait for the device."""
+        peers, begun, status = self._host.lanes.peers, monotonic(), list[Tensor]()
+
+        def exchange(sent: Drawn) -> Drawn:
             asked = [Asked(part.ids(sent), self._widened(part.node_type)) for part in self._parts]
-            swapped = self._swap.issue(peers, _marks(peers, request), asked)
+            swapped = self._swap.issue(peers, _marks(peers, copied.request), asked)
             on_host = torch.empty_like(swapped.status, device="cpu", pin_memory=swapped.status.is_cuda)
             status.append(on_host.copy_(swapped.status, non_blocking=True))
             return self._with_columns(sent, swapped.rows)
 
-        sent, arrival = transfer.send(drawn, finish)
-        messages = message_counts(self._swap.format, peers, monotonic() - drawn_at)
-        traffic = _sum(_since(before, peers), messages)
-        return _Issued(request, drawn, sent.on_its_way(arrival), status[0], traffic)
+        exchanged, arrival = transfer.after_copies(copied.sent, exchange)
+        traffic = _sum(copied.traffic, message_counts(self._swap.format, peers, monotonic() - begun))
+        return _Issued(copied, replace(exchanged, arrival=arrival), status[0], traffic)
 
     def _finish(self, transfer: Transfer, issued: _Issued) -> Drawn:
         """Wait for the status of a batch; repeat its exchange if some rank had too many rows."""
-        peers, arrival = self._host.lanes.peers, issued.sent.arrival
+        peers, copied, arrival = self._host.lanes.peers, issued.copied, issued.sent.arrival
         assert arrival is not None
         peers.wait_until(arrival.made.query, ANSWERING)
-        status = SwapStatus.of(peers, _marks(peers, issued.request), issued.status)
+        status = SwapStatus.of(peers, _marks(peers, copied.request), issued.status)
         if status.overflowed:
             self.repeats += 1
             return self._repeated(transfer, issued)
-        counts = row_counts(self._rows, self._parts, issued.host, status.requested)
+        counts = row_counts(self._rows, self._parts, copied.host, status.requested)
         return replace(issued.sent, traffic=_sum(issued.traffic, counts, {REPEATS: 0}))
 
     def _repeated(self, transfer: Transfer, issued: _Issued) -> Drawn:
         """Gather the columns of a batch again, by messages of exact sizes over the host. Collective."""
-        peers, drawn = self._host.lanes.peers, issued.host
+        peers, drawn = self._host.lanes.peers, issued.copied.host
         before = dict(peers.counts)
         with pinned_results():
             _, columns, seed_columns = gather_columns(self._rows.features, self._choice, drawn.sample)

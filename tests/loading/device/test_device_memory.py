@@ -9,9 +9,9 @@ import ctypes
 import json
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Barrier
@@ -68,6 +68,7 @@ class Runtime:
         self.unpinned: list[int] = []
         self.errors_cleared = 0
         self.viewed: list[object] = []  # kept alive as torch's tensors keep them
+        self.selected: list[object] = []  # devices of the blocks that run
         self._code = code
         self._functions = (
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)(self._pin),
@@ -77,15 +78,22 @@ class Runtime:
         pin, unpin, last_error = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self._functions)
         calls = PinningCalls(0, pin, unpin, last_error, 0)
         monkeypatch.setattr("khop.loading.device.device_memory.runtime_calls", lambda index: calls)
-        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+        monkeypatch.setattr(torch.cuda, "device", self._device)
         monkeypatch.setattr(torch, "as_tensor", self._view)
+
+    @contextmanager
+    def _device(self, device: object) -> Iterator[None]:
+        self.selected.append(device)
+        yield
+        self.selected.pop()
 
     def _pin(self, address: int, num_bytes: int, flags: int) -> int:
         self.pinned.append((address, num_bytes, flags))
         return self._code
 
     def _unpin(self, address: int) -> int:
-        self.unpinned.append(address)
+        if self.selected:  # else the call takes memory of the device that is current: the first one
+            self.unpinned.append(address)
         return 0
 
     def _last_error(self) -> int:

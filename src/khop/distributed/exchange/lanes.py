@@ -198,7 +198,6 @@ class Lanes:
         items: Sequence[Item],
         ahead: int,
         place: Place[Item],
-        device: torch.device | None = None,
     ) -> Generator[Result]:
         """Yield `map(function, items)` in order, computed in lanes; every rank calls it with as many items.
 
@@ -206,18 +205,12 @@ class Lanes:
         `ahead` or more items after the next one to be taken. An error is raised to the consumer instead of
         its item, and ends the iteration. The consumer may end it too, as `break` does, at the same point on
         all ranks. Another map may run at the same time, on separate connections.
-
-        With `device`, one lane makes all items, and its peers swap buffers of that device: work of other
-        ranks on a GPU has to come in one order.
         """
         lane_set = self._free_set()
-        used = lane_set.lanes if device is None else lane_set.lanes[:1]
-        if device is not None:
-            used[0].open_channel(device)
         work = LaneWork(function, items, ahead, place)
         threads = [
-            threading.Thread(target=self._run, args=(work, lane, used), name=f"khop-lane-{lane}")
-            for lane in range(len(used))
+            threading.Thread(target=self._run, args=(work, lane, lane_set.lanes), name=f"khop-lane-{lane}")
+            for lane in range(len(lane_set.lanes))
         ]
         try:
             for thread in threads:
@@ -258,9 +251,9 @@ class Lanes:
             return self._free.pop()
         return _LaneSet(open_peers(self.group), tuple(open_peers(self.group) for _ in range(self.count)))
 
-    def _run(self, work: LaneWork[Item, Result], lane: int, used: Sequence[Peers]) -> None:
-        self._of_thread.peers = used[lane]
-        work.run(lane, len(used), used[lane])
+    def _run(self, work: LaneWork[Item, Result], lane: int, peers: Sequence[Peers]) -> None:
+        self._of_thread.peers = peers[lane]
+        work.run(lane, len(peers), peers[lane])
 
 
 def _end_together(lane_set: _LaneSet, work: LaneWork[Any, Any], threads: Sequence[threading.Thread]) -> None:

@@ -27,7 +27,6 @@ MARK_NUMBERS = 3  # int64: kind, epoch and step, number
 MARK_BYTES = 8 * MARK_NUMBERS  # at the end of each message
 _HEADER = 4  # int64: magic and kind, epoch and step, number, bytes of the message
 _LOOK_AROUND = timedelta(seconds=0.1)  # interval at which a waiting thread checks if it should give up
-_SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # pauses while a thread waits for a device
 
 
 @dataclass(frozen=True)
@@ -126,8 +125,8 @@ class Peers:
     exchange of these peers. An unexpected message is a ValueError that names its sender. A lost or late rank
     is a PeerLost. With one rank, nothing is sent.
 
-    Buffers on a device are exchanged by `swap`, over a channel of the device (`open_channel`). Everything
-    else is control, and stays on gloo.
+    Buffers on a device are exchanged by `swap`, over the communicator of gradients (`open_channel`).
+    Everything else is control, and stays on gloo.
     """
 
     def __init__(self, group: Group, channel: ProcessGroup | None = None) -> None:
@@ -205,9 +204,15 @@ class Peers:
         return list(found.payloads)
 
     def open_channel(self, device: torch.device) -> None:
-        """Open the channel for `swap` on a device, unless it is open. Collective, outside lanes."""
-        if device.type == "cuda" and self._of_devices is None and self.world_size > 1:
-            self._of_devices = _open_group(self._group, "nccl")
+        """Choose the channel for `swap` on a device. Collective, outside lanes.
+
+        It is the process group's if that uses NCCL: two communicators need one order of their collectives on
+        all ranks. Else a new one is opened, once.
+        """
+        if device.type != "cuda" or self._of_devices is not None or self.world_size == 1:
+            return
+        has_nccl = distributed.is_initialized() and "nccl" in distributed.get_backend_config()
+        self._of_devices = distributed.group.WORLD if has_nccl else _open_group(self._group, "nccl")
 
     def swap(self, found: Tensor, given: Tensor, message: Message) -> None:
         """Exchange buffers of equal shares, uint8 (ranks, bytes), on a device: row q goes to rank q.
@@ -227,14 +232,7 @@ class Peers:
 
     def wait_until(self, is_done: Callable[[], bool], message: Message) -> None:
         """Wait for the work of a device that depends on other ranks; PeerLost after the deadline."""
-        begun, pause_s = time.monotonic(), _SHORTEST_S
-        while not is_done():
-            if self._is_given_up():
-                raise self._unwanted(message)
-            if time.monotonic() > begun + self._group.deadline_s:
-                raise self._group.lost(f"{message.stage}{self._due(message).where}: no answer on the device")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_S)
+        self._group.wait_until(is_done, f"{message.stage}{self._due(message).where}: no answer on the device")
 
     def mark(self, message: Message, epoch: int, step: int) -> list[int]:
         """Return the numbers by which ranks know a swapped buffer: `MARK_NUMBERS` of them."""

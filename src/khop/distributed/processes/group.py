@@ -20,6 +20,7 @@ from khop.errors import PeerLost
 
 DEADLINE_S = 300.0
 _POLL_S = 0.02
+_SHORTEST_S, _LONGEST_S = 2e-5, 1e-3  # pauses while a thread waits for a device
 # Gloo's errors do not always name gloo: a wait queued after a failed one ends with "pair closure".
 _WORDS_OF_BACKENDS = ("gloo", "Connection closed by peer", "Connection reset by peer", "pair closure", "NCCL")
 
@@ -127,6 +128,22 @@ class Group:
             if has_broken or time.monotonic() > end:
                 raise self.lost(f"waited for all ranks to be {stage}")
             time.sleep(_POLL_S)
+
+    def wait_until(self, is_done: Callable[[], bool], problem: str) -> None:
+        """Wait for work of a device that depends on other ranks.
+
+        PeerLost after the deadline, or once the group has broken: NCCL itself would wait for ever, and what
+        it leaves behind after an abort must not be used.
+        """
+        begun, pause_s = time.monotonic(), _SHORTEST_S
+        while self.watch is None or not self.watch.is_broken:
+            if is_done():
+                return
+            if time.monotonic() > begun + self.deadline_s:
+                break
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
+        raise self.lost(problem)
 
     def lost(self, problem: str) -> PeerLost:
         """Return the error of a failed exchange, which names the missing ranks. Mark the group as broken."""

@@ -96,7 +96,7 @@ class CudaMemory:
         pinned = _Pinned(storage.data_ptr(), storage.nbytes())
         with torch.cuda.device(self.device):
             _register(calls, pinned)
-            finalize(pinned, _unregister, calls, host)
+            finalize(pinned, _unregister, calls, host)  # on any thread
             whole = torch.as_tensor(pinned, device=self.device)
         offset, shape, strides = host.storage_offset(), host.shape, host.stride()
         return torch.empty(0, dtype=host.dtype, device=self.device).set_(
@@ -143,7 +143,8 @@ def _register(calls: PinningCalls, pinned: _Pinned) -> None:
 
 
 def _unregister(calls: PinningCalls, host: Tensor) -> None:
-    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(calls.unpin)(host.untyped_storage().data_ptr())
+    with torch.cuda.device(calls.device):
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(calls.unpin)(host.untyped_storage().data_ptr())
 
 
 _ALIGNED = 64  # bytes: parts of the block begin at multiples of it

@@ -170,9 +170,10 @@ class DeviceSource:
         ahead = min(_AHEAD, in_flight.prefetch - 1)
 
         def made(number: int) -> Drawn:
-            for later in range(number + len(issued), min(number + 1 + ahead, len(requests))):
-                issued.append(Outcome.of(partial(self._issue, requests[later])))
-            return self._finish(issued.popleft().given())
+            with self._streams.selected():
+                for later in range(number + len(issued), min(number + 1 + ahead, len(requests))):
+                    issued.append(Outcome.of(partial(self._issue, requests[later])))
+                return self._finish(issued.popleft().given())
 
         limits = replace(in_flight, threads=1, prefetch=in_flight.prefetch - ahead)
         return ordered_map(made, range(len(requests)), limits, num_bytes)

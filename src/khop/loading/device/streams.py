@@ -131,8 +131,15 @@ class Streams(Protocol):
         """Return the stream that the calling thread issues work to."""
         ...
 
+    def selected(self) -> AbstractContextManager[object]:
+        """Make the device the current one of this thread while the block runs.
+
+        A new thread has the first device, and its calls take memory there.
+        """
+        ...
+
     def issuing(self, stream: Stream) -> AbstractContextManager[object]:
-        """Make a stream the current one of this thread while the block runs."""
+        """Make a stream and its device the current ones of this thread while the block runs."""
         ...
 
     def record(self, stream: Stream) -> Event:
@@ -182,6 +189,10 @@ class CudaStreams:
     def current(self) -> torch.cuda.Stream:
         """Return the stream that the calling thread issues work to."""
         return torch.cuda.current_stream(self.device)
+
+    def selected(self) -> AbstractContextManager[object]:
+        """Make the device the current one of this thread while the block runs; see Streams."""
+        return torch.cuda.device(self.device)
 
     def issuing(self, stream: Stream) -> AbstractContextManager[object]:
         """Make a stream and its device the current ones of this thread while the block runs."""

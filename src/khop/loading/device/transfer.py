@@ -65,7 +65,7 @@ class Transfer:
         self._sources: deque[tuple[Event, list[Tensor]]] = (
             deque()
         )  # not copied yet, in the order of the stream
-        finalize(self, _drain, self._sources)
+        finalize(self, _drain, streams, self._sources)
 
     def send(
         self, value: Value, finish: Callable[[Value], Value] = lambda value: value
@@ -75,7 +75,8 @@ class Transfer:
         Views of one storage are copied together. Use the result after `Arrival.wait`.
         """
         pieces = _pieces(value)
-        sources = [self.streams.pinned(piece.source) for piece in pieces]
+        with self.streams.selected():
+            sources = [self.streams.pinned(piece.source) for piece in pieces]
         with self._lock, self.streams.issuing(self._stream):
             copies = [self.streams.copied(source) for source in sources]
             found = {
@@ -89,6 +90,13 @@ class Transfer:
             while self._sources and self._sources[0][0].query():
                 self._sources.popleft()
         return sent, Arrival(self.streams, made, storages(sent))
+
+    def after_copies(self, sent: Value, work: Callable[[Value], Value]) -> tuple[Value, Arrival]:
+        """Issue more work on a value that was sent, behind its copies."""
+        with self.streams.issuing(self._stream):
+            made = work(sent)
+            done = self.streams.record(self._stream)
+        return made, Arrival(self.streams, done, storages(made))
 
 
 def storages(value: HasTensors) -> tuple[Tensor, ...]:
@@ -162,8 +170,9 @@ def _same(copy: Tensor) -> Tensor:
     return copy
 
 
-def _drain(sources: deque[tuple[Event, list[Tensor]]]) -> None:
+def _drain(streams: Streams, sources: deque[tuple[Event, list[Tensor]]]) -> None:
     """Wait for the last copies before their host memory is freed."""
-    for copied, _ in sources:
-        copied.synchronize()
+    with streams.selected():
+        for copied, _ in sources:
+            copied.synchronize()
     sources.clear()
