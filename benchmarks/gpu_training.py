@@ -108,7 +108,8 @@ def prepared(bench: Bench, given: Features) -> Prepared:
     model = khop.models.SAGE.for_graph(products.graph, hidden=HIDDEN, layers=3, label="y").cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     task = NodeClassification("node", "y")
-    return Prepared(CapturedSteps(model, task, slots, streams, given.x.dtype), slots, optimizer)
+    precision = "bfloat16" if given.x.dtype == torch.bfloat16 else "tf32"
+    return Prepared(CapturedSteps(model, task, slots, streams, precision), slots, optimizer)
 
 
 def epoch(bench: Bench, made: Prepared) -> EpochTime:

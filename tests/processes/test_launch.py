@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,8 @@ import torch
 from torch import nn
 
 import khop
-from khop.api.launch import check_procs
+from khop.api.launch import check_procs, run_rank
+from khop.distributed.processes.launchers import Listening, RankInfo
 from khop.errors import PeerLost
 from khop.process_tuning import usable_cores
 from processes.ranks import (
@@ -246,6 +248,31 @@ def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.Mon
     launched(monkeypatch, RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1")
     with pytest.raises(ValueError, match="procs 3: a launcher has started 2 ranks already"):
         khop.launch(nothing, procs=3, device="cpu")
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("cuda", "0"), ("cpu", None)])
+def test_nccl_does_not_end_a_rank_before_khop_has_named_the_lost_one(
+    monkeypatch: pytest.MonkeyPatch, kind: str, wanted: str | None
+) -> None:
+    @contextmanager
+    def alone(*_: object) -> Iterator[None]:
+        yield
+
+    name, found = "TORCH_NCCL_ASYNC_ERROR_HANDLING", list[str | None]()
+
+    def work(rank: int, device: torch.device) -> None:
+        found.append(os.environ.get(name))
+
+    monkeypatch.setattr("khop.api.launch.joined", alone)
+    monkeypatch.setattr("khop.api.launch.num_gpus", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    threads = torch.get_num_threads()
+    try:
+        run_rank(RankInfo(0, 1, 0, 1, "127.0.0.1", 1), work, (), kind, 1.0, Listening())
+    finally:
+        torch.set_num_threads(threads)
+    assert found == [wanted]
+    assert name not in os.environ
 
 
 def test_a_launcher_may_start_as_many_processes_as_it_likes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def prepared(
     plan = BatchPlan(sampler, measured_capacities(sampler, warm_up), DEVICE)
     made = [BatchSlot(plan, FeatureTable(columns), choice, recorder()) for _ in range(slots)]
     task = NodeClassification(node_type, "y")
-    return CapturedSteps(model.to(DEVICE), task, made, streams(), torch.float64)
+    return CapturedSteps(model.to(DEVICE), task, made, streams(), "float64")
 
 
 def abandoned_losses(steps: CapturedSteps, given: list[StepInput]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,16 @@ from torch import Tensor
 
 import khop
 from khop.batch import Batch
+from khop.errors import PeerLost
+from khop.training import steps
+from khop.training.checkpoint import load_checkpoint
 from khop.training.step_clock import STAGES, Unwatched
 from khop.training.steps import EagerSteps
 from khop.training.trainer import Trainer
 from support.covered import covered
 from support.host_reads import counting
 from support.recorded_runs import RecordedRun, as_device, late_losses
-from support.recorders import Passed
+from support.recorders import NoStreams, Passed
 from support.small_graphs import one_type
 from support.small_runs import Interrupting, SmallRun, without_seconds
 from support.started_ranks import StartedRanks
@@ -188,6 +193,111 @@ def _train_on_rank(rank: int, device: str, out: Path) -> None:
         weights = [parameter.detach().clone() for parameter in trainer.model.parameters()]
         assert isinstance(run.observer, Seen)
         torch.save((weights, run.observer.losses), out / f"{name}-{rank}.pt")
+
+
+COLLECTIVES = ("all_gather", "all_reduce", "all_to_all_single", "broadcast", "barrier")
+
+
+@contextmanager
+def collectives() -> Iterator[list[str]]:
+    """The collectives that khop starts in the block, by name and file."""
+    found: list[str] = []
+
+    def noted(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def started(*arguments: object, **options: object) -> object:
+            files = [frame.filename for frame in traceback.extract_stack() if "/khop/" in frame.filename]
+            others = [file for file in files if not file.endswith("processes/group.py")]
+            found.append(f"{name} {Path(others[-1]).name}")
+            return call(*arguments, **options)
+
+        return started
+
+    with ExitStack() as patches:
+        for name in COLLECTIVES:
+            of_torch = getattr(torch.distributed, name)
+            patches.enter_context(patch.object(torch.distributed, name, noted(name, of_torch)))
+        yield found
+
+
+class CopyingStreams(NoStreams):
+    """Streams that count the copies to the device."""
+
+    def __init__(self) -> None:
+        self.copies = 0
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        self.copies += 1
+        return super().copied(tensor)
+
+
+@covered
+def _count_on_rank(rank: int, device: str, out: Path) -> None:
+    """Count the collectives of a step: those of gradients, and one of the numbers that devices have."""
+    streams = CopyingStreams()
+    with patch.object(steps, "streams_of", lambda device: streams):
+        trainer = SmallRun(out).with_(epochs=1).trainer()
+        trainer._begin("single")
+        trainer._seconds = dict.fromkeys(STAGES, 0.0)
+        computed = trainer._computed()
+        for number in range(4):
+            with collectives() as found:
+                trainer._update(next(computed))
+            assert [each for each in found if each != "all_reduce gradients.py"] == [
+                "all_gather run_output.py"
+            ]
+            assert streams.copies == number + 1
+        computed.close()
+
+
+def test_a_step_of_ranks_with_devices_has_no_collective_of_the_host(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    ranks.launch(_count_on_rank, 2, (tmp_path,))
+
+
+@covered
+def _stop_on_rank(rank: int, device: str, out: Path) -> None:
+    """Stop one of two ranks; both end after the same update, and rank 0 saves it."""
+    observer = Interrupting(0, 1) if rank == 1 else Unwatched()
+    with late_losses():
+        trainer = SmallRun(out, observer=observer).trainer()
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+    (out / f"{rank}").write_text(f"{trainer.state.epoch} {trainer.state.step}")
+
+
+def test_ranks_with_devices_end_after_the_same_update(tmp_path: Path, ranks: StartedRanks) -> None:
+    ranks.launch(_stop_on_rank, 2, (tmp_path,))
+    first, second = ((tmp_path / str(rank)).read_text() for rank in range(2))
+    training = load_checkpoint(tmp_path / "checkpoints" / "last").training
+    assert first == second == f"{training['epoch']} {training['step']}"
+    assert training["seeds"] > 0
+
+
+@covered
+def _lose_on_rank(rank: int, device: str, out: Path, is_late: bool) -> None:
+    """Lose a rank after a checkpoint."""
+
+    class Leaving(Unwatched):
+        def stepped(self, epoch: int, step: int, loss: float) -> None:
+            if (rank, epoch, step) == (1, 1, 0):
+                os._exit(1)
+
+    policy = khop.CheckpointPolicy(minutes=None)
+    with late_losses() if is_late else nullcontext():
+        SmallRun(out, observer=Leaving()).with_(checkpoints=policy).trainer().fit()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_late", [True, False], ids=["device", "host"])
+def test_a_lost_rank_leaves_the_last_checkpoint_where_devices_have_exchanged(
+    tmp_path: Path, is_late: bool
+) -> None:
+    with pytest.raises(PeerLost, match="rank 1"):
+        khop.launch(_lose_on_rank, procs=2, device="cpu", arguments=(tmp_path, is_late), deadline=20)
+    training = load_checkpoint(tmp_path / "checkpoints" / "last").training
+    assert training["epoch"] == 1
+    assert (training["step"] == 0) == is_late
 
 
 def test_ranks_have_the_bits_of_losses_read_at_once(tmp_path: Path, ranks: StartedRanks) -> None:

@@ -1,22 +1,27 @@
 """A run records how it computes layers, and reports if it computes in another order after it was resumed.
 
-TF32 is switched on for a run alone.
+TF32 is switched on for the steps of a run alone, single and recorded ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+import khop
+from khop.batch import Batch
 from khop.kernels import linear_choice
 from khop.kernels.linear_blocks import Blocks
 from khop.kernels.linear_choice import CHOICES
 from khop.training import linear_setup
 from khop.training.linear_setup import fix_linear, linear_ways, products
 from khop.training.settings import Precision, TrainerSettings
+from support.recorded_runs import RecordedRun, as_device, late_losses
 from support.small_runs import SmallRun
 
 
@@ -93,3 +98,60 @@ def test_products_are_in_tf32_within_the_block_only() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"), products("tf32"):
         _fail("high")
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_products_leave_what_torchs_newer_interface_has_set() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee" if before == "tf32" else "tf32"
+    try:
+        wanted = matmul.fp32_precision
+        with products("float32"):
+            assert matmul.fp32_precision == wanted
+        with products("tf32"):
+            assert matmul.fp32_precision == "tf32"
+        assert matmul.fp32_precision == wanted
+    finally:
+        matmul.fp32_precision = before
+
+
+class Noting(nn.Module):
+    """A model that notes the precision of products in its forward passes, also while they are recorded."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.seen: list[str] = []
+
+    def forward(self, batch: Batch) -> Tensor:
+        self.seen.append(torch.get_float32_matmul_precision())
+        found: Tensor = self.inner(batch)
+        return found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="scripts/gpu-contact looks at the kernels on a GPU")
+@pytest.mark.parametrize("launches", ["single", "recorded"])
+def test_steps_are_in_tf32_from_the_recording_on_and_evaluation_is_not(tmp_path: Path, launches: str) -> None:
+    made: list[Noting] = []
+    run = RecordedRun(tmp_path).with_(epochs=1, precision="float32", launches=launches)
+    object.__setattr__(run.settings, "precision", "tf32")  # which a run on the CPU refuses
+
+    def model() -> nn.Module:
+        made.append(Noting(khop.models.SAGE.for_graph(run.graph.store, 8)))
+        return made[0]
+
+    scored: list[str] = []
+
+    def evaluate() -> Mapping[str, float]:
+        scored.append(torch.get_float32_matmul_precision())
+        return {"val": 0.0}
+
+    made_by = replace(run, model=model)
+    with as_device() if launches == "recorded" else late_losses():
+        graph = khop.Graph(run.graph.store, run.graph.features)
+        trainer = made_by.trainer() if launches == "recorded" else made_by.on(graph)
+        trainer.evaluate = evaluate
+        trainer.fit()
+    assert type(trainer._steps).__name__ == ("RecordedSteps" if launches == "recorded" else "EagerSteps")
+    assert set(made[0].seen) == {"high"}
+    assert scored == ["highest"]

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
+from torch import Tensor, nn
 
 from khop.distributed.processes.group import ALONE, Group
+from khop.errors import PeerLost
 from khop.training.checkpoint import StateCopy
 from khop.training.optimizer_settings import ModelOptimizer
 from khop.training.run_log import RunLog
@@ -32,13 +33,23 @@ from khop.training.run_loggers import (
     check_logger,
     check_tensorboard,
 )
-from khop.training.run_output import BEST, LAST, CheckpointWriter, DeviceLoss, RunOutput, StepLog
+from khop.training.run_output import (
+    BEST,
+    LAST,
+    CheckpointWriter,
+    DeviceLoss,
+    DeviceValues,
+    RunOutput,
+    StepLog,
+    wait_for,
+)
 from khop.training.settings import CheckpointPolicy
 from khop.training.step_clock import STAGES, GatheredStep, RankStep, Unwatched
 from khop.training.traffic import epoch_record, of_ranks, step_record, summed, values_of
 from khop.training.trainer_state import TrainerState
-from support.recorders import NoStreams
+from support.recorders import NoStreams, Passed
 from support.small_runs import STEPS, SmallRun
+from support.watched_ranks import ranks
 
 
 def output_of(folder: Path, rank: int = 0) -> RunOutput:
@@ -139,37 +150,67 @@ class Lines(Unwatched):
         self.seen.append((epoch, step, loss))
 
 
-def gathered(loss_sum: float, seeds: int) -> GatheredStep:
-    return RankStep(loss_sum, seeds, 0, 0.0).gathered(ALONE, dict.fromkeys(STAGES, 0.0), {})
+def gathered(loss_sum: float, seeds: int, *requests: int) -> GatheredStep:
+    """Values of one rank; `requests` are the number of a signal, and 1 for a checkpoint."""
+    signal_number, wants_checkpoint = requests or (0, 0)
+    own = RankStep(loss_sum, seeds, signal_number, 0.0, bool(wants_checkpoint))
+    return GatheredStep(own.values(dict.fromkeys(STAGES, 0.0), {"rows": 2})[None], {"rows": 2})
 
 
-def test_a_known_loss_is_logged_at_once() -> None:
+def log_of(observer: Unwatched) -> StepLog:
+    return StepLog(None, observer, Path("last"), ALONE)
+
+
+def late(loss: Tensor, behind: int) -> DeviceValues:
+    return DeviceLoss(loss, NoStreams(), behind).with_values(ALONE, torch.empty(0))
+
+
+def test_known_values_are_logged_at_once() -> None:
     lines = Lines()
-    log = StepLog(None, lines, Path("last"))
-    state = log.add(TrainerState(step=1), gathered(6.0, 3))
+    log = log_of(lines)
+    state = log.add(TrainerState(step=1), gathered(6.0, 3, 15, 1))
     assert lines.seen == [(0, 0, 2.0)]
-    assert state.loss_sum == 6.0
+    assert (state.loss_sum, state.seeds, state.traffic) == (6.0, 3, {"rows": 2})
+    assert log.requests() == (15, True)
+    assert log.requests() == (0, False)
 
 
 def test_losses_of_a_device_are_logged_behind_and_when_all_are_wanted() -> None:
     lines, shared = Lines(), torch.zeros((), dtype=torch.float64)
-    log = StepLog(None, lines, Path("last"))
-    loss, state = DeviceLoss(shared, NoStreams(), behind=2), TrainerState()
+    log, state = log_of(lines), TrainerState()
     for step in range(4):
         shared.fill_(10.0 * (step + 1))  # the memory of a step's loss is that of the next one's
-        state = log.add(replace(state, step=step + 1), gathered(0.0, 10), loss)
+        state = log.add(replace(state, step=step + 1), gathered(0.0, 10), late(shared, behind=2))
     assert lines.seen == [(0, 0, 1.0), (0, 1, 2.0)]
-    assert state.loss_sum == 30.0
+    assert (state.loss_sum, state.seeds, state.traffic) == (30.0, 20, {"rows": 4})
     state = log.settled(state)
     assert lines.seen[2:] == [(0, 2, 3.0), (0, 3, 4.0)]
-    assert state.loss_sum == 100.0
+    assert (state.loss_sum, state.seeds, state.traffic) == (100.0, 40, {"rows": 8})
     assert log.settled(state) == state
 
 
+def test_requests_of_late_updates_come_in_the_same_update_whenever_they_are_read() -> None:
+    """Rank 0 settles its state for a checkpoint where the other does not."""
+    found: list[list[tuple[int, bool]]] = []
+    for settles in (True, False):
+        log, state, of_updates = log_of(Unwatched()), TrainerState(), []
+        for step in range(6):
+            own = gathered(0.0, 1, 2 if step == 3 else 0, step in (1, 2, 3))
+            loss = torch.zeros((), dtype=torch.float64)
+            state = log.add(replace(state, step=step + 1), own, late(loss, behind=2))
+            state = log.settled(state) if settles else state
+            of_updates.append(log.requests())
+            if of_updates[-1][1]:
+                log.saved()  # a checkpoint of this update has what updates before it asked for
+        state = log.settled(state)
+        found.append([*of_updates, log.requests(is_settled=True)])
+    nothing = (0, False)
+    assert found == [[nothing, nothing, nothing, (0, True), nothing, (2, False), nothing]] * 2
+
+
 def test_a_loss_that_is_not_finite_names_its_step() -> None:
-    log = StepLog(None, Lines(), Path("last"))
-    loss = DeviceLoss(torch.tensor(torch.nan, dtype=torch.float64), NoStreams(), behind=1)
-    state = log.add(TrainerState(epoch=2, step=5), gathered(0.0, 1), loss)
+    log, loss = log_of(Lines()), torch.tensor(torch.nan, dtype=torch.float64)
+    state = log.add(TrainerState(epoch=2, step=5), gathered(0.0, 1), late(loss, behind=1))
     with pytest.raises(ValueError, match="loss is nan in epoch 2, step 4"):
         log.settled(state)
 
@@ -180,13 +221,25 @@ def test_an_observer_that_raises_does_not_lose_the_loss_it_was_given(where: str)
         def stepped(self, epoch: int, step: int, loss: float) -> None:
             raise KeyboardInterrupt
 
-    log = StepLog(None, Stopping(), Path("last"))
-    shared = torch.tensor(6.0, dtype=torch.float64)
-    loss = DeviceLoss(shared, NoStreams(), behind=0) if where == "device" else None
+    log, loss = log_of(Stopping()), torch.tensor(6.0, dtype=torch.float64)
     ended = TrainerState(step=1)
     with pytest.raises(KeyboardInterrupt):
-        log.add(ended, gathered(6.0, 3), loss)
+        log.add(ended, gathered(6.0, 3), late(loss, behind=0) if where == "device" else None)
     assert log.settled(ended).loss_sum == 6.0
+
+
+def test_a_device_that_waits_for_a_lost_rank_is_waited_for_until_the_deadline() -> None:
+    class Never(Passed):
+        def query(self) -> bool:
+            return False
+
+    with ranks(2, silent=(1,)) as (first, _):
+        group = Group(0, 2, deadline_s=0.01, watch=first)
+        wait_for(Passed(), group)
+        with pytest.raises(PeerLost, match=r"rank 1 \(host host-1\) no longer responds"):
+            wait_for(Never(), group)
+        with pytest.raises(PeerLost):  # what NCCL leaves in memory after an abort is not used
+            wait_for(Passed(), group)
 
 
 # metrics.jsonl holds one whole line per epoch.

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from khop.batch import Batch, Sample, Span
-from khop.distributed.processes.group import Group
 from khop.training.step_clock import (
     LATE,
     STAGES,
@@ -107,17 +106,19 @@ def test_an_unknown_stage_is_an_error() -> None:
 
 def test_one_rank_gets_back_its_own_values() -> None:
     seconds = {stage: float(number) for number, stage in enumerate(STAGES)}
-    step = RankStep(6.5, 4, 15, 2.5).gathered(Group(), seconds, {"rows": 3, "bytes": 24})
-    assert (step.loss_sum, step.seeds, step.signal_number) == (6.5, 4, 15)
+    counts = {"rows": 3, "bytes": 24}
+    values = RankStep(6.5, 4, 15, 2.5, wants_checkpoint=True).values(seconds, counts)
+    step = GatheredStep(values[None], counts)
+    assert (step.loss_sum, step.seeds, step.signal_number, step.wants_checkpoint) == (6.5, 4, 15, True)
     assert step.seconds == {LATE: [0.0], **{stage: [float(number)] for number, stage in enumerate(STAGES)}}
     assert step.traffic == {"bytes": [24], "rows": [3]}
 
 
 def test_losses_and_seeds_are_sums_and_delays_count_from_the_first_rank() -> None:
     stages = [0.0] * len(STAGES)
-    rows = [[1.5, 2, 0, 10.25, *stages, 5], [2.0, 3, 2, 10.0, *stages, 7]]
+    rows = [[1.5, 2, 0, 10.25, 0, *stages, 5], [2.0, 3, 2, 10.0, 1, *stages, 7]]
     step = GatheredStep(torch.tensor(rows, dtype=torch.float64), {"rows": 5})
-    assert (step.loss_sum, step.seeds, step.signal_number) == (3.5, 5, 2)
+    assert (step.loss_sum, step.seeds, step.signal_number, step.wants_checkpoint) == (3.5, 5, 2, True)
     assert step.seconds[LATE] == [0.25, 0.0]
     assert step.traffic == {"rows": [5, 7]}
 

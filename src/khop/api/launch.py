@@ -45,6 +45,8 @@ _FOR_RANKS = {
     "OMP_WAIT_POLICY": "passive",  # spinning threads of one rank would occupy the cores of another
     "TORCH_CPP_LOG_LEVEL": "FATAL",  # khop itself reports a lost peer, in one sentence
 }
+# khop ends a rank that has lost another, with a sentence; NCCL's watchdog would abort the process.
+_FOR_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 # Interface on which gloo and NCCL listen. NCCL takes a name without "=" as a prefix.
 _INTERFACE_OF_GLOO, _INTERFACE_OF_NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
@@ -218,8 +220,10 @@ def run_rank(
     said = listening.interface or os.environ.get(_INTERFACE_OF_GLOO, "").split(",")[0]
     interface = listening_interface(replace(listening, interface=said), rank_info)
     named = {_INTERFACE_OF_GLOO: interface.name, _INTERFACE_OF_NCCL: f"={interface.name}"}
-    environment = _environment(named if listening.interface else _unset(named))
-    with environment, joined(rank_info, device, deadline, interface):
+    variables = dict(named if listening.interface else _unset(named))
+    if device.type == "cuda":
+        variables |= _unset(_FOR_NCCL)
+    with _environment(variables), joined(rank_info, device, deadline, interface):
         function(rank_info.rank, device, *arguments)
 
 

@@ -65,16 +65,13 @@ class BucketAverage:
         self._buckets = list(_buckets(gradients, bucket_bytes)) if group.world_size > 1 else []
         self._rooms = [_room(bucket) for bucket in self._buckets]
 
-    def average(self, loss: Tensor) -> None:
-        """Average all gradients, and the loss, a scalar, in place. Collective."""
-        if self._world_size == 1:
-            return
+    def average(self) -> None:
+        """Average all gradients in place. Collective."""
         works = []
         for bucket, room in zip(self._buckets, self._rooms, strict=True):
             torch.cat([gradient.reshape(-1) for gradient in bucket], out=room)
             room.div_(self._world_size)  # before the sum, so that it cannot overflow
             works.append(distributed.all_reduce(room, async_op=True))
-        works.append(distributed.all_reduce(loss.div_(self._world_size), async_op=True))
         for work in works:
             work.wait()
         for bucket, room in zip(self._buckets, self._rooms, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -50,12 +51,27 @@ def fix_linear(named: str | None) -> None:
 def products(precision: Precision) -> Iterator[None]:
     """Compute products in TF32 while the block runs, if the precision is "tf32", else as torch is set.
 
-    TF32 has the range of float32 and the 10 bits of float16; sums are float32.
+    TF32 has the range of float32 and the 10 bits of float16; sums are float32. A recording keeps the
+    precision that is set while it is captured.
     """
-    before = torch.get_float32_matmul_precision()
-    if precision == "tf32":
-        torch.set_float32_matmul_precision("high")
+    if precision != "tf32":
+        yield
+        return
+    set_precision, before, tf32 = _precision_of_torch()
+    set_precision(tf32)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        set_precision(before)
+
+
+def _precision_of_torch() -> tuple[Callable[[str], None], str, str]:
+    """Return the function that sets torch's precision of products, its value now, and its word for TF32.
+
+    torch has two interfaces, and the older one does not read what a script has set by the newer one.
+    """
+    try:
+        return torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), "high"
+    except RuntimeError:
+        matmul = torch.backends.cuda.matmul
+        return partial(setattr, matmul, "fp32_precision"), matmul.fp32_precision, "tf32"

@@ -6,7 +6,7 @@ Importing this module imports Triton.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from khop.arguments import check_word
 from khop.batch import Batch
 from khop.distributed.processes.group import Group
 from khop.errors import Unsupported
@@ -23,9 +24,10 @@ from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
 from khop.training.gradients import BucketAverage, broadcast_weights
+from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
-from khop.training.run_output import DeviceLoss
-from khop.training.settings import TrainerSettings
+from khop.training.run_output import DeviceLoss, wait_for
+from khop.training.settings import Precision, TrainerSettings
 from khop.training.step_clock import StepClock
 from khop.training.steps import ComputedStep, dropout_seed, in_dtype_of
 from khop.training.tasks import Task
@@ -47,7 +49,7 @@ class CapturedSteps:
     update are the caller's, after each step. A batch that exceeds a capacity is made on the CPU and computed
     without a recording, in its turn; its gradients differ from a recorded step's by the order of sums.
 
-    `sampling` is the stream that makes batches, by default a new one.
+    `sampling` is the stream that makes batches, by default a new one. `wait` lets the host wait for an event.
     """
 
     def __init__(
@@ -56,17 +58,17 @@ class CapturedSteps:
         task: Task,
         slots: Sequence[BatchSlot],
         streams: Streams,
-        precision: torch.dtype = torch.float32,
+        precision: Precision = "float32",
         sampling: Stream | None = None,
+        wait: Callable[[Event], None] = lambda event: event.synchronize(),
     ) -> None:
-        if precision not in (torch.float32, torch.float64, torch.bfloat16):
-            raise ValueError(f"precision {precision}: must be torch.float32, float64 or bfloat16")
+        check_word("precision", precision, Precision)
         if not slots:
             raise ValueError("slots are empty: give at least one, and two to make batches ahead")
         self.overflows = 0  # batches that exceeded a capacity
         self.traffic: Mapping[str, float] = {}  # of the last step's batch: rows in cached columns
         self._model, self._task, self._slots, self._streams = model, task, slots, streams
-        self._precision = precision
+        self._precision, self._wait = precision, wait
         self._sampling = streams.side() if sampling is None else sampling
         self.gradients: list[Tensor] = []  # of the parameters, in the order of the model
         for parameter in model.parameters():
@@ -99,7 +101,7 @@ class CapturedSteps:
             return _Issued(given, number, None)
         last = self._made[number]
         if last is not None:  # of a loop that was left: the device may still read its input
-            last.synchronize()
+            self._wait(last)
         if free is not None:
             self._streams.wait(self._sampling, free)
         with self._streams.issuing(self._sampling):
@@ -110,7 +112,7 @@ class CapturedSteps:
     def _step(self, issued: _Issued) -> Tensor:
         slot, current = self._slots[issued.slot], self._streams.current()
         if issued.made is not None:
-            issued.made.synchronize()  # long done, as a rule: the device has computed the step before since
+            self._wait(issued.made)  # long done, as a rule: the device has computed the step before since
             self._made[issued.slot] = None
             if not slot.overflowed():
                 self._streams.wait(current, issued.made)
@@ -133,25 +135,18 @@ class CapturedSteps:
 
     def _compute(self, batch: Batch, weights: Tensor, key: Tensor) -> None:
         torch._foreach_zero_(self.gradients)
-        with self._autocast(), dropout_key(key):
-            losses = self._task.losses(self._model(in_dtype_of(self._model, batch)), batch)
-        loss = (losses * weights.to(losses.dtype)).sum()
-        torch.autograd.backward(loss)
+        with products(self._precision):
+            with self._autocast(), dropout_key(key):
+                losses = self._task.losses(self._model(in_dtype_of(self._model, batch)), batch)
+            loss = (losses * weights.to(losses.dtype)).sum()
+            torch.autograd.backward(loss)
         self._loss.copy_(loss.detach())
 
     def _autocast(self) -> AbstractContextManager[object]:
         # Without its cache of cast weights, which would keep memory of a recording in use.
-        enabled = self._precision == torch.bfloat16
+        enabled = self._precision == "bfloat16"
         kind = self._streams.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
-
-
-_DTYPES = {
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-}
 
 
 class RecordedSteps:
@@ -169,9 +164,16 @@ class RecordedSteps:
         self._batches, self._settings, self._group = batches, settings, group
         model.train()
         self._steps = CapturedSteps(
-            model, task, room.slots, room.streams, _DTYPES[settings.precision], room.stream
+            model,
+            task,
+            room.slots,
+            room.streams,
+            settings.precision,
+            room.stream,
+            partial(wait_for, group=group),
         )
         self._average = BucketAverage(group, self._steps.gradients)
+        self.streams: Streams | None = room.streams
         self._loss = torch.zeros((), dtype=torch.float64, device=room.streams.device)
         # A slot is filled again after the step that used it.
         self._device_loss = DeviceLoss(self._loss, room.streams, behind=len(room.slots))
@@ -214,10 +216,10 @@ class RecordedSteps:
             yield replace(given, dropout_key=key)
 
     def _exchange(self, loss: Tensor, seeds: int) -> None:
-        """Average the gradients over the ranks and limit their norm; keep the sum of the losses."""
-        self._loss.copy_(loss)
-        self._average.average(self._loss)
-        self._loss.mul_(seeds)  # the weights of a rank are the number of ranks per seed of the step
+        """Average the gradients over the ranks and limit their norm; keep the sum of this rank's losses."""
+        self._average.average()
+        # The weights of a rank are the number of ranks per seed of the step.
+        torch.mul(loss, seeds / self._group.world_size, out=self._loss)
         limit = self._settings.optimizer.clip_norm
         if limit is not None:
             gradients = self._steps.gradients

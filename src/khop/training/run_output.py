@@ -1,6 +1,6 @@
 """Output of a training run: two logs, and checkpoints written by a background thread.
 
-Losses of logged steps may still be in transfer from the device.
+Values of logged steps may still be in transfer from the device.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class CheckpointWriter:
         self.epochs.hold(record)
         self._flush()
 
-    def is_due(self) -> bool:
-        """Return True if a checkpoint within the epoch is due and the previous one is written."""
+    def is_due(self, updates: int = 0) -> bool:
+        """Return True if a checkpoint is due after further updates, and the previous one is written."""
         policy = self._policy
-        by_steps = policy.steps is not None and self._steps_since >= policy.steps
+        by_steps = policy.steps is not None and self._steps_since + updates >= policy.steps
         elapsed = time.monotonic() - self._saved_at
         by_clock = policy.minutes is not None and elapsed >= 60 * policy.minutes
         is_writing = self._writer is not None and self._writer.is_alive()
@@ -186,10 +186,9 @@ class RunOutput:
         if self.writer is not None:
             self.writer.log_epoch(record)
 
-    def is_due(self) -> bool:
-        """Return True if rank 0 wants a checkpoint within the epoch; with sharded rows all ranks know."""
-        due = self.writer is not None and self.writer.is_due()
-        return bool(self._group.gather(torch.tensor(due))[0]) if self.is_sharded else due
+    def is_due(self, updates: int = 0) -> bool:
+        """Return True on rank 0 if a checkpoint within the epoch is due after further updates."""
+        return self.writer is not None and self.writer.is_due(updates)
 
     def save(self, state: TrainerState, *names: str) -> None:
         """Write checkpoints on rank 0; with sharded rows all ranks send it theirs."""
@@ -208,74 +207,122 @@ class RunOutput:
 
 @dataclass(frozen=True)
 class DeviceLoss:
-    """Loss of an update that a device computes."""
+    """Sum of the losses of a rank in an update, which a device computes."""
 
-    sums: Tensor  # float64 (ranks), or () over the seeds of all ranks; the current stream writes it
+    sum: Tensor  # float64 (); the current stream writes it
     streams: Streams
     behind: int  # updates after which the device has computed it
+
+    def with_values(self, group: Group, values: Tensor) -> DeviceValues:
+        """Exchange the values of RankStep with this loss on the devices. Collective.
+
+        Nothing waits on the host with NCCL. One rank exchanges nothing: only its loss is on the device.
+        """
+        own = self.sum.view(1)
+        if group.world_size == 1:
+            return DeviceValues(own[None], self.streams, self.behind)
+        others = self.streams.copied(self.streams.pinned(values[1:]))
+        return DeviceValues(group.gather(torch.cat([own, others])), self.streams, self.behind)
+
+
+@dataclass(frozen=True)
+class DeviceValues:
+    """Values of an update that devices exchange."""
+
+    first: Tensor  # float64 (ranks, n): the first columns of GatheredStep
+    streams: Streams
+    behind: int  # updates after which the device has computed them
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """An update with a loss that is not known yet."""
+    """An update with values that are not known yet."""
 
     epoch: int
     step: int
-    gathered: GatheredStep  # without losses
-    sums: Tensor  # float64 (ranks) or (1), in host memory once the device has passed the event
+    own: GatheredStep  # values of this rank, without those of the device
+    first: Tensor  # DeviceValues.first in host memory, once the device has passed the event
     copied: Event
 
 
 class StepLog:
-    """Writes a line for each update, and adds its loss to the state.
+    """Writes a line for each update, and adds its values to the state.
 
-    Losses of a device are read some updates later, when the device has computed them long since. Until then
-    the sum in the state lacks them: `settled` reads all. If an observer raises, the loss that it was given is
-    added to the state that is settled next.
+    Values of a device are read some updates later, when the device has computed them long since. Until then
+    the sums in the state lack them: `settled` reads all. If an observer raises, the values of the update that
+    it was given are added to the state that is settled next.
     """
 
-    def __init__(self, writer: CheckpointWriter | None, observer: Observer, checkpoint: Path) -> None:
-        self._writer, self._observer = writer, observer
+    def __init__(
+        self, writer: CheckpointWriter | None, observer: Observer, checkpoint: Path, group: Group
+    ) -> None:
+        self._writer, self._observer, self._group = writer, observer, group
         self._checkpoint = checkpoint  # named in errors
         self._pending: deque[_Entry] = deque()
         self._free: list[Tensor] = []
-        self._unadded: list[float] = []  # sums of losses that are logged, in order
+        self._unadded: list[GatheredStep] = []  # logged, in order
+        self._unheeded: deque[GatheredStep] = deque()  # whose requests are not returned, in order
+        self._behind = 0
+        self._before_checkpoint = 0  # of the updates from the first unheeded one on
 
-    def add(self, state: TrainerState, step: GatheredStep, loss: DeviceLoss | None = None) -> TrainerState:
-        """Log the update that ended before `state`; return the state with the losses that are known now.
+    def add(self, state: TrainerState, step: GatheredStep, late: DeviceValues | None = None) -> TrainerState:
+        """Log the update that ended before `state`; return the state with the values that are known now.
 
-        Without `loss` it is the one that the ranks have exchanged. Else its copy to the host is issued.
+        Without `late` these are the ones in `step`, of all ranks. Else the copy of `late` to the host is
+        issued, and `step` has the values of this rank.
         """
         position = (state.epoch, state.step - 1)
-        if loss is None:
+        if late is None:
+            self._behind = 0
             self._log(*position, step)
             return self._added(state)
-        streams, sums = loss.streams, loss.sums.view(-1)
-        has_room = self._free and self._free[-1].shape == sums.shape
-        on_host = self._free.pop() if has_room else streams.pinned(sums.new_zeros(sums.shape, device="cpu"))
-        on_host.copy_(sums, non_blocking=True)
+        streams, first = late.streams, late.first
+        has_room = self._free and self._free[-1].shape == first.shape
+        on_host = self._free.pop() if has_room else streams.pinned(first.new_zeros(first.shape, device="cpu"))
+        on_host.copy_(first, non_blocking=True)
         copied = streams.record(streams.current())
         self._pending.append(_Entry(*position, step, on_host, copied))
-        return self._read(state, loss.behind)
+        self._behind = late.behind
+        return self._read(state, late.behind)
 
     def settled(self, state: TrainerState) -> TrainerState:
-        """Return the state with the losses of all updates. It waits for them."""
+        """Return the state with the values of all updates. It waits for them."""
         return self._read(state, 0)
+
+    def requests(self, *, is_settled: bool = False) -> tuple[int, bool]:
+        """Return the signal that ranks have recorded, or 0, and True if one wants a checkpoint.
+
+        All ranks get the requests of an update after the same update, whenever they have read its values:
+        those of a device some updates later, or once all ranks have settled the state.
+        """
+        behind = 0 if is_settled else self._behind
+        signal_number, wants_checkpoint = 0, False
+        while len(self._unheeded) + len(self._pending) > behind:
+            step = self._unheeded.popleft()
+            signal_number = max(signal_number, step.signal_number)
+            wants_checkpoint |= step.wants_checkpoint and self._before_checkpoint == 0
+            self._before_checkpoint = max(0, self._before_checkpoint - 1)
+        return signal_number, wants_checkpoint
+
+    def saved(self) -> None:
+        """Ignore requests for a checkpoint of updates before now, which has just been made."""
+        self._before_checkpoint = len(self._unheeded) + len(self._pending)
 
     def _read(self, state: TrainerState, behind: int) -> TrainerState:
         while len(self._pending) > behind:
             entry = self._pending.popleft()
-            if not entry.copied.query():
-                entry.copied.synchronize()
-            gathered = entry.gathered.with_losses(entry.sums)
-            self._free.append(entry.sums)
+            if self._group.world_size > 1 or not entry.copied.query():
+                wait_for(entry.copied, self._group)
+            gathered = entry.own.with_first(entry.first)
+            self._free.append(entry.first)
             check_loss(gathered.loss_sum, entry.epoch, entry.step, self._checkpoint)
             self._log(entry.epoch, entry.step, gathered)
         return self._added(state)
 
     def _log(self, epoch: int, step: int, gathered: GatheredStep) -> None:
         loss_sum, seeds = gathered.loss_sum, gathered.seeds
-        self._unadded.append(loss_sum)
+        self._unadded.append(gathered)
+        self._unheeded.append(gathered)
         loss = loss_sum / max(seeds, 1)
         if self._writer is not None:
             counts = traffic.step_record(gathered.seconds, gathered.traffic)
@@ -283,8 +330,21 @@ class StepLog:
         self._observer.stepped(epoch, step, loss)
 
     def _added(self, state: TrainerState) -> TrainerState:
-        """Return the state with the losses that are logged."""
+        """Return the state with the values that are logged."""
         unadded, self._unadded = self._unadded, []
-        for loss_sum in unadded:
-            state = replace(state, loss_sum=state.loss_sum + loss_sum)
+        for step in unadded:
+            state = replace(
+                state,
+                loss_sum=state.loss_sum + step.loss_sum,
+                seeds=state.seeds + step.seeds,
+                traffic=traffic.summed(state.traffic, step.traffic),
+            )
         return state
+
+
+def wait_for(event: Event, group: Group) -> None:
+    """Wait for work of a device. PeerLost if it depends on a rank that is lost or late."""
+    if group.world_size == 1:
+        event.synchronize()
+    else:
+        group.wait_until(event.query, "no answer on the device")

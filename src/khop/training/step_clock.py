@@ -15,7 +15,6 @@ from torch import Tensor
 
 from khop.arguments import instance_of
 from khop.batch import Batch, Span
-from khop.distributed.processes.group import Group
 from khop.training import traffic
 
 BESIDE = ("sampling", "gathering")  # in other threads, in parallel to training
@@ -100,32 +99,33 @@ def seconds_by_stage(spans: Iterable[Span]) -> dict[str, float]:
 class RankStep:
     """Values of one rank."""
 
-    loss_sum: float
+    loss_sum: float  # 0 if a device has it
     seeds: int
     signal_number: int  # of the signal that the rank has recorded, or 0
     ready_at: float  # moment at which its gradients were ready, by the clock of rank 0
+    wants_checkpoint: bool = False
 
-    def gathered(
-        self, group: Group, seconds: Mapping[str, float], counts: Mapping[str, float]
-    ) -> GatheredStep:
-        """Exchange the values, with the seconds by stage and the counts of a batch's traffic. Collective."""
-        own = [self.loss_sum, self.seeds, self.signal_number, self.ready_at, *seconds.values()]
-        values = torch.tensor([*own, *traffic.values_of(counts)], dtype=torch.float64)
-        return GatheredStep(group.gather(values), counts)
+    def values(self, seconds: Mapping[str, float], counts: Mapping[str, float]) -> Tensor:
+        """Return the values with the seconds by stage and the counts of a batch's traffic, float64."""
+        own = [self.loss_sum, self.seeds, self.signal_number, self.ready_at, self.wants_checkpoint]
+        return torch.tensor([*own, *seconds.values(), *traffic.values_of(counts)], dtype=torch.float64)
+
+
+_FIELDS = 5  # of RankStep
 
 
 @dataclass(frozen=True)
 class GatheredStep:
     """Values of all ranks, equal on all of them."""
 
-    values: Tensor  # float64 (ranks, 4 + stages + counts): the fields of RankStep, seconds, counts
+    values: Tensor  # float64 (ranks, 5 + stages + counts): the fields of RankStep, seconds, counts
     counts: Mapping[str, float]  # traffic of this rank's batch; all ranks count the same names
 
-    def with_losses(self, sums: Tensor) -> GatheredStep:
-        """Return the same step with the losses of the ranks: float64 (ranks), or (1) of all together."""
-        values = self.values.clone()
-        values[: sums.numel(), 0] = sums
-        return replace(self, values=values)
+    def with_first(self, values: Tensor) -> GatheredStep:
+        """Return the same step with other values of the ranks: float64 (ranks, n), its first n columns."""
+        known = self.values.expand(values.shape[0], -1).clone()
+        known[:, : values.shape[1]] = values
+        return replace(self, values=known)
 
     @property
     def loss_sum(self) -> float:
@@ -143,9 +143,17 @@ class GatheredStep:
         return int(self.values[:, 2].max())
 
     @property
+    def wants_checkpoint(self) -> bool:
+        """True if a rank wants a checkpoint."""
+        return bool(self.values[:, 4].any())
+
+    @property
     def seconds(self) -> dict[str, list[float]]:
         """Seconds of each rank by stage, and its delay behind the first rank at the gradient exchange."""
-        columns = (self.values[:, 3] - self.values[:, 3].min(), *self.values[:, 4 : 4 + len(STAGES)].T)
+        columns = (
+            self.values[:, 3] - self.values[:, 3].min(),
+            *self.values[:, _FIELDS : _FIELDS + len(STAGES)].T,
+        )
         return {
             name: [round(s, 6) for s in of_ranks.tolist()]
             for name, of_ranks in zip((LATE, *STAGES), columns, strict=True)
@@ -154,7 +162,7 @@ class GatheredStep:
     @property
     def traffic(self) -> dict[str, list[float]]:
         """Counts of each rank by name."""
-        return traffic.of_ranks(self.counts, self.values[:, 4 + len(STAGES) :])
+        return traffic.of_ranks(self.counts, self.values[:, _FIELDS + len(STAGES) :])
 
 
 @runtime_checkable

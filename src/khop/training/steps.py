@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from khop.batch import Batch, Change
 from khop.distributed.processes.group import Group
 from khop.draw import DrawKey, Purpose, mix64
-from khop.loading.device.streams import streams_of
+from khop.loading.device.streams import Streams, streams_of
 from khop.models.rgcn import RelationColumn
 from khop.sampling.sampler import Sampler
 from khop.training import traffic
 from khop.training.gradients import GradientClock, averaging, not_yet_averaged
+from khop.training.linear_setup import products
 from khop.training.optimizer_settings import ModelOptimizer
 from khop.training.run_output import DeviceLoss
 from khop.training.settings import TrainerSettings
@@ -130,12 +131,14 @@ class ComputedStep:
 
     batch: Batch  # of this rank
     seeds: int  # losses, or groups of seeds, of this rank
-    loss_sum: float | DeviceLoss  # sum of the losses of this rank, or those of all ranks on the device
+    loss_sum: float | DeviceLoss  # sum of the losses of this rank
     ready_at: float | None = None  # moment at which this rank waited for the others; None: unknown
 
 
 class Steps(Protocol):
     """Implementers compute the steps of a trainer."""
+
+    streams: Streams | None  # of the device that computes the losses; None: they are numbers of the host
 
     def epoch(self, epoch: int, clock: StepClock) -> Generator[ComputedStep]:
         """Yield the remaining steps of an epoch, each once its gradients are exchanged. Collective."""
@@ -166,7 +169,7 @@ class EagerSteps:
         self._model, self._task, self._loader = model, task, loader
         self._settings, self._optimizer, self._group = settings, optimizer, group
         self._checkpoint = checkpoint  # named in errors
-        self._streams = streams_of(torch.device(settings.device))
+        self.streams = streams_of(torch.device(settings.device))
         self._gradients = GradientClock()
         self._parallel = averaging(group, model, self._gradients)
 
@@ -175,8 +178,10 @@ class EagerSteps:
         batches = self._loader.epoch(epoch)
         for batch in batches:
             clock.received(batch)
-            yield self._computed(batch, batches, clock)
-            del batch  # its memory is free while the next one is awaited
+            with products(self._settings.precision):
+                computed = self._computed(batch, batches, clock)
+            yield computed
+            del batch, computed  # their memory is free while the next batch is awaited
 
     def state(self) -> dict[str, object]:
         """Return no values: every batch has its own shapes."""
@@ -204,20 +209,16 @@ class EagerSteps:
             torch.autograd.backward(batch.global_mean(losses))
             self._optimizer.exchange()
             self._optimizer.clip(group)
-            loss = self._loss_of_ranks(loss_sum)
+            loss = self._loss(loss_sum)
         clock.lap("computing", "backward", until=self._gradients.ready_at)
         clock.lap("communicating", "gradients")
         return ComputedStep(replace(batch, traffic=counts), seeds, loss, self._gradients.ready_at)
 
-    def _loss_of_ranks(self, loss_sum: float | Tensor) -> float | DeviceLoss:
-        """Gather the losses of all ranks on a device; return a number of the host as it is.
-
-        Collective on a device. Nothing waits on the host with NCCL.
-        """
+    def _loss(self, loss_sum: float | Tensor) -> float | DeviceLoss:
         if isinstance(loss_sum, float):
             return loss_sum
-        assert self._streams is not None, "other losses are numbers"
-        return DeviceLoss(self._group.gather(loss_sum), self._streams, _BEHIND)
+        assert self.streams is not None, "other losses are numbers"
+        return DeviceLoss(loss_sum, self.streams, _BEHIND)
 
     def _forward(self, batch: Batch, clock: StepClock) -> tuple[Tensor, float | Tensor, int]:
         """Return the losses of a batch, their sum, and the number of its seeds, or groups of them."""
@@ -235,7 +236,7 @@ class EagerSteps:
     def _loss_sum(self, losses: Tensor, batch: Batch) -> float | Tensor:
         """Return the sum of losses: a checked number on the CPU, and a scalar of a device as it is."""
         loss_sum = batch.sample.weighted(losses.detach().double(), batch.num_global_seeds).sum()
-        if self._streams is not None:
+        if self.streams is not None:
             return loss_sum
         known = float(loss_sum)
         check_loss(known, batch.epoch, batch.step, self._checkpoint)

@@ -25,11 +25,11 @@ from khop.kernels.linear_choice import CHOICES
 from khop.training import traffic
 from khop.training.checkpoint import restore_model, restore_optimizer
 from khop.training.chosen_steps import chosen_steps
-from khop.training.linear_setup import linear_ways, products
+from khop.training.linear_setup import linear_ways
 from khop.training.metrics import is_better
 from khop.training.optimizer_settings import ModelOptimizer, set_next
 from khop.training.run_log import Record
-from khop.training.run_output import BEST, LAST, DeviceLoss, RunOutput, StepLog
+from khop.training.run_output import BEST, LAST, DeviceLoss, DeviceValues, RunOutput, StepLog
 from khop.training.settings import Launches, TrainerSettings
 from khop.training.step_clock import (
     STAGES,
@@ -216,7 +216,7 @@ class Trainer:
         self._clock = StepClock()
         self._clock_offset = 0.0  # to rank 0's clock
         self._interrupts: list[int] = []  # signals recorded on this rank
-        self._log = StepLog(self._output.writer, self.observer, self._output.folder / LAST)
+        self._log = StepLog(self._output.writer, self.observer, self._output.folder / LAST, self._group)
         self._steps: Steps | None = None  # made when training begins
 
     def resume(self) -> None:
@@ -247,9 +247,8 @@ class Trainer:
         """Train until the last epoch, or until `patience` evaluations brought no improvement.
 
         On Ctrl-C, SIGTERM and a lost rank, the trainer saves the state after the last update in
-        checkpoints/last, and the exception propagates. If embeddings are sharded, a checkpoint needs all
-        ranks: the ranks then end after the same update, and after a lost rank the last common checkpoint
-        remains.
+        checkpoints/last, and the exception propagates. Several ranks with GPUs, or with sharded embeddings,
+        end after the same update. If they lose a rank, they save nothing: the last checkpoint remains.
 
         Returns:
             Best epoch, best score and the records of all epochs.
@@ -258,12 +257,12 @@ class Trainer:
         """
         begun = time.perf_counter()
         self._begin(self.settings.launches)
+        stops_together = self._stops_together
         try:
-            noting = interrupts_noted() if self._output.is_sharded else nullcontext(self._interrupts)
+            noting = interrupts_noted() if stops_together else nullcontext(self._interrupts)
             with (
                 terminations_raised(),
                 _own_generator(self.settings.device),
-                products(self.settings.precision),
                 noting as self._interrupts,
             ):
                 self.observer.started(self.settings.epochs, len(self.loader))
@@ -272,7 +271,7 @@ class Trainer:
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
                 try:
-                    if not self._output.is_sharded:  # sharded: all ranks saved it, or they are gone
+                    if not stops_together:  # else all ranks have saved it, or they are gone
                         self.state = self._log.settled(self.state)
                         self._output.save(self.state, LAST)
                 finally:
@@ -287,6 +286,17 @@ class Trainer:
         best, score = self.state.best_epoch, self.state.best_score
         assert score is not None, "the last epoch is always evaluated"
         return TrainingResult(best, score, self._output.records, time.perf_counter() - begun)
+
+    @property
+    def _stops_together(self) -> bool:
+        """True if all ranks have to end after the same update.
+
+        A checkpoint of sharded embeddings needs all ranks. A GPU waits for ever for an exchange that another
+        rank does not issue.
+        """
+        assert self._steps is not None, "_begin comes first"
+        is_on_devices = self._group.world_size > 1 and self._steps.streams is not None
+        return self._output.is_sharded or is_on_devices
 
     def rehearse(self, steps: int) -> int:
         """Run some updates as `fit` does, without evaluation; return the number of updates done.
@@ -305,11 +315,7 @@ class Trainer:
         is_on_gpu = self.settings.device_type == "cuda"
         self._clock = StepClock(torch.cuda.synchronize if is_on_gpu else on_its_own)
         try:
-            with (
-                _own_generator(self.settings.device),
-                products(self.settings.precision),
-                interrupts_noted() as self._interrupts,
-            ):
+            with _own_generator(self.settings.device), interrupts_noted() as self._interrupts:
                 self.observer.started(-(-steps // len(self.loader)), len(self.loader))
                 while done < steps and not is_stopped:
                     self._seconds = dict.fromkeys(STAGES, 0.0)
@@ -319,7 +325,7 @@ class Trainer:
                             done += 1
                             if is_stopped:
                                 break
-                    self.state = self._log.settled(self.state)
+                    is_stopped |= self._settle() != 0
                     if self.state.step == len(self.loader):
                         self.state = self.state.ended(None)
         finally:
@@ -365,12 +371,9 @@ class Trainer:
             self._before_epoch(self.state.epoch)
         with closing(self._computed()) as steps:
             for step in steps:
-                if stopped_by := self._update(step):
-                    self.state = self._log.settled(self.state)
-                    self._output.save(self.state, LAST)
-                    raise Terminated if stopped_by == signal.SIGTERM else KeyboardInterrupt
+                self._stop(self._update(step))
                 del step  # and its batch, before the next one
-        self.state = self._log.settled(self.state)
+        self._stop(self._settle())
         evaluating = time.perf_counter()
         scores = epoch_scores(
             self.evaluate, self.model, self.state, self.settings, self._output.folder / LAST
@@ -379,6 +382,18 @@ class Trainer:
             self._seconds["evaluating"] = time.perf_counter() - evaluating
         self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
+
+    def _settle(self) -> int:
+        """Wait for the values of all updates of the epoch; return the signal to end after it, or 0."""
+        self.state = self._log.settled(self.state)
+        return self._log.requests(is_settled=True)[0]
+
+    def _stop(self, signal_number: int) -> None:
+        """Save the state and raise the exception of a signal that all ranks know, unless it is 0."""
+        if signal_number:
+            self.state = self._log.settled(self.state)
+            self._output.save(self.state, LAST)
+            raise Terminated if signal_number == signal.SIGTERM else KeyboardInterrupt
 
     def _computed(self) -> Generator[ComputedStep]:
         """Yield the remaining steps of the epoch."""
@@ -398,43 +413,47 @@ class Trainer:
         """Do one update on all ranks; return the signal that one of them has recorded, or 0."""
         before, group, clock, batch = self.state, self._group, self._clock, computed.batch
         loss = computed.loss_sum
-        # Before the update, so that no rank makes the update if this exchange fails.
+        ready_at = (computed.ready_at or 0.0) - self._clock_offset
+        known = 0.0 if isinstance(loss, DeviceLoss) else loss
+        signal_number = max(self._interrupts, default=0)
+        own = RankStep(known, computed.seeds, signal_number, ready_at, self._output.is_due(updates=1))
+        values = own.values(clock.unreported(), batch.traffic)
+        # Before the update, so that no rank makes the update if this exchange fails on the host.
         with group.exchanging("exchanging losses", before.epoch, before.step):
-            ready_at = (computed.ready_at or 0.0) - self._clock_offset
-            known = 0.0 if isinstance(loss, DeviceLoss) else loss
-            own = RankStep(known, computed.seeds, max(self._interrupts, default=0), ready_at)
-            step = own.gathered(group, clock.unreported(), batch.traffic)
+            late = loss.with_values(group, values) if isinstance(loss, DeviceLoss) else None
+            step = GatheredStep(group.gather(values) if late is None else values[None], batch.traffic)
         clock.lap("communicating", "losses")
         with interrupts_held():
             self.optimizer.step()
             for schedule in self._schedules:
                 schedule.step()
             clock.lap("computing", "update")
-            self._advance(step, loss if isinstance(loss, DeviceLoss) else None)
+            signal_number = self._advance(step, late)
         clock.lap("saving")
         spans = clock.finish()
         for stage, seconds in seconds_by_stage(spans).items():
             self._seconds[stage] += seconds
         self.observer.timed(TimedStep(batch, spans))
         clock.start()
-        return step.signal_number
+        return signal_number
 
-    def _advance(self, step: GatheredStep, loss: DeviceLoss | None) -> None:
-        """Advance the state by one update; without `loss` it is in `step`."""
+    def _advance(self, step: GatheredStep, late: DeviceValues | None) -> int:
+        """Advance the state by one update; return the signal to end after it, or 0. See StepLog.add."""
         before = self.state
         ended = replace(
             before,
             step=before.step + 1,
-            seeds=before.seeds + step.seeds,
-            traffic=traffic.summed(before.traffic, step.traffic),
             loader=self.loader.state_dict(),
             schedule=self._schedules[0].state_dict(),
         )
         self.state = ended  # the update is made, whatever the log says
-        self.state = self._log.add(ended, step, loss)
-        if self._output.is_due():
+        self.state = self._log.add(ended, step, late)
+        signal_number, wants_checkpoint = self._log.requests()
+        if wants_checkpoint if self._output.is_sharded else self._output.is_due():
             self.state = self._log.settled(self.state)
             self._output.save(self.state, LAST)
+            self._log.saved()
+        return signal_number
 
     def _end_epoch(self, scores: Mapping[str, float]) -> None:
         ended, settings, metric = self.state, self.settings, self.task.metric
