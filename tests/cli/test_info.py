@@ -20,35 +20,14 @@ from scipy import sparse
 from typer.testing import CliRunner
 
 from cli.conftest import Ran
+from cli.test_graph import BUYS, khop
+from cli.test_graph import graph as graph
 from khop.cli.main import app
 from khop.graph.atomic import ProgressCallback
 from khop.graph.build import write_graph
 from khop.graph.describe import FolderSummary, describe_folder
 from khop.graph.folder import open_folder
-from khop.graph.tables import EdgeTable, NodeTable
-
-BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "bought-by", "user")
-
-
-@pytest.fixture
-def graph(tmp_path: Path) -> Path:
-    """1,200 users, three items of which the last is isolated, each user bought item 0 or 1."""
-    users = np.arange(1200)
-    items = users % 2
-    x = np.zeros((3, 8), np.float32)
-    table = NodeTable(
-        columns={"x": x, "y": np.array([0, 1, 6])}, splits={"train": np.array([0, 2])}, num_classes={"y": 7}
-    )
-    edges = {
-        BUYS: EdgeTable(users, items, {"price": users * 1.0}),
-        BOUGHT_BY: EdgeTable(items, users, reverse_of=BUYS),
-    }
-    return write_graph(tmp_path / "shop", {"user": NodeTable(1200), "item": table}, edges)
-
-
-def khop(*arguments: str) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "120"}).invoke(app, arguments)
-    return result.exit_code, result.output
+from khop.graph.tables import NodeTable
 
 
 def test_info_shows_what_people_look_for(graph: Path) -> None:

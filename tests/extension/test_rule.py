@@ -101,11 +101,10 @@ RULES = {
 }
 
 
-@pytest.mark.core(26)
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_it_keeps_the_promises_of_a_rule(promise: Callable[[khop.Rule], None], rule: khop.Rule) -> None:
-    promise(rule)
+@pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
+def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[khop.Rule], None], rule: khop.Rule) -> None:
+    keeps(rule)
 
 
 def test_in_one_process_the_rules_draw_what_they_say() -> None:

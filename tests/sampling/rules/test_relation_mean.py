@@ -33,9 +33,9 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: Rule) -> None:
-    promise(rule)
+@pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
+def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
+    keeps(rule)
 
 
 @pytest.mark.parametrize("inner", [Uniform(), Weighted("weight", replacement=True)], ids=str)

@@ -17,9 +17,9 @@ BY_WEIGHT = SymmetricSum(Weighted("weight", replacement=True))
 
 
 @pytest.mark.parametrize("rule", [SymmetricSum(), Temporal("time", inner=BY_WEIGHT)], ids=str)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: Rule) -> None:
-    promise(rule)
+@pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
+def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
+    keeps(rule)
 
 
 def test_degrees_are_counted_by_uniform_draws_within_the_same_limits() -> None:

@@ -25,9 +25,9 @@ VALUES = st.sampled_from([0.0, 1.0, 1.0, -2.5, float("inf")]) | st.floats(-100, 
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: Rule) -> None:
-    promise(rule)
+@pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
+def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
+    keeps(rule)
 
 
 @given(values=st.lists(VALUES, max_size=60), fanout=st.integers(-1, 30))

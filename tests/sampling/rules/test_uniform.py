@@ -12,9 +12,9 @@ from khop.testing.rule import PROMISES
 
 
 @pytest.mark.parametrize("rule", [Uniform(), Uniform(replacement=True)], ids=str)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: Rule) -> None:
-    promise(rule)
+@pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
+def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
+    keeps(rule)
 
 
 def test_it_needs_nothing_but_the_edges() -> None:

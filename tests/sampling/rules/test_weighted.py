@@ -21,9 +21,9 @@ TO = ("node", "to", "node")
 
 
 @pytest.mark.parametrize("rule", [Weighted("weight"), Weighted("weight", replacement=True)], ids=str)
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_it_keeps_the_promises_of_a_rule(promise: Callable[[Rule], None], rule: Rule) -> None:
-    promise(rule)
+@pytest.mark.parametrize("keeps", PROMISES, ids=lambda keeps: keeps.__name__)
+def test_it_keeps_the_promises_of_a_rule(keeps: Callable[[Rule], None], rule: Rule) -> None:
+    keeps(rule)
 
 
 def test_the_mean_over_draws_is_the_mean_by_its_exact_weights() -> None:
