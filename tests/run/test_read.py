@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
 from khop.data.builtin import builtin_names
+from khop.run.build import notes_of
 from khop.run.check import checked, facts_of, to_toml
 from khop.run.read import (
     DIGEST,
@@ -33,6 +34,7 @@ from khop.run.read import (
 )
 from khop.run.run_type import value_at
 from khop.run.values import RunConfig
+from khop.schema import Schema
 from support.typed_runs import prepared, write_tagged_shop
 
 
@@ -216,6 +218,28 @@ def test_an_empty_option_leaves_a_setting_out() -> None:
     assert "graph is ''" in complaint({"graph": "g"}, {"graph": ""})
 
 
+@pytest.mark.parametrize(
+    ("values", "gpus", "device"),
+    [
+        ({}, 0, "cpu"),
+        ({}, 2, "cuda"),
+        ({"device": "auto"}, 1, "cuda"),
+        ({"device": "cpu"}, 1, "cpu"),
+        ({"links": {"hard_negatives": 3}, "task": {"kind": "link-prediction"}}, 1, "cpu"),
+    ],
+)
+def test_the_device_is_a_gpu_if_there_is_one_and_a_note_says_so(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, object], gpus: int, device: str
+) -> None:
+    monkeypatch.setattr("khop.loading.device.streams.num_gpus", lambda: gpus)
+    raw = RawRun({"graph": "g", **values}, "run.toml")
+    config = checked(raw)
+    assert config.device == device
+    notes = [note for note in notes_of(config, Schema(("n",), ()), raw) if note.startswith("device is")]
+    is_chosen = device == "cuda"
+    assert notes == ["device is cuda: torch finds a GPU; --device cpu computes on the CPU"] * is_chosen
+
+
 FANOUTS_ALLOWED = (
     "a list of whole numbers, one per hop: neighbors per node, -1 for all, 0 for none, at most "
     '2147483647; or, for a hop, a table of them by edge type, as {"user buys item" = 5, "*" = 2}'
@@ -235,7 +259,7 @@ FANOUTS_ALLOWED = (
         ),
         ({"task": {"label": ""}}, "task.label is '': must be text that is not empty"),
         ({"precision": "half"}, "precision is 'half': must be one of float32, tf32, float64, bfloat16"),
-        ({"device": "gpu"}, "device is 'gpu': must be cpu, cuda or cuda:<number>"),
+        ({"device": "gpu"}, "device is 'gpu': must be auto, cpu, cuda or cuda:<number>"),
         (
             {"gpu": {"topology": "mapped"}},
             "gpu.topology is 'mapped': must be one of auto, device, pinned, host",

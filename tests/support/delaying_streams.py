@@ -100,6 +100,8 @@ class DelayingStreams:
         self.queues.append(Queue())
         return self.queues[-1]
 
+    background = side
+
     def current(self) -> Queue:
         return getattr(self._local, "queue", self.queues[0])
 

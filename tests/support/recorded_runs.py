@@ -27,10 +27,14 @@ SETTINGS = replace(SMALL, epochs=2, precision="float64", launches="recorded")
 
 
 def placed(
-    graph: SmallGraph, topology: str = "device", columns: str = "device", cache: str = "0"
+    graph: SmallGraph,
+    topology: str = "device",
+    columns: str = "device",
+    cache: str = "0",
+    check: str = "none",
 ) -> khop.Graph:
     """The graph with its stores where kernels read them."""
-    request = DevicePlacement.of("cuda", topology, columns, cache)
+    request = DevicePlacement.of("cuda", topology, columns, cache, check)
     stores = placed_stores(graph.store, graph.features.columns, request, HostAsDevice(), Conditions())
     return khop.Graph(graph.store, graph.features, stores=stores)
 
@@ -57,12 +61,13 @@ class RecordedRun(SmallRun):
     topology: str = "device"
     columns: str = "device"
     cache: str = "0"
+    check: str = "none"  # a comparison takes Triton's interpreter seconds
     rule: Rule = khop.Uniform()  # noqa: RUF009
     expansion: khop.Expansion = khop.Expansion.LAYERED
 
     def trainer(self) -> Trainer:
         """The trainer, to be used within `as_device`."""
-        return self.on(placed(self.graph, self.topology, self.columns, self.cache))
+        return self.on(placed(self.graph, self.topology, self.columns, self.cache, self.check))
 
     def on_cpu(self) -> Trainer:
         """The trainer of the same run without a device."""

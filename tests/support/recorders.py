@@ -36,6 +36,8 @@ class NoStreams:
     def side(self) -> Stream:
         return Passed()
 
+    background = side
+
     def current(self) -> Stream:
         return Passed()
 

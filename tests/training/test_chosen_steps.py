@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 
 import khop
 from khop.batch import Batch
 from khop.loading.device.batch_slot import BatchSlot
-from khop.training.recorded_steps import CapturedSteps
+from khop.training.recorded_steps import CapturedSteps, RecordedSteps
 from khop.training.step_clock import Unwatched
 from khop.training.steps import EagerSteps
+from khop.training.trainer import Trainer
 from support.edge_index_layer import Convolution
 from support.recorded_runs import RecordedRun, as_device
 
@@ -82,6 +85,48 @@ def test_a_model_that_reads_the_ends_of_edges_takes_single_launches(tmp_path: Pa
         "steps are launched one by one, not recorded: recording the step failed: "
         'edge_index: a static shape has unused edges; set launches="single"'
     ]
+
+
+def choice_of(run: RecordedRun) -> tuple[Trainer, list[str]]:
+    """The trainer of a run on a device that leaves the choice open, and what its observer is told."""
+    watched = Warned()
+    with as_device():
+        trainer = replace(run, observer=watched).with_(launches="auto").trainer()
+        object.__setattr__(trainer.settings, "device", "cuda")  # which the CPU stands for
+        trainer._begin(trainer.settings.launches)
+    return trainer, watched.sentences
+
+
+def test_steps_are_recorded_where_that_applies_and_a_line_says_so(tmp_path: Path) -> None:
+    trainer, sentences = choice_of(RecordedRun(tmp_path / "recorded"))
+    assert isinstance(trainer._steps, RecordedSteps)
+    assert sentences == ["steps are recorded as CUDA graphs; --launches single launches them one by one"]
+    trainer, sentences = choice_of(RecordedRun(tmp_path / "host", topology="host"))
+    assert isinstance(trainer._steps, EagerSteps)
+    assert sentences[0].startswith("steps are launched one by one, not recorded: the CPU draws")
+
+
+def test_dropout_of_torch_is_recorded_on_request_alone(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path)
+
+    def model() -> nn.Module:
+        return WithDropout(khop.models.SAGE.for_graph(run.graph.store, 8))
+
+    trainer, (sentence,) = choice_of(replace(run, model=model))
+    assert isinstance(trainer._steps, EagerSteps)
+    assert "dropout (Dropout) would have other numbers in a resumed run; --launches recorded" in sentence
+
+
+class WithDropout(nn.Module):
+    """A model with dropout of torch."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.dropout = inner, nn.Dropout(0.5)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        found: torch.Tensor = self.dropout(self.inner(batch))
+        return found
 
 
 class OwnLoader:

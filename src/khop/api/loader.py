@@ -11,7 +11,7 @@ import math
 import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -35,6 +35,7 @@ from khop.graph.features.store import FeatureStore
 from khop.graph.features.table import NO_COLUMNS
 from khop.inference.chunks import evaluating
 from khop.loading.columns import ColumnChoice, DeferredColumns, Gather, NamesByType, Narrow, split_deferred
+from khop.loading.device.batch_check import BatchCheck
 from khop.loading.device.device_caching import (
     DeviceColumns,
     pinned_copies,
@@ -42,7 +43,7 @@ from khop.loading.device.device_caching import (
     split_choice,
     visits_of,
 )
-from khop.loading.device.device_placement import byte_size
+from khop.loading.device.device_placement import Check, byte_size
 from khop.loading.device.static_choice import static_batches_of
 from khop.loading.device.streams import Streams, streams_of
 from khop.loading.device.transfer import Transfer, device_of
@@ -123,6 +124,20 @@ def device_source(
         warnings.warn(f"the CPU draws the batches, not the GPU: {error}", stacklevel=4)
         return None
     return source
+
+
+def batch_check(
+    graph: Graph, sampler: Sampler, choice: ColumnChoice, order: SeedOrder, streams: Streams | None
+) -> BatchCheck | None:
+    """Return the comparison of batches with the CPU's; None if the CPU makes them, or none is wanted."""
+    stores = graph.stores
+    is_by_kernels = stores is not None and (stores.edges is not None or stores.columns)
+    if stores is None or not is_by_kernels or streams is None or graph.lanes is not None:
+        return None
+    if stores.plan.request.check is Check.NONE:
+        return None
+    reference = LocalSource(sampler, _features(graph, choice), choice, torch.device("cpu"))
+    return BatchCheck(reference, order, streams)
 
 
 def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
@@ -280,6 +295,7 @@ class Loader:
             self._group,
             self._deferred,
             _EqualLoaders.of(self._group, _caller()) if division.is_shared else None,
+            batch_check(graph, sampler, ahead, self._order, self._streams),
         )
 
     def _source_of(self, local: LocalSource) -> BatchSource:
@@ -393,7 +409,7 @@ class Loader:
             saved: State of their capacities in a checkpoint; default None.
         """
         made = (self._on_device, self._order, self._progress, self._graph.schema, self._deferred)
-        return static_batches_of(*made, saved or {})
+        return static_batches_of(*made, saved or {}, self._batches.check)
 
     def state_dict(self) -> dict[str, object]:
         """Return the next batch not received in the loop that started last, as plain values for a file."""
@@ -439,13 +455,14 @@ class _OrderedBatches:
     group: Group
     deferred: DeferredColumns
     equal: _EqualLoaders | None  # None: the ranks do not divide the seeds
+    check: BatchCheck | None  # of the first batch of each loop; None: no comparison
 
     def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:
         """Make one batch now. The progress does not change."""
         epoch = whole_number("epoch", epoch, 0)
         step = whole_number("step", step)  # the order checks the upper limit
         drawn = self.source.make(request_of(order, epoch, step))
-        return self._finished(drawn, order, Position(epoch, step))
+        return self._with_deferred(finished(drawn, order, Position(epoch, step), self.device))
 
     def compare(self) -> None:
         """Compare the loader with those of the other ranks, if they divide the seeds."""
@@ -460,7 +477,8 @@ class _OrderedBatches:
         micro_batches = self.order.micro_batches
         batches = range(start.step * micro_batches, self.order.num_batches)
         requests = StepRequests(self.order, start.epoch, batches)
-        with closing(self.source.stream(requests, self.in_flight)) as drawn:
+        check = nullcontext() if self.check is None else self.check.of_loop(requests)
+        with closing(self.source.stream(requests, self.in_flight)) as drawn, check:
             for number in batches:
                 position = Position(start.epoch, *divmod(number, micro_batches))
                 yield self._received(drawn, position, loop)
@@ -471,14 +489,16 @@ class _OrderedBatches:
         started = monotonic()
         drawn = next(stream)
         waiting = Span.since(started, "waiting")
-        batch = self._finished(drawn, self.order, position)
+        batch = finished(drawn, self.order, position, self.device)
+        if self.check is not None:
+            self.check.received(partial(batch.map, torch.clone))
+        batch = self._with_deferred(batch)
         moving = Span.since(waiting.ended, "moving")
         self.progress.received(loop, position)
         self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))
 
-    def _finished(self, drawn: Drawn, order: SeedOrder, position: Position) -> Batch:
-        batch = finished(drawn, order, position, self.device)
+    def _with_deferred(self, batch: Batch) -> Batch:
         return self.deferred.added_to(batch) if self.deferred.tables else batch
 
     def _at(self, stage: str, position: Position) -> None:

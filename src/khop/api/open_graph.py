@@ -56,7 +56,7 @@ from khop.graph.store import (
 from khop.graph.tables import EdgeTable
 from khop.kernels.csc import Csc, build_csc
 from khop.loading.device.device_memory import DeviceMemory, memory_of
-from khop.loading.device.device_placement import AUTO, DevicePlacement, StorePlace, byte_size
+from khop.loading.device.device_placement import AUTO, Check, DevicePlacement, StorePlace, byte_size
 from khop.loading.device.memory_plan import WorkSizes
 from khop.loading.device.placed_stores import Conditions, PlacedStores, folder_features, placed_stores
 from khop.loading.device.static_choice import why_no_batches
@@ -273,6 +273,7 @@ class Graph:
         columns: StorePlace | str | Mapping[str, StorePlace | str] = AUTO,
         cache: int | str | Mapping[str, int | str] = 0,
         beside: int | str = "2GiB",
+        check: Check | str = Check.FIRST,
     ) -> Graph:
         """Return the graph for batches on a GPU, with its stores placed in device, pinned or host memory.
 
@@ -294,11 +295,13 @@ class Graph:
                 Default 0.
             beside: GPU memory, as bytes or text, that placed stores leave to model, optimizer and
                 batches; default "2GiB".
+            check: "first" (default) compares the first batch that a loader makes in each epoch with the
+                CPU's, on a thread, and a difference is an error; "none" compares none.
         Raises:
             ValueError: The stores do not fit into memory, or are not available for this graph.
         """
         check_fork()
-        request = DevicePlacement.of(device, topology, columns, cache)
+        request = DevicePlacement.of(device, topology, columns, cache, check)
         return placed_on(self, request, WorkSizes(pool_bytes=byte_size(beside, "beside")))
 
     @property

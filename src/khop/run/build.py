@@ -35,7 +35,7 @@ from khop.loading.device.streams import gpu_remedy, num_gpus
 from khop.models.encoder import Encoder
 from khop.models.node_embedding import NodeEmbedding
 from khop.process_tuning import sampler_threads, usable_cores
-from khop.run.check import checked, facts_of
+from khop.run.check import AUTO, checked, facts_of
 from khop.run.contexts import Evaluation, PredictingTask, RunTask, TaskContext, exact_draws_of
 from khop.run.fields import Fanout
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
@@ -168,6 +168,8 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:
     """Return a sentence for each setting of a resolved run that follows from others or from the graph."""
     notes, model = [*notes_on(raw), *task_notes(config.task, schema, raw)], config.model
+    if config.device != "cpu" and raw.values.get("device", AUTO) == AUTO:
+        notes.append(f"device is {config.device}: torch finds a GPU; --device cpu computes on the CPU")
     given = raw.values.get("model", {})
     written = given if isinstance(given, Mapping) else {}
     if model.column != "x" and "column" not in written:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from importlib import import_module
 from typing import TypeVar
 
 import tomli_w
@@ -39,7 +40,8 @@ def fields_of_others(raw: RawRun) -> list[RunField]:
 def checked(raw: RawRun) -> RunConfig:
     """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place.
 
-    Settings that are left out and follow from others are filled in; `notes_on` names them.
+    Settings that are left out and follow from others are filled in; `notes_on` names them. The device "auto"
+    is replaced by that of this machine.
     """
     full = implied(raw)
     config = _validated(full, _type_of(full))
@@ -47,7 +49,18 @@ def checked(raw: RawRun) -> RunConfig:
         accepted(config)
     except ValueError as error:
         raise ValueError(_of_table(str(error), full)) from error
-    return config
+    return config if config.device != AUTO else config.model_copy(update={"device": _device_for(config)})
+
+
+AUTO = "auto"
+
+
+def _device_for(config: RunConfig) -> str:
+    """Return the device for a run that names none: a GPU, unless there is none or a setting needs the CPU."""
+    if config.links.hard_negatives:  # in host memory
+        return "cpu"
+    streams = import_module("khop.loading.device.streams")  # imports torch
+    return "cuda" if streams.num_gpus() else "cpu"
 
 
 def _type_of(raw: RawRun) -> type[RunConfig]:

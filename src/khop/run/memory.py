@@ -125,7 +125,7 @@ def placed_graph(
     is_gpu = config.device != "cpu"
     is_cached_here = is_gpu and graph.lanes is None  # else the loader caches rows of other ranks
     cache = {config.model.column: gpu.cache} if is_cached_here and config.model.column in known else {}
-    request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache)
+    request = DevicePlacement.of(config.device, gpu.topology if is_gpu else AUTO, places, cache, gpu.check)
     where = raw.where("gpu.topology", "gpu.features", "gpu.cache")
     has_parts = config.task.target not in graph.schema.node_types or time_cut_offs(graph) is not None
     try:

@@ -402,7 +402,7 @@ def preset(name: str) -> RawRun:
     return RawRun(_PRESETS[name], f"preset {name}")
 
 
-_GPU = {"gpu.topology", "gpu.features", "gpu.cache", "gpu.launches"}
+_GPU = {"gpu.topology", "gpu.features", "gpu.cache", "gpu.launches", "gpu.check"}
 # Settings of the machine and of the output. They do not change the identity of a run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes", "gather", *_GPU})
 # Settings of the communication between processes, and of the placement of the graph.

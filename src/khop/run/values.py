@@ -182,9 +182,11 @@ class Gpu(Section):
     without host (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
     """GPU memory to cache frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
-    launches: Literal["single", "recorded"] = "single"
-    """Launches of training steps: operation by operation (single), or as CUDA graphs (recorded), which need
-    topology and features in device or pinned memory"""
+    launches: Literal["auto", "single", "recorded"] = "auto"
+    """Launches of training steps: operation by operation (single), as CUDA graphs (recorded), which need
+    topology and features in device or pinned memory, or recorded where that applies (auto)"""
+    check: Literal["first", "none"] = "first"
+    """Batches of the GPU that are compared with the CPU's: the first of each epoch (first), or none"""
 
 
 class Training(Section):
@@ -257,10 +259,10 @@ class RunConfig(Section):
     """Graph folder, or name of a built-in graph"""
     out: Annotated[str | None, Field(min_length=1), Default("the first free runs/<graph>-<n>")] = None
     """Run folder, new or empty"""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$"), Allowed("cpu, cuda or cuda:<number>")] = (
-        "cpu"
-    )
-    """Device of the model"""
+    device: Annotated[
+        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Allowed("auto, cpu, cuda or cuda:<number>")
+    ] = "auto"
+    """Device of the model: a GPU if torch finds one, else the CPU (auto), or the named one"""
     precision: Literal["float32", "tf32", "float64", "bfloat16"] = "float32"
     """Dtype of weights and activations; bfloat16 uses autocast, tf32 is float32 with TF32 matrix products on
     a GPU"""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+import torch
 from torch import nn
 
 from khop.distributed.processes.group import this_group
 from khop.errors import Unsupported
-from khop.training.settings import TrainerSettings
+from khop.training.gradients import broadcast_weights
+from khop.training.settings import Launches, TrainerSettings
 from khop.training.steps import BatchLoader, SamplingLoader, Steps
 from khop.training.tasks import Task
 
@@ -19,23 +21,49 @@ def chosen_steps(
     task: Task,
     loader: BatchLoader,
     settings: TrainerSettings,
-    shapes: Mapping[str, object] | None,
+    launches: Launches,
+    shapes: Mapping[str, object],
     single: Callable[[], Steps],
-    warn: Callable[[str], None],
+    say: Callable[[str], None],
 ) -> Steps:
-    """Return recorded steps if possible, else the steps of `single`; `warn` gets the reason on rank 0.
+    """Return recorded steps if wanted and possible, on all ranks, else the steps of `single`. Collective.
 
-    `shapes` is the state of recorded steps in a checkpoint; None: they are not wanted. Collective.
+    `say` gets the choice on rank 0 if it is open, or not the wanted one. `shapes` is the state of recorded
+    steps in a checkpoint.
     """
-    if shapes is None:
+    if launches == "single":
         return single()
+    group, steps, reason = this_group(), None, ""
     try:
-        return _recorded(model, task, loader, settings, shapes)
+        if launches == "auto":
+            _check_generators(model)
+        steps = _recorded(model, task, loader, settings, shapes)
     except Unsupported as error:
         reason = str(error)
-    if this_group().rank == 0:
-        warn(f"steps are launched one by one, not recorded: {reason}")
-    return single()
+    if group.world_size > 1:
+        failed = group.gather(torch.tensor([steps is None]))
+        if steps is not None and bool(failed.any()):
+            steps, reason = None, "another rank cannot record them"
+    if steps is None:
+        for parameter in model.parameters():
+            parameter.grad = None
+        if group.rank == 0:
+            say(f"steps are launched one by one, not recorded: {reason}")
+        return single()
+    if launches == "auto" and group.rank == 0:
+        say("steps are recorded as CUDA graphs; --launches single launches them one by one")
+    broadcast_weights(group, model)
+    return steps
+
+
+def _check_generators(model: nn.Module) -> None:
+    """Raise Unsupported for dropout of torch, which draws on from its generator in recorded steps."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise Unsupported(
+                f"{name or 'the model'} ({type(module).__name__}) would have other numbers in a resumed run; "
+                "--launches recorded accepts that"
+            )
 
 
 def _recorded(

@@ -23,7 +23,7 @@ from khop.kernels.philox import signed
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_source import StaticBatches, StaticLoop
 from khop.loading.device.streams import Event, Stream, Streams
-from khop.training.gradients import BucketAverage, broadcast_weights
+from khop.training.gradients import BucketAverage
 from khop.training.linear_setup import products
 from khop.training.optimizer_settings import clip_gradients, square_sum
 from khop.training.run_output import DeviceLoss, wait_for
@@ -66,6 +66,7 @@ class CapturedSteps:
         if not slots:
             raise ValueError("slots are empty: give at least one, and two to make batches ahead")
         self.overflows = 0  # batches that exceeded a capacity
+        self.slot: BatchSlot | None = None  # of the last step's batch; None: it exceeded a capacity
         self.traffic: Mapping[str, float] = {}  # of the last step's batch: rows in cached columns
         self._model, self._task, self._slots, self._streams = model, task, slots, streams
         self._precision, self._wait = precision, wait
@@ -117,10 +118,12 @@ class CapturedSteps:
             if not slot.overflowed():
                 self._streams.wait(current, issued.made)
                 self._steps[issued.slot]()
+                self.slot = slot
                 self._free[issued.slot] = self._streams.record(current)
                 self.traffic = slot.traffic()
                 return self._loss
         self.overflows += 1
+        self.slot = None
         given = issued.given
         device = self._streams.device
         weights = torch.full((given.num_losses,), given.weight, dtype=torch.float64, device=device)
@@ -186,34 +189,36 @@ class RecordedSteps:
     def epoch(self, epoch: int, clock: StepClock) -> Generator[ComputedStep]:
         """Yield the remaining steps of an epoch; see Steps."""
         loop, order = self._batches.epoch(epoch), self._batches.order
-        seeds: list[int] = []
-        inputs = self._inputs(loop, epoch, seeds)
-        for step, loss in zip(loop.steps, self._steps.losses(inputs), strict=True):
-            clock.lap("computing", "launches")
-            with self._group.exchanging("exchanging gradients", epoch, step):
-                self._exchange(loss, order.num_global_seeds(step))
-            clock.lap("communicating", "gradients")
-            loop.received(step)
-            shapes = self._batches.room.slots[0].batch
-            batch = replace(
-                shapes,
-                epoch=epoch,
-                step=step,
-                num_global_seeds=order.num_global_seeds(step),
-                traffic=self._steps.traffic,
-            )
-            yield ComputedStep(batch, seeds.pop(0), self._device_loss)
+        given: deque[StepInput] = deque()
+        inputs = self._inputs(loop, epoch, given)
+        with loop.compared():
+            for step, loss in zip(loop.steps, self._steps.losses(inputs), strict=True):
+                clock.lap("computing", "launches")
+                of_step = given.popleft()
+                loop.made(self._steps.slot, of_step.seeds)
+                with self._group.exchanging("exchanging gradients", epoch, step):
+                    self._exchange(loss, order.num_global_seeds(step))
+                clock.lap("communicating", "gradients")
+                loop.received(step)
+                shapes = self._batches.room.slots[0].batch
+                batch = replace(
+                    shapes,
+                    epoch=epoch,
+                    step=step,
+                    num_global_seeds=order.num_global_seeds(step),
+                    traffic=self._steps.traffic,
+                )
+                yield ComputedStep(batch, of_step.num_seeds, self._device_loss)
 
     def state(self) -> dict[str, object]:
         """Return the capacities of the batches; see Steps."""
         return self._batches.state()
 
-    def _inputs(self, loop: StaticLoop, epoch: int, seeds: list[int]) -> Iterator[StepInput]:
-        """Yield the inputs of the steps with their keys of dropout, and note their numbers of seeds."""
+    def _inputs(self, loop: StaticLoop, epoch: int, noted: deque[StepInput]) -> Iterator[StepInput]:
+        """Yield the inputs of the steps with their keys of dropout, and note them."""
         for step, given in zip(loop.steps, loop.inputs(), strict=True):
-            key = dropout_seed(self._settings.seed, epoch, step, self._group.rank)
-            seeds.append(given.num_seeds)
-            yield replace(given, dropout_key=key)
+            noted.append(given)
+            yield replace(given, dropout_key=dropout_seed(self._settings.seed, epoch, step, self._group.rank))
 
     def _exchange(self, loss: Tensor, seeds: int) -> None:
         """Average the gradients over the ranks and limit their norm; keep the sum of this rank's losses."""
@@ -242,22 +247,13 @@ def why_not_recorded(model: nn.Module) -> str | None:
 def recorded_steps(
     model: nn.Module, task: Task, batches: StaticBatches, settings: TrainerSettings, group: Group
 ) -> RecordedSteps:
-    """Record the steps of a model. Unsupported, on all ranks, if that fails on one. Collective."""
-    reason, steps = why_not_recorded(model), None
-    if reason is None:
-        try:
-            steps = RecordedSteps(model, task, batches, settings, group)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # an operation that waits for the device cannot be recorded
-            reason = f"recording the step failed: {str(error).splitlines()[0]}"
-    if group.world_size > 1:
-        failed = group.gather(torch.tensor([steps is None]))
-        if steps is not None and bool(failed.any()):
-            steps, reason = None, "recording the step failed on another rank"
-    if steps is None:
-        for parameter in model.parameters():
-            parameter.grad = None
-        raise Unsupported(reason or "")
-    broadcast_weights(group, model)
-    return steps
+    """Record the steps of a model; Unsupported, with the reason, if that fails on this rank."""
+    reason = why_not_recorded(model)
+    if reason is not None:
+        raise Unsupported(reason)
+    try:
+        return RecordedSteps(model, task, batches, settings, group)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # an operation that waits for the device cannot be recorded
+        raise Unsupported(f"recording the step failed: {str(error).splitlines()[0]}") from error

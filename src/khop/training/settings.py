@@ -14,7 +14,7 @@ from khop.loading.device.transfer import device_of
 from khop.training.optimizer_settings import ADAM, CONSTANT, OptimizerSettings, Schedule
 
 Precision = Literal["float32", "tf32", "float64", "bfloat16"]
-Launches = Literal["single", "recorded"]
+Launches = Literal["auto", "single", "recorded"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class TrainerSettings:
             autocast: parameters, moments and losses stay float32.
         seed: Seed of dropout, default 0.
         device: Device of the model, default "cpu".
-        launches: Steps on a GPU: "single" (default), one by one, or "recorded" where that is possible.
+        launches: Steps on a GPU: "single", one by one, "recorded" where that is possible, or "auto"
+            (default), recorded where that also keeps the bits of a resumed run.
         checkpoints: Frequency and number of checkpoints.
         facts: Identity of the run, such as the graph's fingerprint: equal on all ranks, and when the run
             is resumed. Default none.
@@ -86,7 +87,7 @@ class TrainerSettings:
     precision: Precision = "float32"
     seed: int = 0
     device: str = "cpu"
-    launches: Launches = "single"
+    launches: Launches = "auto"
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     facts: Mapping[str, str] = field(default_factory=dict)
 

@@ -357,7 +357,8 @@ class Trainer:
             made = (self.model, self.task, self.loader, settings)
             self._steps = chosen_steps(
                 *made,
-                state.shapes if launches == "recorded" else None,
+                launches if launches != "auto" or settings.device_type == "cuda" else "single",
+                state.shapes,
                 lambda: EagerSteps(*made, self.optimizer, self._group, self._output.folder / LAST),
                 self.observer.warned,
             )

@@ -21,7 +21,8 @@ from khop.loading.device.device_caching import SlotCounts, counts_of_host, nodes
 from khop.loading.device.streams import Recorder
 from khop.sampling.links.exclusion import WithoutEdges
 from khop.sampling.on_device.batch_plan import BatchPlan
-from khop.sampling.on_device.device_batch import DeviceBatch, padded_sample
+from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample, padded_sample
+from khop.sampling.on_device.type_nodes import counts_of
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -228,6 +229,23 @@ class BatchSlot:
         """Return the counts of the batch in cached columns, once `overflowed` may be called."""
         return self._counts.counts()
 
+    def copied(self, seeds: Seeds) -> Batch:
+        """Return a copy of the batch with exact shapes, once `overflowed` may be called.
+
+        The current stream makes it, and the host waits for the counts there.
+        """
+        sample = exact_sample(self._made, counts_of(self._made.cells.values.cpu()), seeds)
+        batch = Batch(
+            sample,
+            {t: sample.nodes[t][index] for t, index in sample.seed_index.items()},
+            {t: _first(columns, sample.nodes[t].numel()) for t, columns in self._of_nodes.items()},
+            {t: _first(columns, seeds.nodes[t].numel()) for t, columns in self._of_seeds.items()},
+            epoch=0,
+            step=0,
+            num_global_seeds=seeds.count,
+        )
+        return batch.map(torch.clone)
+
     def exact(self, given: StepInput) -> Batch:
         """Return the batch of any seeds with exact shapes and counts, sampled on the CPU."""
         device, choice = self._plan.device, self._choice
@@ -281,6 +299,10 @@ class BatchSlot:
         torch.cat([self._padded.overflow, self._padded.stamp, self._plan.last_made], out=self._stamps)
         self._plan.last_made.copy_(self._padded.stamp)
         self._seen.copy_(self._stamps, non_blocking=True)
+
+
+def _first(columns: dict[str, GatheredColumn], count: int) -> dict[str, Tensor]:
+    return {name: out[:count] for name, out in _outputs(columns).items()}
 
 
 def _outputs(columns: dict[str, GatheredColumn]) -> dict[str, Tensor]:

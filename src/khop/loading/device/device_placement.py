@@ -56,6 +56,13 @@ class StorePlace(StrEnum):
         return self in (StorePlace.DEVICE, StorePlace.PINNED)
 
 
+class Check(StrEnum):
+    """Batches of kernels that are compared with the CPU's."""
+
+    FIRST = "first"  # the first of each epoch
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class CacheSize:
     """Size of a column's cache on the GPU: bytes, or a share of the column's bytes."""
@@ -99,6 +106,7 @@ class DevicePlacement:
     topology: StorePlace | None = None  # edges, original ids, and arrays that rules need; None: planned
     columns: Mapping[str, StorePlace] = field(default_factory=dict)  # by column name, or "*"
     caches: Mapping[str, CacheSize] = field(default_factory=dict)  # by column name, or "*"
+    check: Check = Check.FIRST
 
     @classmethod
     def of(
@@ -107,6 +115,7 @@ class DevicePlacement:
         topology: StorePlace | str = AUTO,
         columns: StorePlace | str | Mapping[str, StorePlace | str] = AUTO,
         cache: int | str | Mapping[str, int | str] = 0,
+        check: Check | str = Check.FIRST,
     ) -> DevicePlacement:
         """Check a request as users write it; "auto" leaves a store to the plan."""
         wanted = _place("topology", topology)
@@ -124,6 +133,7 @@ class DevicePlacement:
             wanted,
             {name: place for name, place in places.items() if place is not None},
             {name: size for name, size in caches.items() if size},
+            one_of("check", check, Check),
         )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -17,6 +18,7 @@ from khop.draw import DrawKey
 from khop.errors import Outcome, Unsupported
 from khop.kernels.gather import Copies
 from khop.loading.columns import ColumnChoice, DeferredColumns
+from khop.loading.device.batch_check import BatchCheck
 from khop.loading.device.batch_slot import BatchSlot, StepInput
 from khop.loading.device.device_caching import CopiesByColumn, SlotCounts
 from khop.loading.device.placed_stores import PlacedStores
@@ -25,7 +27,15 @@ from khop.loading.device.streams import Event, Stream, Streams
 from khop.loading.device.transfer import Arrival, storages
 from khop.loading.local_source import LocalSource, gather_columns
 from khop.loading.ordered_map import InFlight, ordered_map
-from khop.loading.source import BatchRequest, Drawn, LoopProgress, Position, State, request_of
+from khop.loading.source import (
+    BatchRequest,
+    Drawn,
+    LoopProgress,
+    Position,
+    State,
+    StepRequests,
+    request_of,
+)
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.capacities import Capacities
 from khop.sampling.on_device.device_batch import DeviceBatch, exact_sample
@@ -56,6 +66,7 @@ class StaticBatches:
     room: StaticRoom
     order: SeedOrder
     progress: LoopProgress
+    check: BatchCheck | None = None  # of the first batch of each epoch; None: no comparison
 
     def epoch(self, epoch: int) -> StaticLoop:
         """Begin the loop over an epoch; after `load_state_dict`, over the remaining batches."""
@@ -93,6 +104,19 @@ class StaticLoop:
             yield StepInput(
                 planted.seeds, request.key, weight, links=planted.links, excluded=planted.excluded
             )
+
+    def compared(self) -> AbstractContextManager[None]:
+        """Compare the first of the batches in the block; see BatchCheck."""
+        check = self.batches.check
+        requests = StepRequests(self.batches.order, self.start.epoch, self.steps)
+        return nullcontext() if check is None else check.of_loop(requests)
+
+    def made(self, slot: BatchSlot | None, seeds: Seeds) -> None:
+        """Compare the batch in a slot before the slot is filled again. None: the CPU has made the batch."""
+        check, room = self.batches.check, self.batches.room
+        if check is not None:
+            with room.streams.issuing(room.stream):
+                check.received(None if slot is None else partial(slot.copied, seeds))
 
     def received(self, step: int) -> None:
         """Move the loader's position behind a batch."""

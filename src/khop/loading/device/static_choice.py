@@ -19,6 +19,7 @@ from khop.sampling.seeds import SeedOrder
 from khop.schema import Schema
 
 if TYPE_CHECKING:
+    from khop.loading.device.batch_check import BatchCheck
     from khop.loading.device.device_source import DeviceSource, StaticBatches
 
 SLOTS = 2  # batches in memory: one is made while the step computes with the other
@@ -51,11 +52,12 @@ def static_batches_of(
     schema: Schema,
     deferred: DeferredColumns,
     saved: State,
+    check: BatchCheck | None = None,
 ) -> StaticBatches:
     """Return the batches of a loader with static shapes; Unsupported, with the reason, if there are none.
 
     `source` draws on a GPU; None: the CPU draws. `deferred` are columns that batches have by id, `saved` is
-    the state of the capacities in a checkpoint.
+    the state of the capacities in a checkpoint. `check` compares the first batch of each epoch.
     """
     if order.micro_batches > 1:
         raise Unsupported("steps of several micro-batches are not recorded; leave micro_batches out")
@@ -66,5 +68,5 @@ def static_batches_of(
     module = import_module("khop.loading.device.device_source")  # imports Triton
     capacities = module.saved_capacities(saved, order.world_size, schema.edge_types)
     room = source.static(SLOTS, deferred, capacities)
-    batches: StaticBatches = module.StaticBatches(room, order, progress)
+    batches: StaticBatches = module.StaticBatches(room, order, progress, check)
     return batches

@@ -127,6 +127,10 @@ class Streams(Protocol):
         """Return another stream, whose work runs concurrently with that of all others."""
         ...
 
+    def background(self) -> Stream:
+        """Return another stream, whose work may be late."""
+        ...
+
     def current(self) -> Stream:
         """Return the stream that the calling thread issues work to."""
         ...
@@ -185,6 +189,10 @@ class CudaStreams:
         Its small kernels go first. Else they would wait for places between the large ones of a training step.
         """
         return torch.cuda.Stream(self.device, priority=-1)
+
+    def background(self) -> torch.cuda.Stream:
+        """Return another stream, of the lowest priority; see Streams."""
+        return torch.cuda.Stream(self.device, priority=0)
 
     def current(self) -> torch.cuda.Stream:
         """Return the stream that the calling thread issues work to."""

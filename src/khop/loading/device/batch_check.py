@@ -1,0 +1,123 @@
+"""Comparison of batches that kernels make with the CPU's, on a thread and a stream of low priority."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from khop.batch import Batch
+from khop.errors import Outcome
+from khop.loading.device.streams import Event, Streams
+from khop.loading.local_source import LocalSource
+from khop.loading.source import BatchRequest, Position, finished
+from khop.sampling.seeds import SeedOrder
+
+
+class BatchCheck:
+    """Comparison of the first batch of each loop with that of the CPU, while the loop goes on.
+
+    `reference` draws the same batches with all columns on the CPU.
+    """
+
+    def __init__(self, reference: LocalSource, order: SeedOrder, streams: Streams) -> None:
+        self._reference, self._order, self._streams = reference, order, streams
+        self._stream = streams.background()
+        self._request: BatchRequest | None = None  # of the first batch of a loop, until it is received
+        self._thread: threading.Thread | None = None
+        self._outcome: Outcome[None] | None = None
+
+    @contextmanager
+    def of_loop(self, requests: Sequence[BatchRequest]) -> Iterator[None]:
+        """Compare the first batch of the loop in the block; ValueError at its end if batches differ."""
+        self._join()
+        self._raise_difference()
+        self._request = requests[0] if requests else None
+        try:
+            yield
+        finally:
+            self._join()
+        self._raise_difference()
+
+    def received(self, copied: Callable[[], Batch] | None) -> None:
+        """Start the comparison if the batch is the first one; ValueError once it has found a difference.
+
+        `copied` issues a copy of the batch, which the loop may change, to the current stream. None: the CPU
+        has made the batch.
+        """
+        self._raise_difference()
+        request, self._request = self._request, None
+        if request is None or copied is None:
+            return
+        copy, made = copied(), self._streams.record(self._streams.current())
+        self._thread = threading.Thread(target=self._run, args=(copy, made, request), name="khop-check")
+        self._thread.start()
+
+    def _raise_difference(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome.given()
+
+    def _join(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _run(self, copy: Batch, made: Event, request: BatchRequest) -> None:
+        self._outcome = Outcome.of(lambda: self._compare(copy, made, request))
+
+    def _compare(self, copy: Batch, made: Event, request: BatchRequest) -> None:
+        position = Position(request.epoch, request.step)
+        drawn = self._reference.with_threads(1).draw(request)
+        wanted = finished(replace(drawn, arrival=None), self._order, position, torch.device("cpu"))
+        with self._streams.issuing(self._stream):
+            self._streams.wait(self._stream, made)
+            found = copy.map(lambda tensor: tensor.to("cpu"))
+        different = _difference(found, wanted)
+        if different is not None:
+            raise ValueError(
+                f"the batch of epoch {request.epoch}, step {request.step}, key {request.key.value:#x}: "
+                f"{different} made by the GPU differ from the CPU's; run khop doctor --gpu, and leave the "
+                "graph to the CPU (--topology host --features host), or train without this comparison "
+                "(--check none)"
+            )
+
+
+def _difference(found: Batch, wanted: Batch) -> str | None:
+    """Return the first part in which two batches differ; None if they are equal."""
+    parts, others = list(_tensors(found)), list(_tensors(wanted))
+    if [what for what, _ in parts] != [what for what, _ in others]:
+        return "types and columns"
+    pairs = zip(parts, others, strict=True)
+    return next((what for (what, ours), (_, theirs) in pairs if not _is_same(ours, theirs)), None)
+
+
+def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a batch, each with its name."""
+    sample = batch.sample
+    of_types = ("nodes", sample.nodes), ("seeds", batch.seed_nodes), ("rows of seeds", sample.seed_index)
+    for what, ids in of_types:
+        yield from ((f"{what} of {t!r}", ids[t]) for t in sorted(ids))
+    for number, block in enumerate(sample.blocks):
+        for edge_type, edges in sorted(block.adjacencies.items()):
+            columns = (edges.columns[name] for name in sorted(edges.columns))
+            parts = edges.indptr, edges.indices, edges.edge_ids, edges.weight, *columns
+            what = f"edges of {edge_type} in block {number}"
+            yield from ((what, part) for part in parts if part is not None)
+    for of_nodes in (batch.columns, batch.seed_columns):
+        for t in sorted(of_nodes):
+            rows = of_nodes[t]
+            yield from ((f"rows of column {name!r} of {t!r}", rows[name]) for name in sorted(rows))
+
+
+def _is_same(ours: Tensor, theirs: Tensor) -> bool:
+    """Return True if dtype, shape and numbers are equal; NaN equals NaN."""
+    if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+        return False
+    if not ours.is_floating_point():
+        return torch.equal(ours, theirs)
+    return bool(((ours == theirs) | (ours.isnan() & theirs.isnan())).all())
