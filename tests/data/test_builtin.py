@@ -136,6 +136,7 @@ def test_a_built_in_graph_opens_by_its_name(
             open_graph(folder)
 
 
+@pytest.mark.long
 def test_two_processes_at_once_both_get_the_graph(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from khop.data.builtin import builtin_folder\n"

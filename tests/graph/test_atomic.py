@@ -71,10 +71,10 @@ WRITER = """
         assert status in (0, signal.SIGKILL), status
         return status == 0
 
-    if killer == "events":
+    if killer != "clock":  # at each event, or at one of several
         event = 0
         while not attempt(f"g{event}", event=event):
-            event += 1
+            event += int(killer)
     else:
         start = time.monotonic()
         attempt("whole")
@@ -98,10 +98,15 @@ def unfinished(home: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("killer", "at_least"), [("events", 20), pytest.param("clock", 1, marks=pytest.mark.long)]
+    ("killer", "at_least"),
+    [
+        ("4", 5),
+        pytest.param("1", 20, marks=pytest.mark.long),
+        pytest.param("clock", 1, marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_writer_leaves_nothing_that_opens(tmp_path: Path, killer: str, at_least: int) -> None:
-    """SIGKILL at every system call that Python reports, and at random moments."""
+    """SIGKILL at every system call that Python reports, or at every fourth, and at random moments."""
     assert python(WRITER, str(tmp_path), killer).returncode == 0
     whole = [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
     assert len(whole) >= 1

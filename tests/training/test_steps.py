@@ -86,7 +86,7 @@ def test_a_run_says_it_once(tmp_path: Path) -> None:
         task = {{ kind = "link-prediction", target = "entity fact entity" }}
         sampler = {{ fanouts = [2] }}
         model = {{ kind = "rgcn", hidden = 8, relation = "r" }}
-        training = {{ epochs = 2, batch_size = 50 }}
+        training = {{ epochs = 2, batch_size = 200 }}
         links = {{ eval_negatives = 2 }}
     """)
     with pytest.warns(UserWarning, match=re.escape(SENTENCE)) as seen:

@@ -21,6 +21,7 @@ from khop.sampling.sampler import NeighborSampler
 from khop.testing import reference
 from khop.testing.graphs import seeds_of
 from khop.testing.rule import PROMISES
+from support.examples import few
 
 TO, LIKES = ("node", "to", "node"), ("node", "likes", "node")
 RULES = [
@@ -56,7 +57,7 @@ def drawn(graph: CscGraph, rule: Rule, fanout: int, key: DrawKey, hop: int = 1) 
 
 def test_every_set_of_sources_is_as_likely_as_its_orders() -> None:
     """All orders of the numbers are equally likely, so k of d sources are drawn with probability k / d."""
-    degree, fanout, trials = 5, 2, 6000
+    degree, fanout, trials = 5, 2, few(1000)
     graph = graph_of([[1, 2, 3, 4, 5]], 6)
     listed = Counter(frozenset(order[:fanout]) for order in permutations(range(1, degree + 1)))
     share = 1 / len(listed)
@@ -71,10 +72,9 @@ def test_every_set_of_sources_is_as_likely_as_its_orders() -> None:
     )
 
 
-@pytest.mark.core(2)
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 1, 2, 3], [1, 1, 1, 1, 2], [1, 1, 2, 2, 2, 3]], ids=str)
 def test_a_mean_over_draws_is_the_mean_over_all_edges_also_of_parallel_ones(row: list[int]) -> None:
-    trials, fanout = 6000, 2
+    trials, fanout = few(1000), 2
     graph, values = graph_of([row], 6), torch.tensor([0.0, 1.0, 10.0, 100.0, 1000.0, 0.0])
     edges = torch.zeros(len(row))
     total = 0.0
@@ -175,7 +175,7 @@ def test_successive_batches_share_nodes_with_kappa() -> None:
 
 
 def test_each_batch_is_unbiased_with_kappa() -> None:
-    graph, trials, edges = graph_of([[1, 2, 3, 4, 5]], 6), 4000, torch.zeros(5)
+    graph, trials, edges = graph_of([[1, 2, 3, 4, 5]], 6), few(600), torch.zeros(5)
     for seed in range(trials):
         found = drawn(graph, Labor(kappa=5), 2, DrawKey.of(seed, Purpose.HOP, 0, 7))
         assert found.edges is not None
