@@ -21,14 +21,22 @@ import torch
 from torch import nn
 
 import khop
-from khop import Loader
+from khop import DrawKey, Loader
 from khop.models import RGCN, LinkPredictor, RelationColumn
 from khop.sampling.sampler import Fanout
 from khop.training.settings import TrainerSettings
-from khop.training.steps import BatchLoader, dropout_seed, mover, notice_drawn_relations, seeded
+from khop.training.steps import (
+    BatchLoader,
+    _seed_generators,
+    dropout_seed,
+    mover,
+    notice_drawn_relations,
+    seeded,
+)
 from khop.training.tasks import constant
 from support.commands import train_here
 from support.knowledge import BACK, FACT, RELATIONS, Triples, as_column
+from support.small_runs import SmallRun
 
 
 def test_ranks_and_steps_have_keys_of_their_own() -> None:
@@ -165,3 +173,14 @@ def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> 
 def test_right_settings_are_kept() -> None:
     settings = TrainerSettings(3, learning_rate=0.1, patience=2, precision="bfloat16")
     assert (settings.epochs, settings.patience, settings.evaluate_every) == (3, 2, 1)
+
+
+def test_a_step_seeds_the_generators_in_use_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = SmallRun(tmp_path).with_(epochs=1).trainer()
+    monkeypatch.setattr(torch, "manual_seed", None)  # it seeds each GPU of the machine
+    trainer.fit()
+    generators = tuple(torch.Generator().manual_seed(5) for _ in range(3))
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    with torch.random.fork_rng([]):
+        _seed_generators(torch.device("cuda", 1), DrawKey((1 << 64) - 3))
+    assert [generator.initial_seed() for generator in generators] == [5, (1 << 64) - 3, 5]

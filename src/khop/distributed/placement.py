@@ -321,4 +321,4 @@ def machine_ranks(group: Group) -> MachineRanks:
             values = group.gather(torch.tensor([value])).flatten()
         return bool((values[first : first + group.local_world_size] == value).all())
 
-    return MachineRanks(group.local_rank == 0, first_says, all_say)
+    return MachineRanks(group.local_rank == 0, first_says, all_say, group.local_world_size)

@@ -190,7 +190,9 @@ class EagerSteps:
     def _computed(self, batch: Batch, others: Iterator[Batch], clock: StepClock) -> ComputedStep:
         """Compute a step from its first batch; its further micro-batches come from `others`."""
         group, position = self._group, (batch.epoch, batch.step)
-        torch.manual_seed(dropout_seed(self._settings.seed, *position, group.rank).value)
+        _seed_generators(
+            torch.device(self._settings.device), dropout_seed(self._settings.seed, *position, group.rank)
+        )
         self._optimizer.zero_grad()
         loss_sum: float | Tensor = 0.0
         seeds, counts = 0, batch.traffic
@@ -241,6 +243,17 @@ class EagerSteps:
         known = float(loss_sum)
         check_loss(known, batch.epoch, batch.step, self._checkpoint)
         return known
+
+
+def _seed_generators(device: torch.device, key: DrawKey) -> None:
+    """Seed the generators of a step: torch.manual_seed takes each GPU that the process sees."""
+    if device.type not in ("cpu", "cuda"):
+        torch.manual_seed(key.value)
+        return
+    torch.default_generator.manual_seed(key.value)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(key.value)
 
 
 def dropout_seed(seed: int, epoch: int, step: int, rank: int) -> DrawKey:

@@ -124,6 +124,34 @@ def test_a_pinned_copy_is_pinned_once_and_until_its_view_dies(monkeypatch: pytes
     assert runtime.unpinned == [address]
 
 
+def test_pinned_columns_share_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(monkeypatch)
+    columns = [torch.arange(30.0).view(10, 3) + number for number in range(4)]
+    found = [CPU.stored_rows(column, StorePlace.PINNED) for column in columns]
+    assert all(torch.equal(a, b) for a, b in zip(found, columns, strict=True))
+    pages = {address // mmap.PAGESIZE for address, _, _ in runtime.pinned}
+    assert len(pages) == len(columns)
+    assert all(address % mmap.PAGESIZE == 0 for address, _, _ in runtime.pinned)
+    runtime.viewed.clear()
+    assert len(runtime.unpinned) == len(columns)
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without huge pages"
+)
+def test_pages_to_pin_are_huge_where_the_system_has_such() -> None:
+    memory = own_pages(8 << 20, torch.uint8)
+    flags, is_in = "", False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if "-" in name and not name.endswith(":"):
+            first, end = (int(number, 16) for number in name.split("-"))
+            is_in = first <= memory.data_ptr() < end
+        elif is_in and name == "VmFlags:":
+            flags = rest
+    assert "hg" in flags.split()
+
+
 def test_a_refusal_names_size_code_and_limit_and_clears_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime(monkeypatch, code=2)
     sentence = r"^4\.00 MB of host memory could not be pinned \(error 2\): .* \(`ulimit -l`\) or of the cont"
@@ -182,6 +210,10 @@ class OneOf:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def count(self) -> int:
+        return self.threads.count
 
     def first_says(self, text: str) -> str:
         return str(self.threads.exchanged(self.rank, text)[0])
@@ -255,6 +287,28 @@ def test_ranks_in_other_containers_keep_copies_of_their_own() -> None:
 
     with patch.object(os, "open", hidden):
         assert Threads(2).run(lambda machine: shared_pins(HostAsDevice(), 1000, 3, machine)) == [None, None]
+
+
+def test_ranks_that_cannot_share_divide_the_memory_of_the_host(tmp_path: Path) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g"))
+    request = DevicePlacement.of("cuda", "pinned", "pinned")
+    needed = placed_stores(edges, graph.columns, request, HostAsDevice(), Conditions()).plan.pinned_bytes
+    reserve = 1 << 30
+
+    def place(share: float) -> list[object]:
+        said = FreeMemory(1 << 40, reserve + int(share * needed))
+
+        def of_rank(machine: OneOf) -> PlacedStores:
+            return placed_stores(
+                edges, graph.columns, request, HostAsDevice(said=said), Conditions(), machine
+            )
+
+        with patch("khop.loading.device.placed_stores.shared_pins", lambda *_: None):
+            return Threads(2).run(of_rank)
+
+    assert all(isinstance(found, PlacedStores) for found in place(2.1))
+    for error in place(1.5):
+        assert "of pinned stores on each of 2 ranks, which cannot share memory" in str(error)
 
 
 def test_ranks_with_other_plans_keep_copies_of_their_own() -> None:

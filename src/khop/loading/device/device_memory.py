@@ -6,7 +6,8 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import finalize
@@ -81,9 +82,10 @@ class CudaMemory:
         shape = tuple(column.shape[1:])
         if place is StorePlace.DEVICE:
             return empty_rows(column.shape[0], shape, column.dtype, self.device).copy_(column)
-        return self.pinned(
-            empty_rows(column.shape[0], shape, column.dtype, torch.device("cpu")).copy_(column)
-        )
+        pitch = padded_pitch(math.prod(shape), column.dtype)
+        memory = own_pages(column.shape[0] * pitch, column.dtype).untyped_storage()
+        rows = torch.empty(0, dtype=column.dtype).set_(memory, 0, column.shape, _row_strides(shape, pitch))
+        return self.pinned(rows.copy_(column))
 
     def pinned(self, host: Tensor) -> Tensor:
         """Pin a tensor's storage; return a tensor of the GPU with the same memory; see DeviceMemory."""
@@ -114,8 +116,13 @@ def memory_of(given: str) -> DeviceMemory:
 
 
 def own_pages(count: int, dtype: torch.dtype) -> Tensor:
-    """Return `count` zeros in pages that hold nothing else: a page is pinned as a whole, and once."""
+    """Return `count` zeros in pages that hold nothing else: a page is pinned as a whole, and once.
+
+    The pages are huge if the system has such.
+    """
     pages = mmap.mmap(-1, max(1, count * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
 
 
@@ -158,6 +165,7 @@ class MachineRanks:
     is_first: bool  # True on one rank of the machine
     first_says: Callable[[str], str]  # returns the text of the first rank; collective
     all_say: Callable[[int], bool]  # True if every rank of the machine has this value; collective
+    count: int = 1
 
 
 class SharedPins:
@@ -194,8 +202,7 @@ class SharedPins:
             return self._inner.stored_rows(column, place)
         shape = column.shape[1:]
         pitch = padded_pitch(math.prod(shape), column.dtype)
-        strides = [pitch, *(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))]
-        return self._kept(column, strides, column.shape[0] * pitch)
+        return self._kept(column, _row_strides(shape, pitch), column.shape[0] * pitch)
 
     def pinned(self, host: Tensor) -> Tensor:
         """Pin a tensor where it is; see DeviceMemory."""
@@ -275,6 +282,10 @@ def _created(size: int) -> tuple[str, int]:
             -1,
         )
     return f"/proc/{os.getpid()}/fd/{descriptor}", descriptor
+
+
+def _row_strides(shape: Sequence[int], pitch: int) -> list[int]:
+    return [pitch, *(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))]
 
 
 def _view(block: Tensor, start: int, like: Tensor, strides: list[int]) -> Tensor:

@@ -24,7 +24,7 @@ from khop.loading.device.device_memory import (
     shared_pins,
 )
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
-from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, plans
+from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, gigabytes, plans
 from khop.schema import EdgeType, NodeType, Schema
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
@@ -108,7 +108,8 @@ def placed_stores(
     ):
         stored = None
         try:
-            stored = _stored(plan, edges, of_nodes, _sharing(plan, edges, of_nodes, memory, machine))
+            pins = _sharing(plan, edges, of_nodes, memory, machine, free.host_room)
+            stored = _stored(plan, edges, of_nodes, pins)
         except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
             why = f"a larger placement failed: {str(error).splitlines()[0]}"
         if machine is not None and not machine.all_say(int(stored is not None)) and stored is not None:
@@ -139,13 +140,27 @@ def store_sizes(edges: CscGraph, columns: Columns, conditions: Conditions) -> St
 
 
 def _sharing(
-    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: MachineRanks | None
+    plan: MemoryPlan,
+    edges: CscGraph,
+    columns: Columns,
+    memory: DeviceMemory,
+    machine: MachineRanks | None,
+    host_room: int,
 ) -> DeviceMemory:
-    """Return the memory for a plan's copies: with pinned copies shared by the ranks of a machine, if any."""
+    """Return the memory for a plan's copies: with pinned copies shared by the ranks of a machine, if any.
+
+    Ranks that cannot share divide the memory of the host. PinningRefused if it is too little.
+    """
     if machine is None:
         return memory
     num_stores = 2 * len(edges.edges) + len(edges.originals) + sum(map(len, columns.values()))
-    return shared_pins(memory, plan.pinned_bytes, num_stores, machine) or memory
+    shared = shared_pins(memory, plan.pinned_bytes, num_stores, machine)
+    if shared is None and plan.pinned_bytes > host_room // machine.count:
+        raise PinningRefused(
+            f"{gigabytes(plan.pinned_bytes)} of pinned stores on each of {machine.count} ranks, which cannot "
+            f"share memory: {gigabytes(host_room)} are free on the host after the reserve"
+        )
+    return shared or memory
 
 
 def _stored(plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory) -> PlacedStores:
