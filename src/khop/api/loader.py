@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,13 +24,14 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from khop.api.open_graph import Graph
-from khop.arguments import check_word, instance_of, one_of, seed_number, whole_number
+from khop.arguments import check_word, instance_of, one_of, seed_number, shown, whole_number
 from khop.batch import Batch, Sample, Span, num_bytes
 from khop.distributed.device_lane_source import DeviceLaneSource
 from khop.distributed.placement import CacheBudgets, CacheBy, LaneSource, affinity_of, with_caches
 from khop.distributed.processes.group import Group, RankValues, this_group
 from khop.distributed.rank_rows import split_by_rows
 from khop.draw import DrawKey
+from khop.errors import Unsupported
 from khop.graph.features.store import FeatureStore
 from khop.graph.features.table import NO_COLUMNS
 from khop.inference.chunks import evaluating
@@ -51,6 +52,7 @@ from khop.loading.local_source import LocalSource
 from khop.loading.ordered_map import InFlight
 from khop.loading.source import (
     BatchSource,
+    BatchTransform,
     Drawn,
     LoopProgress,
     Position,
@@ -229,6 +231,10 @@ class Loader:
             position in the step.
         ranks: "all" (default) divides the seeds; with "this", this rank alone uses all of them, as for an
             evaluation under `if rank == 0`.
+        transform: Function from a batch to the batch that the loader gives, such as one with further
+            columns. It runs on the threads that make batches, several at a time, before a batch is copied
+            to a device; if columns are in memory of a GPU, it runs where the batch is used. It must be a
+            function of the batch alone: a random one draws by `batch.epoch` and `batch.step`. Default None.
     Raises:
         ValueError: Seeds, columns or settings do not fit the graph or the sampler.
     Example:
@@ -263,8 +269,11 @@ class Loader:
         prefetch_bytes: int | str = 1 << 30,
         seed_assignment: SeedAssignment = "owner",
         ranks: Ranks = "all",
+        transform: Callable[[Batch], Batch] | None = None,
     ) -> None:
         check_fork()
+        if transform is not None and not callable(transform):
+            raise ValueError(f"transform {shown(transform)}: must be a function from a batch to a batch")
         sampler = sampler_of(sampler)
         self._graph = graph = Graph.of(sampler.graph if graph is None else graph)
         self._group, self._device = this_group(), _device(device, graph)
@@ -275,12 +284,15 @@ class Loader:
         # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
         self.graph_sampler = sampler
         check_seed_kind(sampler, given.seed_kind)
+        self._types = given.output_types(graph.schema)
         division = _Division.of(graph, given, self._group, ranks, seed_assignment)
         self._order = division.order(sampler, given, batch_size, shuffle, seed, drop_last, micro_batches)
         self.columns, ahead, self._deferred = _columns(
             graph, given, columns, seed_columns, narrow, gather, self._device
         )
-        source = self._source_of(
+        self._seed_times = seed_times if isinstance(seed_times, str) else None
+        self._transform = None if transform is None else BatchTransform(transform)
+        source, late = self._source_of(
             local_source(graph, sampler, ahead, self._order, self._device, self._streams)
         )
         if threads is None:
@@ -294,17 +306,25 @@ class Loader:
             self._progress,
             self._group,
             self._deferred,
+            late,
             _EqualLoaders.of(self._group, _caller()) if division.is_shared else None,
             batch_check(graph, sampler, ahead, self._order, self._streams),
         )
 
-    def _source_of(self, local: LocalSource) -> BatchSource:
-        """Use the source of batches over these stores, prepared."""
-        on_device = device_source(self._graph, local, self._order, self._streams)
-        source = on_device or source_by_cpu(self._graph, local, self._order, self._streams)
+    def _source_of(self, local: LocalSource) -> tuple[BatchSource, BatchTransform | None]:
+        """Use the source of batches over these stores, prepared; return it, and the transform after it.
+
+        Batches that are complete in memory of the host are transformed by the source, on its threads.
+        """
+        graph, transform = self._graph, self._transform
+        on_device = device_source(graph, local, self._order, self._streams)
+        on_gpu = (graph.stores, graph.rank_rows, local.on_device)
+        is_late = bool(self._deferred.tables) or any(part is not None for part in on_gpu)
+        local = replace(local, transform=None if is_late else transform)
+        source = on_device or source_by_cpu(graph, local, self._order, self._streams)
         source.prepare()
         self._local, self._on_device = local, on_device
-        return source
+        return source, transform if is_late else None
 
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
@@ -337,7 +357,8 @@ class Loader:
                 stacklevel=2,
             )
         if cached is not self._local:
-            self._batches = replace(self._batches, source=self._source_of(cached))
+            source, late = self._source_of(cached)
+            self._batches = replace(self._batches, source=source, transform=late)
 
     def __len__(self) -> int:
         """Return the number of steps per epoch, the same on every rank."""
@@ -364,6 +385,32 @@ class Loader:
             step: Step within the epoch, from 0.
         """
         return self._batches.one(replace(self._order, rank=0, world_size=1, micro_batches=1), epoch, step)
+
+    def __call__(self, seeds: GivenSeeds, seed_times: SeedTimes | None = None) -> Batch:
+        """Make one batch of any seeds now. The position does not change.
+
+        It is a function of the seeds: the same list gives the same batch. Its mean (`global_mean`) is over
+        these seeds alone. On a graph that is partitioned across ranks, every rank calls it, with any seeds.
+
+        Args:
+            seeds: Seeds in one of the forms that a loader takes, of the same types as those of this loader.
+            seed_times: Times of the seeds; default: the column that this loader was given by name.
+        Raises:
+            ValueError: The seeds do not fit the graph, the sampler or the loader.
+        """
+        times = self._seed_times if seed_times is None else seed_times
+        given = SeedList.of(self._graph, seeds, times, self._graph.features)
+        check_seed_kind(self.graph_sampler, given.seed_kind)
+        types = given.output_types(self._graph.schema)
+        if types != self._types:
+            raise ValueError(
+                f"seeds of {list(types)}: the seeds of this loader are of {list(self._types)}; give seeds of "
+                "these types, an empty list for a type without seeds"
+            )
+        count = sum(given.counts.values())
+        alone = _Division(0, 1, None, is_shared=False)
+        order = alone.order(self.graph_sampler, given, max(1, count), False, self._order.run_seed, False, 1)
+        return self._batches.one(order, 0, 0)
 
     def epoch(self, epoch: int) -> Batches:
         """Iterate over all batches of an epoch, in order.
@@ -408,6 +455,8 @@ class Loader:
         Args:
             saved: State of their capacities in a checkpoint; default None.
         """
+        if self._transform is not None:
+            raise Unsupported("batches of a transform are not recorded; leave launches out")
         made = (self._on_device, self._order, self._progress, self._graph.schema, self._deferred)
         return static_batches_of(*made, saved or {}, self._batches.check)
 
@@ -429,7 +478,7 @@ class Loader:
 def drawn_size(loader: Loader, epoch: int, step: int) -> tuple[Sample, int, int]:
     """Draw a batch without its rows; return the sample, its bytes and those of the rows it would have."""
     local, features = loader._local, loader._graph.features
-    drawn = replace(local, features=None).make(request_of(loader._order, epoch, step))
+    drawn = replace(local, features=None, transform=None).make(request_of(loader._order, epoch, step))
     rows = sum(
         ids.numel() * _row_bytes(features.specs[t][name], name in local.columns.as_float32.get(t, ()))
         for t, ids in drawn.sample.nodes.items()
@@ -454,6 +503,7 @@ class _OrderedBatches:
     progress: LoopProgress
     group: Group
     deferred: DeferredColumns
+    transform: BatchTransform | None  # of batches that are not complete before they arrive on the device
     equal: _EqualLoaders | None  # None: the ranks do not divide the seeds
     check: BatchCheck | None  # of the first batch of each loop; None: no comparison
 
@@ -462,7 +512,7 @@ class _OrderedBatches:
         epoch = whole_number("epoch", epoch, 0)
         step = whole_number("step", step)  # the order checks the upper limit
         drawn = self.source.make(request_of(order, epoch, step))
-        return self._with_deferred(finished(drawn, order, Position(epoch, step), self.device))
+        return self._completed(finished(drawn, order, Position(epoch, step), self.device))
 
     def compare(self) -> None:
         """Compare the loader with those of the other ranks, if they divide the seeds."""
@@ -492,14 +542,16 @@ class _OrderedBatches:
         batch = finished(drawn, self.order, position, self.device)
         if self.check is not None:
             self.check.received(partial(batch.map, torch.clone))
-        batch = self._with_deferred(batch)
+        batch = self._completed(batch)
         moving = Span.since(waiting.ended, "moving")
         self.progress.received(loop, position)
         self._at("computing", position)
         return replace(batch, spans=(*batch.spans, waiting, moving))
 
-    def _with_deferred(self, batch: Batch) -> Batch:
-        return self.deferred.added_to(batch) if self.deferred.tables else batch
+    def _completed(self, batch: Batch) -> Batch:
+        """Add the columns that are not copied into batches, and transform the batch if no thread has."""
+        batch = self.deferred.added_to(batch) if self.deferred.tables else batch
+        return batch if self.transform is None else self.transform(batch)
 
     def _at(self, stage: str, position: Position) -> None:
         """Record the stage of this rank, for the error messages of ranks that wait for it."""

@@ -18,7 +18,7 @@ from khop.loading.columns import ColumnChoice
 from khop.loading.device.device_caching import DeviceColumns, counts_of_host, rows_in_cache
 from khop.loading.device.transfer import Transfer
 from khop.loading.ordered_map import InFlight, ordered_map
-from khop.loading.source import BatchRequest, CachedRows, Drawn
+from khop.loading.source import BatchRequest, BatchTransform, CachedRows, Drawn
 from khop.sampling.sampler import Sampler
 from khop.schema import EdgeType, NodeType
 
@@ -37,6 +37,7 @@ class LocalSource:
     on_device: RowCache | None = None  # node rows already on the device; None: no rows are
     transfer: Transfer | None = None  # copies to the device ahead of the consumer; None: the loader copies
     device_columns: DeviceColumns | None = None  # gathered on the device after the copy
+    transform: BatchTransform | None = None  # of complete batches, before the copy to the device
 
     def prepare(self) -> None:
         """Do nothing: the first draw that needs an array builds it, while other threads wait."""
@@ -75,15 +76,16 @@ class LocalSource:
         copied = {} if self.device_columns is None else self.device_columns.in_cache
         if self.features is not None:
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, cached_rows)
-        return Drawn(
+        drawn = Drawn(
             sample,
             {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
             columns,
             seed_columns,
-            spans=(sampling, Span.since(sampling.ended, "gathering")),
             traffic=counts_of_host(sample.nodes, cached_rows, copied) if cached_rows or copied else {},
             cached_rows=cached_rows,
         )
+        drawn = drawn if self.transform is None else self.transform.of_drawn(drawn, request)
+        return replace(drawn, spans=(sampling, Span.since(sampling.ended, "gathering")))
 
     def _sent(self, drawn: Drawn, transfer: Transfer) -> Drawn:
         """Issue the copy to the device, and the gathers there."""

@@ -10,7 +10,7 @@ from typing import Protocol, overload
 import torch
 from torch import Tensor
 
-from khop.arguments import mapping_of, whole
+from khop.arguments import instance_of, mapping_of, whole
 from khop.batch import Batch, Change, Columns, Sample, Span, map_all
 from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import Rows
@@ -41,6 +41,8 @@ class BatchRequest:
     epoch: int
     step: int
     words: str = ""
+    order: SeedOrder | None = None  # of the loader; None: the batch is not of a loader
+    micro_batch: int = 0
 
     @classmethod
     def of(cls, seeds: Seeds, key: DrawKey, epoch: int = 0, step: int = 0, words: str = "") -> BatchRequest:
@@ -54,7 +56,8 @@ def request_of(order: SeedOrder, epoch: int, step: int, micro_batch: int = 0) ->
     All micro-batches of a step have its key, so the layered expansion draws as in one batch.
     """
     key = DrawKey.of(order.run_seed, Purpose.HOP, epoch, step)
-    return BatchRequest(partial(order.share, epoch, step, micro_batch), key, epoch, step)
+    seeds = partial(order.share, epoch, step, micro_batch)
+    return BatchRequest(seeds, key, epoch, step, order=order, micro_batch=micro_batch)
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,33 @@ def finished(drawn: Drawn, order: SeedOrder, position: Position, device: torch.d
         spans=moved.spans,
         traffic=moved.traffic,
     )
+
+
+@dataclass(frozen=True)
+class BatchTransform:
+    """A function of the user, from a batch to the batch that a loader gives."""
+
+    function: Callable[[Batch], Batch]
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Call the function; ValueError if it returns no batch."""
+        changed = self.function(batch)
+        instance_of("transform", changed, Batch, "it must return a khop.Batch, such as dataclasses.replace()")
+        return changed
+
+    def of_drawn(self, drawn: Drawn, request: BatchRequest) -> Drawn:
+        """Transform a complete batch of a loader in the memory of the host, on the thread that makes it."""
+        if request.order is None:
+            return drawn
+        position = Position(request.epoch, request.step, request.micro_batch)
+        batch = self(finished(drawn, request.order, position, torch.device("cpu")))
+        return replace(
+            drawn,
+            sample=batch.sample,
+            seed_nodes=batch.seed_nodes,
+            columns=batch.columns,
+            seed_columns=batch.seed_columns,
+        )
 
 
 class BatchSource(Protocol):

@@ -492,6 +492,8 @@ class RemoteSource:
             drawn = self._with_local_columns(answer.value)
             if seeds.tuple_labels is not None:  # servers get the nodes alone
                 drawn = replace(drawn, sample=replace(drawn.sample, tuple_labels=seeds.tuple_labels))
+            if self.local.transform is not None:
+                drawn = self.local.transform.of_drawn(drawn, request)
             drawn = replace(drawn, traffic={**drawn.traffic, **self._traffic(answer)})
             if transfer is None:
                 return drawn
