@@ -10,11 +10,15 @@ import torch
 
 from khop.distributed.processes.group import this_group
 from khop.run.build import prepare
-from khop.run.read import RawRun
+from khop.run.read import RawRun, with_options
+from khop.run.start import start_from
 from khop.training.step_clock import Observer, Unwatched
 
 STOPPED = (1, 1)  # epoch and step after which a run is stopped and resumed
-STOPPED_LATER = {"plateau": (4, 1)}  # after a first reduction, and one evaluation before the second
+STOPPED_LATER = {
+    "plateau": (4, 1),  # after a first reduction, and one evaluation before the second
+    "within epochs": (1, 0),  # after an update, before its evaluation
+}
 COURSES = ("whole", "parts", "resumed")
 LINKS = {"kind": "link-prediction", "target": "item like item"}
 RUNS: dict[str, dict[str, dict[str, Any]]] = {
@@ -91,6 +95,13 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
             "plateau_patience": 2,
         },
     },
+    "within epochs": {
+        "task": {"label": "kind"},
+        "model": {"embedding": 4, "embedded_types": "all", "embedding_update": "sharded"},
+        "optimizer": {"kind": "sgd"},
+        "training": {"learning_rate": 0.1, "max_steps": 8, "schedule": "plateau", "plateau_patience": 1},
+        "evaluation": {"every_steps": 2},
+    },
     "lightgcn, bpr": {
         "task": LINKS,
         "links": {"loss": "bpr", "negatives_per_positive": 3},
@@ -150,6 +161,23 @@ def trained(raw: RawRun, out: Path, observer: Observer, start: str = "new") -> N
     if start == "resume":
         trainer.resume()
     trainer.fit()
+
+
+STARTED: dict[str, dict[str, Any]] = {
+    "task": {"label": "kind"},
+    "model": {"embedding": 4, "embedded_types": "all", "embedding_update": "sharded"},
+}
+
+
+def starts(rank: int, device: torch.device, graphs: dict[str, str], first: str, out: str) -> None:
+    """Train a run on each graph that starts from the weights and the optimizer of another run."""
+    torch.set_num_threads(1)
+    for name, graph in graphs.items():
+        options = {"start_from": first, "start_optimizer": True, "training.epochs": 2}
+        run = prepare(with_options(raw_run(graph, STARTED), options), Path(out))
+        trainer = run.trainer(Path(out, f"{this_group().world_size}", name), Unwatched())
+        start_from(run, trainer)
+        trainer.fit()
 
 
 def trains(

@@ -11,14 +11,17 @@ import pytest
 import torch
 
 import khop
-from processes.run_ranks import COURSES, RUNS, trains
+from khop.cli.run_folder import write_config
+from khop.run.check import checked
+from khop.training.step_clock import Unwatched
+from processes.run_ranks import COURSES, RUNS, STARTED, raw_run, starts, trained, trains
 from support.small_labeled import write_labeled_graph
 from support.started_ranks import StartedRanks
 
 pytestmark = pytest.mark.filterwarnings("ignore:R-GCN averages the drawn edges")
 RANKS = (1, 2, 4)
 # Quick, in the ordinary suite.
-OF_TWO_RANKS = ("clipped, sharded embeddings", "plateau", "mlp")
+OF_TWO_RANKS = ("clipped, sharded embeddings", "plateau", "within epochs", "mlp")
 
 
 def folders(path: Path) -> tuple[str, str]:
@@ -86,6 +89,26 @@ def test_two_ranks_of_parts_and_a_resume_have_the_course_of_one_process(
     for course in courses:  # epochs 1 and 2, and 3 and 4, do not improve
         saved = khop.load_checkpoint(tmp_path / "2" / "plateau" / course / "checkpoints" / "last")
         assert saved.training["plateau_scale"] == 0.25
+
+
+def test_a_run_starts_from_another_one_on_any_number_of_ranks_and_on_parts(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    """Parts number the nodes anew: embeddings are found by the numbers before."""
+    graph, parts = folders(tmp_path)
+    first = raw_run(graph, STARTED)
+    trained(first, tmp_path / "first", Unwatched())
+    write_config(tmp_path / "first", checked(first))
+    arguments = ({"whole": graph, "parts": parts}, str(tmp_path / "first"), str(tmp_path))
+    with torch.random.fork_rng():
+        starts(0, torch.device("cpu"), *arguments)
+    ranks.launch(starts, 2, arguments)
+    expected = lines(tmp_path / "1" / "whole" / "steps.jsonl")
+    fresh = lines(tmp_path / "first" / "steps.jsonl")
+    assert expected[0]["loss"] != pytest.approx(fresh[0]["loss"], rel=1e-3)
+    for course in ("1/parts", "2/whole", "2/parts"):
+        found = lines(tmp_path / course / "steps.jsonl")
+        assert found == [pytest.approx(record, rel=1e-9) for record in expected], course
 
 
 @pytest.mark.long

@@ -18,14 +18,14 @@ from khop.run import memory_need as module
 from khop.run.build import Run, fitted, prepare
 from khop.run.check import checked
 from khop.run.memory_need import MemoryNeed, fit_memory, memory_need
-from khop.run.read import RawRun
+from khop.run.read import RawRun, with_options
 from khop.training.step_clock import Unwatched
 from support.typed_runs import write_tagged_shop
 
 MB = 10**6
 NEED = MemoryNeed(
     process=250 * MB, updates=3 * MB, batch=200 * MB, step=100 * MB, layers=300 * MB, chunk=50 * MB,
-    chunk_step=10 * MB, readers=0,
+    chunk_step=10 * MB, ahead=0, readers=0,
 )  # fmt: skip
 RAW = RawRun({"graph": "g", "sampler": {"fanouts": [10, 5]}, "threads": 2}, "run.toml")
 
@@ -70,6 +70,18 @@ def test_a_run_below_the_least_need_is_refused_with_numbers_and_settings() -> No
     share = int(size[1]) / 1024
     fits = replace(NEED, batch=int(200 * MB * share), step=int(100 * MB * share), layers=0)
     assert fit_memory(checked(RAW), fits, ALONE, RAW, 600 * MB).prefetch >= 1
+
+
+def test_evaluations_within_an_epoch_need_memory_beside_the_batches_of_training(
+    raw: RawRun, tmp_path: Path
+) -> None:
+    within = replace(NEED, ahead=1)
+    assert within.evaluation(2) == NEED.evaluation(2) + 3 * 200 * MB
+    assert (within.training(2), within.kept(2)) == (NEED.training(2), NEED.kept(2))
+    assert fit_memory(checked(RAW), within, ALONE, RAW, 1300 * MB).prefetch == 1  # else 3
+    for options, ahead in (({}, 0), ({"evaluation.every": 0.5}, 1), ({"evaluation.every_steps": 3}, 1)):
+        run = prepare(with_options(raw, options), tmp_path / "cache")
+        assert memory_need(run.config, run.run_task.whole, run.loader(), run.model).ahead == ahead
 
 
 def test_rows_read_from_disk_take_a_copy_in_each_thread() -> None:

@@ -61,7 +61,7 @@ def output_of(folder: Path, rank: int = 0) -> RunOutput:
 
 def test_records_and_state_are_read_as_they_were_saved(tmp_path: Path) -> None:
     output = output_of(tmp_path)
-    output.begin(0, 2)
+    output.begin(TrainerState(), 2)
     output.end_epoch({"epoch": 0, "loss": 0.5})
     output.save(TrainerState(epoch=1), BEST, LAST)
     output.close()
@@ -73,22 +73,22 @@ def test_records_and_state_are_read_as_they_were_saved(tmp_path: Path) -> None:
 
 def test_a_run_that_is_there_is_written_on_only_where_it_is_resumed(tmp_path: Path) -> None:
     first = output_of(tmp_path)
-    first.begin(0, 2)
+    first.begin(TrainerState(), 2)
     first.end_epoch({"epoch": 0, "loss": 0.5})
     first.save(TrainerState(epoch=1), LAST)
     first.close()
     again = output_of(tmp_path)
     with pytest.raises(ValueError, match="it already contains a run; resume it, or choose another folder"):
-        again.begin(2, 2)
+        again.begin(TrainerState(epoch=1), 2)
     checkpoint, again.records = again.read()
     again.source = checkpoint.folder
-    again.begin(2, 2)
+    again.begin(TrainerState(epoch=1), 2)
     again.close()
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     output = output_of(tmp_path, rank=1)
-    output.begin(0, 2)
+    output.begin(TrainerState(), 2)
     output.end_epoch({"epoch": 0, "loss": 0.5})
     output.save(TrainerState(epoch=1), LAST)
     output.close()
@@ -101,7 +101,7 @@ SNAPSHOT = StateCopy({"w": torch.ones(2)}, {}, [{"params": ["w"]}], {"epoch": 1}
 
 def test_a_checkpoint_is_due_after_its_steps(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, CheckpointPolicy(steps=2, minutes=None), print)
-    writer.begin([], 0, 5, None)
+    writer.begin([], TrainerState(), 5, None)
     due = []
     for step in range(2):
         due.append(writer.is_due())
@@ -117,7 +117,7 @@ def test_a_checkpoint_is_due_after_its_steps(tmp_path: Path) -> None:
 def test_what_a_disk_does_not_take_is_written_with_the_next_checkpoint(tmp_path: Path) -> None:
     warned: list[str] = []
     writer = CheckpointWriter(tmp_path, CheckpointPolicy(), warned.append)
-    writer.begin([], 0, 5, None)
+    writer.begin([], TrainerState(), 5, None)
     (tmp_path / "checkpoints").write_text("a file where the folder has to be")
     writer.save({LAST: SNAPSHOT})
     writer.save({})
@@ -133,7 +133,7 @@ def test_what_a_disk_does_not_take_is_written_with_the_next_checkpoint(tmp_path:
 def test_lost_lines_are_restored_and_reported(tmp_path: Path) -> None:
     warned: list[str] = []
     writer = CheckpointWriter(tmp_path, CheckpointPolicy(), warned.append)
-    writer.begin([{"epoch": 0, "loss": 1.0}], 3, 3, None)
+    writer.begin([{"epoch": 0, "loss": 1.0}], TrainerState(epoch=1), 3, None)
     assert '"loss": 1.0' in (tmp_path / "metrics.jsonl").read_text()
     assert [line.split(":")[0] for line in warned] == [
         str(tmp_path / f"{n}.jsonl") for n in ("metrics", "steps")

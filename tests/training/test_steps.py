@@ -154,7 +154,7 @@ def test_equal_numbers_are_one_tensor_per_dtype() -> None:
     ("settings", "message"),
     [
         ({"epochs": 0}, "epochs 0: must be at least 1"),
-        ({"evaluate_every": 0}, "evaluate_every 0: must be at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every 0: must be positive"),
         ({"learning_rate": 0.0}, "learning_rate 0.0: must be positive"),
         ({"learning_rate": float("nan")}, "learning_rate nan: must be positive"),
         ({"weight_decay": -1.0}, "weight_decay -1.0: must not be negative"),

@@ -32,7 +32,8 @@ FOLDER = Path("checkpoint")
 def test_the_best_score_is_the_first_of_the_highest(scores: list[float | None]) -> None:
     state = TrainerState(loss_sum=3.0, seeds=4, step=2, traffic={"rows": 1.0})
     for score in scores:
-        state = state.ended(score)
+        state = state if score is None else state.scored(score)
+        state = state.ended()
     known = [(score, -epoch) for epoch, score in enumerate(scores) if score is not None]
     assert (state.epoch, state.step) == (len(scores), 0 if scores else 2)
     assert state.seeds == (0 if scores else 4)

@@ -24,6 +24,7 @@ from khop.cli.lines import tell
 from khop.cli.terminal import RoomyProgress, say
 from khop.kernels.choice import why_no_kernels
 from khop.run.reporting.run_summary import SCORES, Record, baselines_of, number, scores_of
+from khop.training.run_log import EPOCHS
 from khop.training.step_clock import Observer, TimedStep
 
 
@@ -76,6 +77,10 @@ class Lines:
         if monotonic() - self.last_line_s >= self.every_s:
             self._say(f"evaluating {done}/{total}")
 
+    def evaluated(self, record: Record) -> None:
+        """Print the line of an evaluation within an epoch."""
+        self._say(self._line(record))
+
     def epoch_ended(self, record: Record) -> None:
         """Print the epoch's line."""
         self._say(self._line(record))
@@ -124,6 +129,11 @@ class Bars:
         self._switch(shown=self.evaluation, hidden=self.steps)
         self.bars.update(self.evaluation, completed=done, total=total)
 
+    def evaluated(self, record: Record) -> None:
+        """Print the line of an evaluation within an epoch above the bars."""
+        self.lines.evaluated(record)
+        self._switch(shown=self.steps, hidden=self.evaluation)
+
     def epoch_ended(self, record: Record) -> None:
         """Print the epoch's line above the bars."""
         self.lines.epoch_ended(record)
@@ -140,19 +150,20 @@ class Bars:
 
 
 def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
-    """Format one line of metrics.jsonl for people. Epochs count from 1.
+    """Format one line of metrics.jsonl, or an evaluation of steps.jsonl, for people. Epochs count from 1.
 
-    To fit a `width`, values are left out in this order: baselines, training scores, test scores, seconds,
-    loss. All of them are in metrics.jsonl.
+    Within an epoch, the number of epochs has a fraction. To fit a `width`, values are left out in this order:
+    baselines, training scores, test scores, seconds, loss. All of them are in the logs.
     """
     seconds = record["seconds"]
     assert isinstance(seconds, Mapping)
     digits = len(str(epochs))
+    done = f"{number(record[EPOCHS]):.4g}" if EPOCHS in record else f"{number(record['epoch']) + 1:.0f}"
     words = {
-        "epoch": [f"epoch {number(record['epoch']) + 1:>{digits}.0f}/{epochs}"],
-        "loss": [f"loss {number(record['loss']):.4f}"],
+        "epoch": [f"epoch {done:>{digits}}/{epochs}"],
+        "loss": [f"loss {number(record['loss']):.4f}"] if "loss" in record else [],
         **{split: _scores(record, (split,)) for split in SCORES},
-        "seconds": [f"{number(seconds['total']):.1f} s"],
+        "seconds": [f"{number(seconds.get('total', seconds.get('evaluating'))):.1f} s"],
     }
     compared = words | {split: _compared(record, split) for split in SCORES}
     line = "  ".join(chain(*compared.values()))

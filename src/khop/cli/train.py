@@ -65,6 +65,7 @@ from khop.run.reporting.run_summary import (
     scores_of,
 )
 from khop.run.run_type import fields_of, value_at
+from khop.run.start import start_from
 from khop.run.tasks.baselines import biased_draws, own_features, unread_edge_columns
 from khop.run.tasks.link_run_task import LinkTask
 from khop.run.values import RunConfig
@@ -128,8 +129,11 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     folder, is_resumed = _folder_of(run, request, group)
     with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
         trainer = run.trainer(folder, watcher)
+        started = []
         if is_resumed:
             trainer.resume()
+        else:
+            started = start_from(run, trainer)
         if rank == 0:
             write_config(folder, run.config)
             write_environment(folder, run.config, group)
@@ -139,6 +143,7 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
         for note in (
             *notes_of(run.config, run.graph.schema, request.raw),
             *([memory_line] if memory_line else ()),
+            *started,
         ):
             say(console, note)
         biased = biased_draws(run.config, run.graph)
@@ -192,16 +197,17 @@ def _conclude(
     request: TrainCall,
     compared: Mapping[str, float],
 ) -> None:
-    write_whole(folder / CURVE, drawn_curve(result.records, result.best_epoch, _title(run)))
+    curve = [*result.evaluations, *result.records]
+    write_whole(folder / CURVE, drawn_curve(curve, result.best, _title(run)))
     outcome = {
         "run": str(folder),
         "epochs": len(result.records),
         "best_epoch": result.best_epoch + 1,
         "seconds": round(result.seconds, 2),
-        **scores_of({**result.records[result.best_epoch], **compared}),
+        **scores_of({**result.best, **compared}),
     }
     say(console, *two_columns({**beside_scores(outcome), "picture": folder / CURVE}))
-    for sentence in _below_baselines(run, result.records[result.best_epoch]):
+    for sentence in _below_baselines(run, result.best):
         say(console, sentence)
     say_next(console, *_next_commands(run, folder))
     if request.as_json:

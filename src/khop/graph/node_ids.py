@@ -295,6 +295,43 @@ def joined_nodes(base: Folder, later: Folder) -> dict[NodeType, Tensor]:
     return places
 
 
+def nodes_in(before: Folder, now: Folder, node_type: NodeType) -> Int64s:
+    """Return for each node of a type in `now` the node of `before` with the same id; -1 for new nodes.
+
+    Ids are the users' ids where both graphs store them, else the ids before nodes were renumbered. ValueError
+    if one graph has ids of text and the other one integers.
+    """
+    count = now.num_nodes(node_type)
+    if node_type not in before.schema.node_types:
+        return np.full(count, -1, np.int64)
+    kinds = [_kind(each.arrays, node_type) for each in (before, now)]
+    if not all(kinds):
+        return _nodes_by_original_id(before, now, node_type)
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"ids of {node_type!r} are {kinds[0]} in {before.path} and {kinds[1]} in {now.path}; import the "
+            "table with ids of one kind"
+        )
+    own = ids_in(before.path, before.arrays, node_type, before.num_nodes(node_type))
+    stored = ids_in(now.path, now.arrays, node_type, count).stored
+    found = np.empty(count, np.int64)
+    for first in range(0, count, _CHECKED_AT_ONCE):
+        last = min(count, first + _CHECKED_AT_ONCE)
+        found[first:last] = own.index.find(own.stored, stored[first:last])
+    return found
+
+
+def _nodes_by_original_id(before: Folder, now: Folder, node_type: NodeType) -> Int64s:
+    ids = [each.original_ids(node_type) for each in (before, now)]
+    counts = [each.num_nodes(node_type) for each in (before, now)]
+    old, new = (torch.arange(n) if of is None else of for n, of in zip(counts, ids, strict=True))
+    if not old.numel():
+        return np.full(counts[1], -1, np.int64)
+    ordered, order = old.sort()
+    at = torch.searchsorted(ordered, new).clamp(max=old.numel() - 1)
+    return torch.where(ordered[at] == new, order[at], -1).numpy()
+
+
 def later_ids(later: Folder, node_type: NodeType) -> Keys:
     """Return the ids of the later nodes of a type; ValueError if they are not stored."""
     return ids_in(later.path, later.arrays, node_type, later.num_nodes(node_type)).stored

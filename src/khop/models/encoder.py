@@ -283,6 +283,7 @@ class Encoder(nn.Module):
         self.sparse = sizes.sparse
         self.inputs = {t: sizes.inputs[t] for t in node_types if t in sizes.inputs}
         counts = {t: sizes.embedded[t] for t in node_types if t in sizes.embedded}
+        self.embedded: tuple[NodeType, ...] = tuple(counts)
         linear = encoding == "linear"
         _check_sparse(sizes, encoding, [t for t in counts if t in self.inputs])
         learned = sizes.embedding or 0
@@ -373,7 +374,7 @@ def renumbered(
     encoder.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder)]
-    _refuse_others(model, [encoder.tables for encoder in encoders], counts)
+    refuse_other_tables(model, counts)
     before = [(encoder.tables, name, table) for encoder in encoders for name, table in encoder.tables.items()]
     rows = [
         (encoder.tables, parameter_name(node_type), _rows(encoder, node_type, ids, counts[node_type]))
@@ -412,8 +413,10 @@ def _rows(encoder: Encoder, node_type: NodeType, nodes: Tensor, count: int) -> T
     return rows
 
 
-def _refuse_others(model: nn.Module, known: list[nn.ModuleDict], counts: Mapping[NodeType, int]) -> None:
-    known_tables = [table for of in known for table in of.values()]
+def refuse_other_tables(model: nn.Module, counts: Mapping[NodeType, int]) -> None:
+    """Raise ValueError for tables by node outside of encoders; `counts` are the nodes of a graph by type."""
+    encoders = [module for module in model.modules() if isinstance(module, Encoder)]
+    known_tables = [table for encoder in encoders for table in encoder.tables.values()]
     for name, module in model.named_modules():
         match module:
             case nn.Embedding(num_embeddings=rows) | NodeEmbedding(count=rows):

@@ -87,7 +87,7 @@ def trained_snapshot(graph: Graph, checkpoint: Path) -> Path | None:
         return None
     group = this_group()
     with group.exchanging("reading the graph of the checkpoint"):
-        own = json.dumps(_recorded_graph(checkpoint) if group.rank == 0 else None)
+        own = json.dumps(recorded_graph(checkpoint) if group.rank == 0 else None)
         recorded: str | None = json.loads(group.share_bytes(own.encode()))
     if recorded is None or recorded == graph.folder.fingerprint:
         return None
@@ -103,7 +103,7 @@ def newer_snapshot(graph: Graph) -> Path | None:
     return newest if graph.folder is not None and newest != graph.folder.path else None
 
 
-def _recorded_graph(checkpoint: Path) -> str | None:
+def recorded_graph(checkpoint: Path) -> str | None:
     """Return the fingerprint of the graph of training; None if no state of the checkpoint is intact."""
     for kept in pushed_folders(checkpoint) or [checkpoint]:
         try:
@@ -155,6 +155,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     resolved = config.model_copy(
         update={
             "graph": name,
+            "start_from": config.start_from and str(Path(config.start_from).absolute()),
             "task": task,
             "model": config.model.model_copy(update={"layers": layers}),
             "threads": config.threads or sampler_threads(usable_cores(), torch.device(config.device).type),
@@ -286,14 +287,18 @@ class Run:
         """Make the trainer, which trains the model, evaluates every split and writes results to `out`."""
         config, training = self.config, self.config.training
         check_gpu_is_there(config)
+        loader, parts = self.loader(), config.parts
+        every_steps = config.evaluation.every_steps
         settings = TrainerSettings(
             epochs=training.epochs,
             learning_rate=training.learning_rate,
             schedule=_schedule(training),
             weight_decay=training.weight_decay,
             optimizer=_optimizer(config),
-            evaluate_every=config.evaluation.every,
+            evaluate_every=every_steps / len(loader) if every_steps else config.evaluation.every,
             patience=training.patience or None,
+            max_steps=training.max_steps or None,
+            target=_target(config, self.task.metric),
             precision=config.precision,
             seed=training.seed,
             device=config.device,
@@ -306,7 +311,6 @@ class Run:
             ),
             facts=facts_of(config, self.fingerprint),
         )
-        loader, parts = self.loader(), config.parts
         check_is_placed(config, self.graph, loader)
         on_device = device_cache_bytes(config, self.graph)
         if parts.cache_bytes or on_device:
@@ -438,6 +442,20 @@ def fitted(
     del run  # its model may be large
     raw = with_options(raw, {"prefetch": fit.prefetch})
     return prepare(raw, cache_folder(), None, checkpoint), fit.line
+
+
+def _target(config: RunConfig, metric: str) -> tuple[str, float] | None:
+    """Return metric and score that stop training. ValueError if the evaluations will not have the metric."""
+    target = config.training.target
+    if target.value is None:
+        return None
+    has_others = config.links.ranking or config.links.filtered or config.task.kind not in TASKS.builtin
+    if target.metric not in (None, metric) and not has_others:
+        raise ValueError(
+            f"training.target.metric is {target.metric!r}: evaluations in training compute {metric}; leave "
+            f"it out, or set task.metric to {target.metric!r}"
+        )
+    return target.metric or metric, target.value
 
 
 def _schedule(training: Training) -> Schedule:

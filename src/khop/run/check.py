@@ -173,7 +173,7 @@ def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
     """
     free = RESUMABLE | {"graph", "out"}
     if config.training.schedule != "constant":  # then every update depends on the number of epochs
-        free -= {"training.epochs"}
+        free -= {"training.epochs", "training.max_steps"}
     deciding = [entry.path for entry in fields_of(type(config)) if entry.path not in free]
     settings = {path: str(value_at(config, path)) for path in deciding}
     return {**settings, "graph": graph_fingerprint, "khop": khop.__version__}

@@ -47,6 +47,7 @@ class MemoryNeed:
     layers: int  # outputs of layers for all nodes, in exact evaluation
     chunk: int  # the largest batch of evaluation
     chunk_step: int  # activations of a chunk
+    ahead: int  # 1 if batches of training are in memory during an evaluation, else 0
     readers: int  # threads that read rows from disk, each into a copy of a batch; 0: rows are mapped
 
     def batches(self, prefetch: int) -> int:
@@ -60,7 +61,7 @@ class MemoryNeed:
     def evaluation(self, prefetch: int) -> int:
         """Return the memory of an evaluation."""
         chunks = self.batches(prefetch) * self.chunk + self.chunk_step
-        return self.process + self.updates + self.layers + chunks
+        return self.process + self.updates + self.layers + chunks + self._waiting(prefetch)
 
     def total(self, prefetch: int) -> int:
         """Return the memory if freed memory goes back to the system."""
@@ -68,7 +69,12 @@ class MemoryNeed:
 
     def kept(self, prefetch: int) -> int:
         """Return the memory if the process keeps freed memory of training during evaluation."""
-        return self.training(prefetch) + self.evaluation(prefetch) - self.process - self.updates
+        counted_twice = self.process + self.updates + self._waiting(prefetch)
+        return self.training(prefetch) + self.evaluation(prefetch) - counted_twice
+
+    def _waiting(self, prefetch: int) -> int:
+        """Return the memory of batches of training during an evaluation."""
+        return self.ahead * self.batches(prefetch) * self.batch
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ def memory_need(config: RunConfig, graph: Graph, loader: Loader | None, model: n
         int(_MARGIN * batch),
         int(_MARGIN * step),
         *_evaluation_bytes(config, graph),
+        int(config.evaluation.every < 1 or config.evaluation.every_steps > 0),
         config.threads if _is_on_disk(config, graph) else 0,
     )
 

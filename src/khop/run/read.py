@@ -429,7 +429,9 @@ NEUTRAL = (
     }
 )
 # Settings that may change when a run is resumed.
-RESUMABLE = NEUTRAL | {"training.epochs", "training.patience"}
+RESUMABLE = NEUTRAL | {
+    f"training.{name}" for name in ("epochs", "max_steps", "patience", "target.metric", "target.value")
+}
 
 
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from khop.components import Allowed, Component, Count, CountOrNone, Default, Text
+from khop.components import LARGEST, Allowed, Component, Count, CountOrNone, Default, Text
 from khop.run.tables import (
     Alias,
     Bytes,
@@ -189,11 +189,33 @@ class Gpu(Section):
     """Batches of the GPU that are compared with the CPU's: the first of each epoch (first), or none"""
 
 
+class TargetTable(Section):
+    """Score at which training stops."""
+
+    option_prefix = "target-"
+
+    metric: Annotated[str | None, Field(min_length=1), Default("the metric of the task")] = None
+    """Metric of the score on the validation split that stops training, if target.value is set"""
+    value: Annotated[float | None, Default("no target")] = None
+    """Score on the validation split that stops training, at the first evaluation that reaches it"""
+
+    @model_validator(mode="after")
+    def _has_a_value(self) -> TargetTable:
+        if self.metric is not None and self.value is None:
+            raise ValueError(
+                f"training.target.metric is {self.metric!r}, but training.target.value is not set: set the "
+                "score that stops training, or leave the metric out"
+            )
+        return self
+
+
 class Training(Section):
     """Training of the model."""
 
     epochs: Count = 10
     """Passes over the training seeds"""
+    max_steps: Annotated[CountOrNone, Default("no limit")] = 0
+    """Optimizer steps after which training stops, if the epochs have more"""
     batch_size: Count = 1024
     """Training seeds per optimizer step, over all processes"""
     micro_batches: Count = 1
@@ -218,6 +240,7 @@ class Training(Section):
     """Seed of initial weights, seed order, neighbors, negatives and dropout"""
     patience: Annotated[CountOrNone, Default("never")] = 0
     """Evaluations without improvement before training stops early"""
+    target: TargetTable = Field(default_factory=TargetTable)
 
 
 class EvaluationTable(Section):
@@ -231,8 +254,20 @@ class EvaluationTable(Section):
     """Nodes per chunk of evaluation and inference"""
     batch_edges: Count = 1 << 20
     """Edges per chunk of exact evaluation and inference; a chunk of one node may have more"""
-    every: Count = 1
-    """Epochs between evaluations; the last epoch is always evaluated"""
+    every: Annotated[float, Field(gt=0, le=LARGEST)] = 1.0
+    """Epochs between evaluations, e.g. 2, or 0.05 for 20 evaluations in each epoch; the last state is always
+    evaluated"""
+    every_steps: Annotated[CountOrNone, Default("by epochs")] = 0
+    """Optimizer steps between evaluations, instead of epochs"""
+
+    @model_validator(mode="after")
+    def _has_one_distance(self) -> EvaluationTable:
+        if self.every_steps and self.every != 1:
+            raise ValueError(
+                f"evaluation.every is {self.every:g} and evaluation.every_steps {self.every_steps}: leave "
+                "one of them out"
+            )
+        return self
 
 
 class CheckpointTable(Section):
@@ -259,6 +294,10 @@ class RunConfig(Section):
     """Graph folder, or name of a built-in graph"""
     out: Annotated[str | None, Field(min_length=1), Default("the first free runs/<graph>-<n>")] = None
     """Run folder, new or empty"""
+    start_from: Annotated[str | None, Field(min_length=1), Default("new weights")] = None
+    """Run folder with weights to start from, or a checkpoint in it; embeddings are found by ids of nodes"""
+    start_optimizer: bool = False
+    """Start from the state of the optimizer in start_from too"""
     device: Annotated[
         str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Allowed("auto, cpu, cuda or cuda:<number>")
     ] = "auto"
@@ -315,6 +354,15 @@ class RunConfig(Section):
             raise ValueError(
                 f"model.unknown is {self.model.unknown}, but the model has no embeddings: set "
                 "model.embedding to their width, such as 64, or leave unknown out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _starts_from_a_run(self) -> RunConfig:
+        if self.start_optimizer and self.start_from is None:
+            raise ValueError(
+                "start_optimizer is true, but start_from is not set: name the run to start from, or leave "
+                "start_optimizer out"
             )
         return self
 

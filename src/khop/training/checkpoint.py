@@ -268,8 +268,15 @@ def _flatten_optimizer(
         value = values[name, what]
         is_part = name in sharded and value.dim() > 0
         tensors[f"{name}/{what}"] = sharded[name].on_rank_0(value) if is_part else value
-    groups = [group | {"params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
-    return tensors, groups
+    return tensors, named_groups(model, optimizer)
+
+
+def named_groups(
+    model: nn.Module, optimizer: ModelOptimizer | torch.optim.Optimizer
+) -> list[dict[str, object]]:
+    """Return the optimizer's groups with the names of their parameters."""
+    names = _names(model)
+    return [group | {"params": [names[p] for p in group["params"]]} for group in optimizer.param_groups]
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

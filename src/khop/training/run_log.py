@@ -1,13 +1,15 @@
-"""Logs metrics.jsonl and steps.jsonl: one JSON object per epoch, and one per optimizer step."""
+"""Logs metrics.jsonl and steps.jsonl: one JSON object per epoch, and one per optimizer step or evaluation."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 Record = Mapping[str, object]
+EPOCHS = "epochs"  # in records of evaluations within an epoch, and of an epoch that ended early
 
 
 class RunLog:
@@ -67,20 +69,24 @@ class RunLog:
         self._write(lines)
         return len(lines) - sum(line == found for line, found in zip(lines, there, strict=False))
 
-    def keep(self, count: int, steps: int) -> int:
+    def keep(self, count: int, steps: int, evaluations: Iterable[Record] = ()) -> int:
         """Keep the lines of the first `count` updates, with `steps` per epoch; return how many were missing.
 
-        All other lines are dropped, damaged ones included.
+        The lines of `evaluations` follow those of their updates. All others are dropped, damaged ones
+        included.
         """
-        kept: list[bytes] = []
+        kept: list[tuple[int, bytes]] = []
         position = -1
         for line in self.lines():
-            found = _position(line, steps)
+            record = _record(line) or {}
+            found = None if EPOCHS in record else _position(record, steps)
             if found is not None and position < found < count:
-                kept.append(line)
+                kept.append((found, line))
                 position = found
-        self._write(kept)
-        return count - len(kept)
+        missing = count - len(kept)
+        kept += [(_position(one, steps) or 0, json.dumps(one).encode()) for one in evaluations]
+        self._write([line for _, line in sorted(kept, key=itemgetter(0))])
+        return missing
 
     def _write(self, lines: Sequence[bytes]) -> None:
         beside = self.path.with_name(f".{self.path.name}.new")
@@ -100,9 +106,8 @@ def _record(line: bytes) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def _position(line: bytes, steps: int) -> int | None:
+def _position(record: Record, steps: int) -> int | None:
     """Number of updates before that of a line; None if the line is damaged."""
-    record = _record(line) or {}
     epoch, step = record.get("epoch"), record.get("step")
     if not (isinstance(epoch, int) and isinstance(step, int) and 0 <= step < steps):
         return None

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from khop.arguments import check_word, instance_of, mapping_of, path_of
+from khop.training.run_log import EPOCHS
 from khop.training.step_clock import TimedStep, Unwatched, seconds_by_stage
 
 if TYPE_CHECKING:
@@ -24,6 +25,23 @@ def check_logger(kind: LoggerKind) -> None:
     check_word("logger", kind, LoggerKind)
     if find_spec(kind) is None:
         raise ValueError(f"{kind} is not installed: {_INSTALL[kind]}")
+
+
+def _numbers(record: Mapping[str, object]) -> dict[str, float]:
+    """Return the numbers of a line of metrics.jsonl, or of an evaluation, by their names in the curves."""
+    return {
+        f"epoch/{name}": float(value)
+        for name, value in record.items()
+        if name not in ("epoch", "step", EPOCHS) and isinstance(value, int | float)
+    }
+
+
+def _update_of(record: Mapping[str, object], steps: int) -> int:
+    """Return the number of the update, from 1, of a line of steps.jsonl."""
+    epoch, step = record["epoch"], record["step"]
+    assert isinstance(epoch, int)
+    assert isinstance(step, int)
+    return epoch * steps + step + 1
 
 
 class _NumberLog(Unwatched):
@@ -44,12 +62,11 @@ class _NumberLog(Unwatched):
         """Log every number of the epoch's line in metrics.jsonl."""
         update = record["step"]
         assert isinstance(update, int)
-        numbers = {
-            f"epoch/{name}": float(value)
-            for name, value in record.items()
-            if name not in ("epoch", "step") and isinstance(value, int | float)
-        }
-        self.log(numbers, update)
+        self.log(_numbers(record), update)
+
+    def evaluated(self, record: Mapping[str, object]) -> None:
+        """Log the scores of an evaluation within an epoch."""
+        self.log(_numbers(record), _update_of(record, self._steps_per_epoch))
 
     def log(self, numbers: Mapping[str, float], update: int) -> None:
         """Write numbers by name for an update."""
@@ -196,9 +213,15 @@ class TensorBoard(Unwatched):
         """Write every number of the epoch's line in metrics.jsonl."""
         update = record["step"]
         assert isinstance(update, int)
-        for name, value in record.items():
-            if name not in ("epoch", "step") and isinstance(value, int | float):
-                self._opened(update).add_scalar(f"epoch/{name}", value, update)
+        self._write(record, update)
+
+    def evaluated(self, record: Mapping[str, object]) -> None:
+        """Write the scores of an evaluation within an epoch."""
+        self._write(record, _update_of(record, self._steps_per_epoch))
+
+    def _write(self, record: Mapping[str, object], update: int) -> None:
+        for name, value in _numbers(record).items():
+            self._opened(update).add_scalar(name, value, update)
         self._opened(update).flush()
 
     def close(self) -> None:

@@ -91,8 +91,13 @@ class CheckpointWriter:
         if self._problem is not None:
             raise self._problem
 
-    def begin(self, records: Sequence[Record], updates: int, steps: int, source: Path | None) -> None:
-        """Set the logs to the state of a run after `updates` updates, with `steps` updates per epoch.
+    def log_evaluation(self, record: Record) -> None:
+        """Add the line of an evaluation within an epoch to steps.jsonl, and flush both logs."""
+        self.steps.hold(record)
+        self._flush()
+
+    def begin(self, records: Sequence[Record], state: TrainerState, steps: int, source: Path | None) -> None:
+        """Set the logs to the state of a run with `steps` updates per epoch.
 
         `source` is the checkpoint from which the run resumes. Newer checkpoints are damaged; they are moved
         aside.
@@ -102,7 +107,8 @@ class CheckpointWriter:
             make_youngest(self.folder / LAST, source)
         if absent := self.epochs.replace(records):
             self._warn(f"{self.epochs.path}: {absent} lines were damaged or lost; the checkpoint has them")
-        if absent := self.steps.keep(updates, steps):
+        updates = state.updates(steps)
+        if absent := self.steps.keep(updates, steps, state.evaluations):
             self._warn(f"{self.steps.path}: {absent} of {updates} lines are damaged or lost, and left out")
 
     def _write(self) -> None:
@@ -169,8 +175,8 @@ class RunOutput:
         checkpoint = shared_checkpoint(self.folder / LAST, self._group, self._warn)
         return checkpoint, list(checkpoint.records)
 
-    def begin(self, updates: int, steps: int) -> None:
-        """Truncate the logs to a run of `updates` updates, with `steps` updates per epoch.
+    def begin(self, state: TrainerState, steps: int) -> None:
+        """Truncate the logs to the state of a run with `steps` updates per epoch.
 
         ValueError if the folder has a run that is not resumed.
         """
@@ -178,13 +184,18 @@ class RunOutput:
             return
         if self.source is None and (self.writer.epochs.lines() or (self.folder / LAST).exists()):
             raise ValueError(f"{self._out}: it already contains a run; resume it, or choose another folder")
-        self.writer.begin(self.records, updates, steps, self.source)
+        self.writer.begin(self.records, state, steps, self.source)
 
     def end_epoch(self, record: Record) -> None:
         """Add the record of an epoch."""
         self.records.append(record)
         if self.writer is not None:
             self.writer.log_epoch(record)
+
+    def evaluated(self, record: Record) -> None:
+        """Log the record of an evaluation within an epoch."""
+        if self.writer is not None:
+            self.writer.log_evaluation(record)
 
     def is_due(self, updates: int = 0) -> bool:
         """Return True on rank 0 if a checkpoint within the epoch is due after further updates."""

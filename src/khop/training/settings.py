@@ -58,8 +58,12 @@ class TrainerSettings:
         schedule: Schedule of the learning rate, by default constant.
         weight_decay: Weight decay, default 0.
         optimizer: Optimizer of the weights, by default Adam.
-        evaluate_every: Epochs between evaluations, default 1; the last epoch is always evaluated.
+        evaluate_every: Epochs between evaluations, default 1. With 0.05 there are 20 in each epoch, with
+            `500 / len(loader)` one every 500 steps. The state after the last step is always evaluated.
         patience: Evaluations without improvement before training stops. None (default): never.
+        max_steps: Steps after which training stops, if `epochs` have more. None (default): no limit.
+        target: Metric and score of `val`, such as `("accuracy", 0.72)`; the first evaluation that reaches
+            it ends the training. None (default): no target.
         precision: "float32" (default), "float64", "tf32" for products of a GPU, or "bfloat16" by
             autocast: parameters, moments and losses stay float32.
         seed: Seed of dropout, default 0.
@@ -82,8 +86,10 @@ class TrainerSettings:
     schedule: Schedule = CONSTANT
     weight_decay: float = 0.0
     optimizer: OptimizerSettings = ADAM
-    evaluate_every: int = 1
+    evaluate_every: float = 1
     patience: int | None = None
+    max_steps: int | None = None
+    target: tuple[str, float] | None = None
     precision: Precision = "float32"
     seed: int = 0
     device: str = "cpu"
@@ -92,9 +98,14 @@ class TrainerSettings:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "evaluate_every"):
-            if checked_field(self, name, whole_number) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: must be at least 1")
+        if checked_field(self, "epochs", whole_number) < 1:
+            raise ValueError(f"epochs {self.epochs}: must be at least 1")
+        if not 0 < checked_field(self, "evaluate_every", real_number) < math.inf:
+            raise ValueError(f"evaluate_every {self.evaluate_every}: must be positive")
+        if self.max_steps is not None and checked_field(self, "max_steps", whole_number) < 1:
+            raise ValueError(f"max_steps {self.max_steps}: must be at least 1, or None for no limit")
+        if self.target is not None:
+            _check_target(self.target)
         checked_field(self, "seed", whole_number, 0, LARGEST_SEED)
         device_of(self.device)
         if not 0 < checked_field(self, "learning_rate", real_number) < math.inf:
@@ -118,3 +129,11 @@ class TrainerSettings:
     def device_type(self) -> str:
         """Device type without its number: "cpu", "cuda"."""
         return str(self.device).partition(":")[0]
+
+
+def _check_target(target: object) -> None:
+    match target:
+        case (str() as metric, value) if metric:
+            real_number("target", value)
+        case _:
+            raise ValueError(f'target {target!r}: must be a metric and a score, as ("accuracy", 0.72)')

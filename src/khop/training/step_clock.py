@@ -215,6 +215,14 @@ class Observer(Protocol):
         """
         ...
 
+    def evaluated(self, record: Mapping[str, object]) -> None:
+        """Handle the end of an evaluation within an epoch.
+
+        Args:
+            record: The line just written to steps.jsonl.
+        """
+        ...
+
     def epoch_ended(self, record: Mapping[str, object]) -> None:
         """Handle the end of an epoch.
 
@@ -252,6 +260,9 @@ class Unwatched:
         """Do nothing."""
 
     def evaluating(self, done: int, total: int) -> None:
+        """Do nothing."""
+
+    def evaluated(self, record: Mapping[str, object]) -> None:
         """Do nothing."""
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
@@ -300,6 +311,11 @@ class Several:
         """Forward the event."""
         for observer in self.observers:
             observer.evaluating(done, total)
+
+    def evaluated(self, record: Mapping[str, object]) -> None:
+        """Forward the event."""
+        for observer in self.observers:
+            observer.evaluated(record)
 
     def epoch_ended(self, record: Mapping[str, object]) -> None:
         """Forward the event."""

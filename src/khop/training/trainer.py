@@ -6,31 +6,36 @@ Ctrl-C and SIGTERM do not interrupt an update of the weights.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from khop.arguments import path_of
 from khop.distributed.processes.group import check_equal_settings, clock_offset, this_group
 from khop.errors import PeerLost, Terminated
 from khop.kernels.linear_choice import CHOICES
+from khop.schema import NodeType
 from khop.training import traffic
-from khop.training.checkpoint import restore_model, restore_optimizer
+from khop.training.checkpoint import restore_model, restore_optimizer, shared_checkpoint
 from khop.training.chosen_steps import chosen_steps
+from khop.training.evaluations import CHOSEN_BY, EvaluationPlan, best_name, best_record, named_scores
 from khop.training.linear_setup import linear_ways
-from khop.training.metrics import is_better
 from khop.training.optimizer_settings import ModelOptimizer, set_next
-from khop.training.run_log import Record
-from khop.training.run_output import BEST, LAST, DeviceLoss, DeviceValues, RunOutput, StepLog
+from khop.training.run_log import EPOCHS, Record
+from khop.training.run_output import LAST, DeviceLoss, DeviceValues, RunOutput, StepLog
 from khop.training.settings import Launches, TrainerSettings
+from khop.training.start import start
 from khop.training.step_clock import (
     STAGES,
     GatheredStep,
@@ -51,9 +56,10 @@ from khop.training.steps import (
     notice_drawn_relations,
 )
 from khop.training.tasks import Task, score_name
-from khop.training.trainer_state import TrainerState, evaluation_of, trainer_state_of
+from khop.training.trainer_state import TrainerState, trainer_state_of
 
 _HELD = (signal.SIGINT, signal.SIGTERM)
+_NO_SCORES = ("epoch", "step", EPOCHS, "seconds")  # in records of evaluations
 
 
 @contextmanager
@@ -129,16 +135,15 @@ def terminations_raised() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-CHOSEN_BY = "val"  # split with the score that decides which epoch is the best
-
-
 @dataclass(frozen=True)
 class TrainingResult:
     """Result of a training run."""
 
     best_epoch: int
     best_score: float
+    best: Record  # of the best evaluation: one of `records` or `evaluations`
     records: list[Record]  # one per epoch, as in metrics.jsonl, with those before a resume
+    evaluations: list[Record]  # within epochs, as in steps.jsonl, with those before a resume
     seconds: float  # duration of this call
 
 
@@ -156,7 +161,7 @@ class Trainer:
         model: Module whose `model(batch)` gives the outputs of the task.
         task: Task, such as `khop.NodeClassification`.
         loader: Loader of the training batches.
-        evaluate: Function that returns scores by name; "val" decides which epoch is the best.
+        evaluate: Function that returns scores by name; "val" decides which evaluation is the best.
         settings: Settings of the run.
         out: Folder of checkpoints and metrics.jsonl.
         observer: Receiver of the events of the run; default None.
@@ -203,9 +208,9 @@ class Trainer:
         self.optimizer = ModelOptimizer(
             self.model, settings.learning_rate, settings.weight_decay, settings.optimizer
         )
-        updates = settings.epochs * len(loader)
+        self._plan = EvaluationPlan.of(settings, len(loader))
         self._schedules = [
-            settings.schedule.over(part, updates, lambda: self.state.plateau_scale)
+            settings.schedule.over(part, self._plan.last, lambda: self.state.plateau_scale)
             for part in self.optimizer.parts
         ]
         self._group = this_group()
@@ -240,11 +245,40 @@ class Trainer:
         for schedule in self._schedules if state.schedule else ():
             schedule.load_state_dict(dict(state.schedule))
         self.state = state
-        self._output.records = records[: state.epoch]
-        self._output.source = checkpoint.folder
+        self._output.records, self._output.source = records, checkpoint.folder
+        if not self._is_over():
+            self.state = replace(state, is_finished=False)
+            self._output.records = records[: state.epoch]  # without that of an epoch which ended early
+
+    def start_from(
+        self,
+        checkpoint: str | os.PathLike[str],
+        nodes: Mapping[NodeType, Tensor] | None = None,
+        *,
+        optimizer: bool = False,
+    ) -> None:
+        """Load the weights of another run before `fit`, which then starts a new run with them. Collective.
+
+        Weights are loaded by name. A new node gets the row `unknown` of the checkpoint's embeddings, or keeps
+        its initial embedding if the model has no such row. Rank 0 reads the checkpoint and broadcasts it.
+
+        Args:
+            checkpoint: Folder of the checkpoint, such as `runs/a/checkpoints/best`.
+            nodes: By node type with embeddings, the node of the checkpoint's graph for each node of the
+                graph, int64 (nodes), -1 for new nodes; `khop.open_ids` finds them by id. Default: nodes have
+                the same numbers, and further ones are new, as after `khop.append`.
+            optimizer: Load the state of the optimizer too, which must be of the same kind; its learning rate
+                and other settings are those of this run. Default False.
+        Raises:
+            ValueError: Names or shapes of weights differ, or the optimizer is another one.
+        """
+        folder = path_of("checkpoint", checkpoint)
+        with self._group.exchanging("reading the checkpoint"):
+            found = shared_checkpoint(folder, self._group, self.observer.warned)
+        start(self.model, self.optimizer if optimizer else None, found, nodes or {})
 
     def fit(self) -> TrainingResult:
-        """Train until the last epoch, or until `patience` evaluations brought no improvement.
+        """Train until the last epoch or step, or until scores end the training: `patience`, `target`.
 
         On Ctrl-C, SIGTERM and a lost rank, the trainer saves the state after the last update in
         checkpoints/last, and the exception propagates. Several ranks with GPUs, or with sharded embeddings,
@@ -265,8 +299,8 @@ class Trainer:
                 _own_generator(self.settings.device),
                 noting as self._interrupts,
             ):
-                self.observer.started(self.settings.epochs, len(self.loader))
-                while not self.state.is_over(self.settings):
+                self.observer.started(self._plan.epochs, len(self.loader))
+                while not self._is_over():
                     self._train_epoch()
         except (KeyboardInterrupt, PeerLost):
             with interrupts_held():
@@ -283,9 +317,12 @@ class Trainer:
         with self._group.exchanging("ending"):
             self._output.close()
             self._group.meet("ending")  # if rank 0 could not write its last data, all ranks fail
-        best, score = self.state.best_epoch, self.state.best_score
-        assert score is not None, "the last epoch is always evaluated"
-        return TrainingResult(best, score, self._output.records, time.perf_counter() - begun)
+        state, records = self.state, self._output.records
+        assert state.best_score is not None, "the last state is always evaluated"
+        best = best_record(records, state, self.task.metric)
+        seconds = time.perf_counter() - begun
+        evaluations = list(state.evaluations)
+        return TrainingResult(state.best_epoch, state.best_score, best, records, evaluations, seconds)
 
     @property
     def _stops_together(self) -> bool:
@@ -327,7 +364,7 @@ class Trainer:
                                 break
                     is_stopped |= self._settle() != 0
                     if self.state.step == len(self.loader):
-                        self.state = self.state.ended(None)
+                        self.state = self.state.ended()
         finally:
             self._output.close()
         return done
@@ -338,6 +375,10 @@ class Trainer:
         loader = self.loader.state_dict().get("fingerprint", "")
         own = {
             "epochs": str(settings.epochs),
+            "evaluate_every": str(settings.evaluate_every),
+            "patience": str(settings.patience),
+            "max_steps": str(settings.max_steps),
+            "target": str(settings.target),
             "learning rate": str(settings.learning_rate),
             "schedule": str(settings.schedule),
             "optimizer": str(settings.optimizer),
@@ -351,7 +392,7 @@ class Trainer:
         check_equal_settings(self._group, {**own, **settings.facts})
         if self._group.rank == 0:
             notice_drawn_relations(self.model, self.loader)
-        self._output.begin(state.epoch * len(self.loader) + state.step, len(self.loader))
+        self._output.begin(state, len(self.loader))
         linear = linear_ways(settings, self.state.linear, self.observer.warned)
         with self._group.exchanging("sharing the weights"):
             made = (self.model, self.task, self.loader, settings)
@@ -371,18 +412,79 @@ class Trainer:
         if self.state.step == 0:
             self._before_epoch(self.state.epoch)
         with closing(self._computed()) as steps:
-            for step in steps:
-                self._stop(self._update(step))
+            while not self._ends_within() and (step := next(steps, None)) is not None:
+                signal_number = self._update(step)
                 del step  # and its batch, before the next one
+                self._stop(signal_number)
         self._stop(self._settle())
-        evaluating = time.perf_counter()
-        scores = epoch_scores(
-            self.evaluate, self.model, self.state, self.settings, self._output.folder / LAST
-        )
-        if scores:
-            self._seconds["evaluating"] = time.perf_counter() - evaluating
+        scores: Mapping[str, Any] = {}
+        if self.state.is_evaluated:  # the run ends within the epoch
+            scores = {name: score for name, score in self._latest().items() if name not in _NO_SCORES}
+        elif self._plan.is_due(self.state):
+            scores = self._evaluated()
         self._seconds["total"] = time.monotonic() - begun
         self._end_epoch(scores)
+
+    def _ends_within(self) -> bool:
+        """Evaluate the model if it is due within the epoch; return True if the run ends there."""
+        state = self.state
+        if state.step in (0, len(self.loader)) or not self._plan.is_due(state):
+            return False
+        if not state.is_evaluated:
+            self._stop(self._settle())
+            before = self._seconds["evaluating"]
+            scores = self._evaluated()
+            self._end_evaluation(scores, self._seconds["evaluating"] - before)
+            self.model.train()
+            self._clock.start()
+        return self._is_over()
+
+    def _evaluated(self) -> dict[str, float]:
+        """Evaluate the model; return its scores by their names in records."""
+        begun, (model, state) = time.perf_counter(), (self.model, self.state)
+        checkpoint = self._output.folder / LAST
+        scores = named_scores(self.evaluate, model, self.task.metric, state, self.settings, checkpoint)
+        self._seconds["evaluating"] += time.perf_counter() - begun
+        return scores
+
+    def _end_evaluation(self, scores: Mapping[str, float], seconds: float) -> None:
+        """Log an evaluation within the epoch, and save the state if it is among the best."""
+        state = self.state
+        record: Record = {
+            "epoch": state.epoch,
+            "step": state.step - 1,
+            EPOCHS: self._plan.num_epochs(state),
+            **scores,
+            "seconds": {"evaluating": round(seconds, 4)},
+        }
+        with interrupts_held():
+            best = self._best_name(record)
+            self._count(scores)
+            self.state = replace(self.state, evaluations=(*state.evaluations, record))
+            self._output.evaluated(record)
+            if best:
+                self._output.save(self.state, *best, LAST)
+                self._log.saved()
+        self.observer.evaluated(record)
+
+    def _count(self, scores: Mapping[str, Any]) -> None:
+        """Add the scores of an evaluation to the state, and apply them to the learning rate."""
+        metric, plateau = self.task.metric, self.settings.schedule.plateau
+        self.state = self.state.scored(scores[score_name(CHOSEN_BY, metric)], metric, plateau)
+        for schedule in self._schedules if plateau else ():
+            set_next(schedule)
+
+    def _best_name(self, record: Record) -> list[str]:
+        earlier = (*self._output.records, *self.state.evaluations)
+        return best_name(self.task.metric, earlier, record, self.settings.checkpoints.best)
+
+    def _latest(self) -> Record:
+        """Return the latest record of an evaluation within the epoch, or of an epoch."""
+        records = self.state.evaluations if self.state.step else self._output.records
+        return records[-1] if records else {}
+
+    def _is_over(self) -> bool:
+        return self._plan.is_over(self.state, self.settings, self._latest())
 
     def _settle(self) -> int:
         """Wait for the values of all updates of the epoch; return the signal to end after it, or 0."""
@@ -456,60 +558,28 @@ class Trainer:
             self._log.saved()
         return signal_number
 
-    def _end_epoch(self, scores: Mapping[str, float]) -> None:
-        ended, settings, metric = self.state, self.settings, self.task.metric
+    def _end_epoch(self, scores: Mapping[str, Any]) -> None:
+        """Log the epoch, with the scores of an evaluation if there was one, and save the state."""
+        state, plan = self.state, self._plan
+        is_whole = state.step == len(self.loader)
         record: Record = {
-            "epoch": ended.epoch,
-            "step": (ended.epoch + 1) * len(self.loader),
-            "loss": ended.loss_sum / ended.seeds,
-            **{score_name(name, metric): score for name, score in scores.items()},
-            **traffic.epoch_record(ended.traffic),
+            "epoch": state.epoch,
+            "step": state.updates(len(self.loader)),
+            **({} if is_whole else {EPOCHS: plan.num_epochs(state)}),
+            "loss": state.loss_sum / state.seeds,
+            **scores,
+            **traffic.epoch_record(state.traffic),
             "seconds": {stage: round(seconds, 4) for stage, seconds in self._seconds.items()},
         }
         with interrupts_held():
-            self.state = ended.ended(scores.get(CHOSEN_BY), metric, settings.schedule.plateau)
-            for schedule in self._schedules if settings.schedule.plateau else ():
-                set_next(schedule)
-            name = score_name(CHOSEN_BY, metric)
-            best = best_name(metric, [*self._output.records, record], name, settings.checkpoints.best)
+            best = self._best_name(record) if is_whole else []
+            if is_whole and scores:
+                self._count(scores)
             self._output.end_epoch(record)
+            self.state = self.state.ended() if is_whole else self.state
+            self.state = replace(self.state, is_finished=self._is_over())
             self._output.save(self.state, *best, LAST)
         self.observer.epoch_ended(record)
-
-
-def epoch_scores(
-    evaluate: Callable[[], Mapping[str, float]],
-    model: nn.Module,
-    state: TrainerState,
-    settings: TrainerSettings,
-    checkpoint: Path,
-) -> Mapping[str, float]:
-    """Evaluate the model if it is due at the end of this epoch; {} if it is not. Collective."""
-    if (state.epoch + 1) % settings.evaluate_every and state.epoch + 1 != settings.epochs:
-        return {}
-    group = this_group()
-    group.meet("evaluating")
-    with (
-        group.exchanging("evaluating", state.epoch, state.step),
-        evaluation_of(model, state, checkpoint),
-    ):
-        scores = evaluate()
-    if CHOSEN_BY not in scores:
-        raise ValueError(
-            f"evaluate() returned scores of {sorted(scores)}: {CHOSEN_BY!r} is required to select the best "
-            "checkpoint"
-        )
-    return scores
-
-
-def best_name(metric: str, records: Sequence[Record], score: str, kept: int) -> list[str]:
-    """Return the last epoch's name among the `kept` best checkpoints: best, best-1, ...; else nothing."""
-    scores = [number for record in records if isinstance(number := record.get(score), int | float)]
-    if score not in records[-1]:
-        return []
-    last = scores.pop()
-    place = sum(not is_better(metric, last, each) for each in scores)
-    return [f"{BEST}-{place}" if place else BEST][: int(place < kept)]
 
 
 def _own_generator(device: str) -> AbstractContextManager[None]:

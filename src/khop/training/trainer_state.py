@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import nn
 
 from khop.training.metrics import LOOK_FOR_NAN, is_better
 from khop.training.optimizer_settings import Plateau
-from khop.training.settings import TrainerSettings
+from khop.training.run_log import Record
 
 
 @dataclass(frozen=True)
@@ -35,29 +35,37 @@ class TrainerState:
     plateau_scale: float = 1.0  # factor of the learning rate, reduced at plateaus
     plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
     shapes: Mapping[str, Any] = field(default_factory=dict)  # capacities of recorded steps' batches
+    evaluations: Sequence[Record] = ()  # lines of steps.jsonl with scores: evaluations within epochs
+    is_finished: bool = False  # the run ended by its number of steps or by a score
 
-    def ended(self, score: float | None, metric: str = "", plateau: Plateau | None = None) -> TrainerState:
-        """Return the state at the start of the next epoch, with this epoch's score if it was evaluated.
+    def updates(self, steps: int) -> int:
+        """Return the number of updates so far, with `steps` per epoch."""
+        return self.epoch * steps + self.step
+
+    @property
+    def is_evaluated(self) -> bool:
+        """True after an evaluation within an epoch, and at the start of an epoch."""
+        last = self.evaluations[-1] if self.evaluations else {}
+        return self.step == 0 or (last.get("epoch"), last.get("step")) == (self.epoch, self.step - 1)
+
+    def ended(self) -> TrainerState:
+        """Return the state at the start of the next epoch."""
+        return replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
+
+    def scored(self, score: float, metric: str = "", plateau: Plateau | None = None) -> TrainerState:
+        """Return the state with the score of an evaluation.
 
         The name of the metric decides whether a higher or a lower score is better. With a plateau, too many
         evaluations without improvement reduce the scale of the learning rate.
         """
-        following = replace(self, epoch=self.epoch + 1, step=0, loss_sum=0.0, seeds=0, traffic={})
-        if score is None:
-            return following
         if is_better(metric, score, self.best_score):
-            return replace(following, best_score=score, best_epoch=self.epoch, stale=0, plateau_stale=0)
-        following = replace(following, stale=self.stale + 1)
+            return replace(self, best_score=score, best_epoch=self.epoch, stale=0, plateau_stale=0)
+        following = replace(self, stale=self.stale + 1)
         if plateau is None:
             return following
         if self.plateau_stale + 1 < plateau.patience:
             return replace(following, plateau_stale=self.plateau_stale + 1)
         return replace(following, plateau_stale=0, plateau_scale=self.plateau_scale * plateau.factor)
-
-    def is_over(self, settings: TrainerSettings) -> bool:
-        """Return True if no epoch is left to train."""
-        is_stale = settings.patience is not None and self.stale >= settings.patience
-        return self.epoch >= settings.epochs or is_stale
 
     def check(self, steps: int, records: int, folder: Path) -> None:
         """Raise ValueError if the numbers contradict each other or the run.
@@ -72,6 +80,8 @@ class TrainerState:
                 for number in (self.loss_sum, self.best_score or 0.0, self.plateau_scale)
             )
             and all(isinstance(entries, Mapping) for entries in (self.schedule, self.linear, self.shapes))
+            and isinstance(self.evaluations, Sequence)
+            and all(self._is_evaluation(record, steps) for record in self.evaluations)
             and self.step <= steps
             and (self.epoch == 0 or self.best_epoch <= self.epoch)
             and self._position() in (None, divmod(self.epoch * steps + self.step, steps))
@@ -88,6 +98,13 @@ class TrainerState:
                 "file, or train again"
             )
 
+    def _is_evaluation(self, record: object, steps: int) -> bool:
+        """Return True for a record of an update before this state."""
+        match record:
+            case {"epoch": int() as epoch, "step": int() as step}:
+                return 0 <= step < steps and 0 <= epoch * steps + step < self.updates(steps)
+        return False
+
     def _position(self) -> tuple[object, object] | None:
         """Return epoch and step of the loader's state; None if it has none, unlike khop.Loader's."""
         match self.loader:
@@ -100,11 +117,13 @@ def trainer_state_of(saved: Mapping[str, Any], facts: Mapping[str, str], folder:
     """Decode the state in a checkpoint; ValueError if it is no trainer's, or for other facts."""
     expected = {entry.name for entry in fields(TrainerState)}
     # Earlier checkpoints lack these fields.
-    optional = {"linear", "plateau_scale", "plateau_stale", "shapes"}
+    optional = {"linear", "plateau_scale", "plateau_stale", "shapes", "evaluations", "is_finished"}
     match saved:
         case {"facts": Mapping() as saved_facts} if saved.keys() | optional == expected:
             check_facts(saved_facts, facts, folder)
-            return TrainerState(**saved)
+            evaluations = saved.get("evaluations", ())
+            found = tuple(evaluations) if isinstance(evaluations, Sequence) else evaluations
+            return TrainerState(**{**saved, "evaluations": found})
     raise ValueError(
         f"{folder}: has the training state {sorted(saved)}, {sorted(expected)} is expected; "
         "it is not from a khop.Trainer, or from another version of khop"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from khop.run.profile import RankRecord, RankSummary, Summary, threads_of
 from khop.run.reporting.examined import Confusion, RankingCurve, Scatter
-from khop.run.reporting.run_summary import Record, number, scores_of
+from khop.run.reporting.run_summary import Record, epochs_of, number, scores_of
 from khop.run.reporting.time_spent import TimeSpent
 from khop.training.step_clock import STAGES, WITHIN
 
@@ -74,23 +74,23 @@ def _png(figure: Figure) -> bytes:
     return picture.getvalue()
 
 
-def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes:
-    """Draw the epochs so far as a PNG, with the best epoch marked."""
+def drawn_curve(records: Sequence[Record], best: Record, title: str) -> bytes:
+    """Draw epochs and evaluations within epochs as a PNG, with the best evaluation marked."""
     figure = _figure(10.4, 3.9, title)
     left, right = figure.subplots(1, 2)
-    best = scores_of(records[best_epoch])
-    _, _, metric = next(iter(best)).partition("_")  # the metric that chose the best epoch comes first
+    scores = scores_of(best)
+    _, _, metric = next(iter(scores)).partition("_")  # the metric that chose the best epoch comes first
     _line(left, _by_epoch(records, "loss"), _INK)
     for split, color in _SPLIT_COLORS.items():
         name = f"{split}_{metric}"
-        if name in best:
-            _line(right, _by_epoch(records, name), color, f"{split}  {best[name]:.4f}")
+        if name in scores:
+            _line(right, _by_epoch(records, name), color, f"{split}  {scores[name]:.4f}")
     for axes, shown in ((left, "training loss"), (right, metric.replace("_", " "))):
         _dress(axes, shown, "y")
         _count_epochs(axes)
-        axes.set_xlim(number(records[0]["epoch"]) + 0.5, number(records[-1]["epoch"]) + 1.5)
-    right.axvline(best_epoch + 1, color=_FAINT, linewidth=1, linestyle=":")
-    note = f"epoch {best_epoch + 1},\nthe best by val"
+        axes.set_xlim(max(0, min(map(epochs_of, records)) - 0.5), max(map(epochs_of, records)) + 0.5)
+    right.axvline(epochs_of(best), color=_FAINT, linewidth=1, linestyle=":")
+    note = f"epoch {epochs_of(best):.4g},\nthe best by val"
     figure.legend(
         title=note, loc="outside right center", alignment="left", frameon=False, fontsize=9, title_fontsize=9
     )
@@ -98,7 +98,7 @@ def drawn_curve(records: Sequence[Record], best_epoch: int, title: str) -> bytes
 
 
 def _by_epoch(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
-    return [(number(each["epoch"]) + 1, number(each[name])) for each in records if name in each]
+    return sorted((epochs_of(each), number(each[name])) for each in records if name in each)
 
 
 _STEPS = 10  # steps in the timeline: with more, single spans would be too small to see

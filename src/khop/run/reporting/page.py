@@ -19,7 +19,15 @@ from khop.run.reporting.charts import (
     time_chart,
 )
 from khop.run.reporting.examined import Examined
-from khop.run.reporting.run_summary import Record, RunSummary, differences, flattened, number, seconds_of
+from khop.run.reporting.run_summary import (
+    Record,
+    RunSummary,
+    differences,
+    epochs_of,
+    flattened,
+    number,
+    seconds_of,
+)
 from khop.run.reporting.time_spent import TimeSpent
 from khop.training.step_clock import WITHIN
 
@@ -88,7 +96,7 @@ def _scores(runs: Runs) -> Table:
     rows = []
     for run in runs if names else ():
         summary = run.summary
-        best = f"{number(summary.best['epoch']) + 1:.0f}" if summary.best else _NONE
+        best = f"{epochs_of(summary.best):.4g}" if summary.best else _NONE
         cells = [_score(run, name) for name in names]
         epochs = f"{len(summary.records)} of {summary.epochs_asked}"
         rows.append([run.name, best, *cells, epochs, f"{summary.seconds:.1f} s", summary.state.value])
@@ -109,7 +117,7 @@ def _curves(runs: Runs) -> list[Picture]:
 
     scores = dict.fromkeys(name for run in runs for name in run.summary.scores)
     charts = {"training loss": of("loss"), **{name.replace("_", " "): of(name) for name in scores}}
-    charts["seconds per epoch"] = lambda record: seconds_of(record).get("total", 0.0)
+    charts["seconds per epoch"] = lambda record: seconds_of(record).get("total")
     return _charts(runs, charts)
 
 
@@ -117,11 +125,11 @@ def _charts(runs: Runs, values: Mapping[str, Callable[[Record], object]]) -> lis
     """Draw a chart for each title, with a line per run; epochs without a value are left out."""
 
     def points(records: Sequence[Record], value: Callable[[Record], object]) -> Points:
-        found = ((number(each["epoch"]) + 1, value(each)) for each in records)
-        return [(epoch, number(at)) for epoch, at in found if at is not None]
+        found = ((epochs_of(each), value(each)) for each in records)
+        return sorted((epoch, number(at)) for epoch, at in found if at is not None)
 
     charts = (
-        line_chart(title, {at: points(run.summary.records, value) for at, run in enumerate(runs)})
+        line_chart(title, {at: points(run.summary.evaluated, value) for at, run in enumerate(runs)})
         for title, value in values.items()
     )
     return [chart for chart in charts if chart is not None]

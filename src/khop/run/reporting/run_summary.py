@@ -19,7 +19,7 @@ from typing import Any
 import khop
 from khop.run.read import CHECKPOINTS, CONFIG, read_toml
 from khop.training.replace_folder import STATE, existing_folder
-from khop.training.run_log import RunLog
+from khop.training.run_log import EPOCHS, RunLog
 
 Record = Mapping[str, object]  # one line of metrics.jsonl
 SCORES = ("train", "val", "test")
@@ -38,10 +38,20 @@ def number(value: object) -> float:
     return value
 
 
+def epochs_of(record: Record) -> float:
+    """Return the number of epochs trained before a record; with a fraction within an epoch."""
+    return number(record.get(EPOCHS, number(record["epoch"]) + 1))
+
+
 def scores_of(record: Record) -> dict[str, float]:
     """Return the scores of a record, such as "val_accuracy" -> 0.8, in the order train, val, test."""
     named = [(name, split) for split in SCORES for name in record if name.startswith(f"{split}_")]
     return {name: number(record[name]) for name, _ in named}
+
+
+def _chosen_by(record: Record) -> float | None:
+    """Return the score that selects the best record: the first one on val."""
+    return next((score for name, score in scores_of(record).items() if name.startswith("val_")), None)
 
 
 def baselines_of(record: Record) -> dict[str, dict[str, str]]:
@@ -108,16 +118,25 @@ class RunSummary:
             return RunState.STARTED
         patience = int(self.settings.get("training", {}).get("patience", 0))
         is_stale = 0 < patience <= int(self.training.get("stale", 0))
-        is_over = int(self.training.get("epoch", 0)) >= self.epochs_asked or is_stale
+        is_finished = is_stale or bool(self.training.get("is_finished"))
+        is_over = int(self.training.get("epoch", 0)) >= self.epochs_asked or is_finished
         return RunState.FINISHED if is_over else RunState.RESUMABLE
+
+    @property
+    def evaluated(self) -> Sequence[Record]:
+        """Evaluations within epochs, as in steps.jsonl up to the last checkpoint, then the epochs."""
+        return (*self.training.get("evaluations", ()), *self.records)
 
     @cached_property
     def best(self) -> Record:
-        """The record of the best epoch, without a checkpoint the last one; empty before the first epoch."""
-        if not self.records:
+        """The record of the best evaluation, without a checkpoint the last one; empty before the first."""
+        if not self.evaluated:
             return {}
         epoch = int(self.training.get("best_epoch", len(self.records) - 1))
-        return self.records[min(epoch, len(self.records) - 1)]
+        of_epoch = [each for each in self.evaluated if each["epoch"] == epoch]
+        score = self.training.get("best_score")
+        chosen = (each for each in of_epoch if score is not None and _chosen_by(each) == score)
+        return next(chosen, (of_epoch or self.evaluated)[-1])
 
     @property
     def scores(self) -> dict[str, float]:

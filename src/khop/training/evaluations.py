@@ -1,0 +1,127 @@
+"""Evaluations of a training run: when they are due, the best of them, and the scores that end a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from torch import nn
+
+from khop.distributed.processes.group import this_group
+from khop.training.metrics import is_better
+from khop.training.run_log import Record
+from khop.training.run_output import BEST
+from khop.training.settings import TrainerSettings
+from khop.training.tasks import score_name
+from khop.training.trainer_state import TrainerState, evaluation_of
+
+CHOSEN_BY = "val"  # split with the score that decides which state is the best
+_LARGEST_DENOMINATOR = 10**7  # `evaluate_every=500 / steps` is exact for epochs with at most as many steps
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """The updates of a run after which its model is evaluated, by integers alone."""
+
+    steps: int  # per epoch
+    last: int  # update of the run that no score ends earlier
+    every: Fraction  # updates between evaluations
+
+    @classmethod
+    def of(cls, settings: TrainerSettings, steps: int) -> EvaluationPlan:
+        """Make the plan of a run with so many steps per epoch."""
+        last = settings.epochs * steps
+        every = Fraction(settings.evaluate_every).limit_denominator(_LARGEST_DENOMINATOR)
+        return cls(steps, min(last, settings.max_steps or last), steps * every)
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs, with one that ends early."""
+        return -(-self.last // self.steps)
+
+    def num_epochs(self, state: TrainerState) -> float:
+        """Return the number of epochs so far, for records."""
+        return round(state.updates(self.steps) / self.steps, 6)
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Return True if the model is evaluated in this state, after its last update."""
+        updates, every = state.updates(self.steps), self.every
+        before = (updates - 1) * every.denominator // every.numerator
+        return updates * every.denominator // every.numerator > before or updates >= self.last
+
+    def is_over(self, state: TrainerState, settings: TrainerSettings, scores: Mapping[str, object]) -> bool:
+        """Return True if training ends in this state; `scores` are those of its evaluation, if there is one.
+
+        Within an epoch it ends after an evaluation only.
+        """
+        if not state.is_evaluated:
+            return False
+        is_stale = settings.patience is not None and state.stale >= settings.patience
+        return state.updates(self.steps) >= self.last or is_stale or _reaches(settings.target, scores)
+
+
+def _reaches(target: tuple[str, float] | None, scores: Mapping[str, object]) -> bool:
+    """Return True if the score that the target names reaches it."""
+    if target is None:
+        return False
+    metric, value = target
+    score = scores.get(_of_target(target))
+    return isinstance(score, int | float) and not is_better(metric, value, score)
+
+
+def _of_target(target: tuple[str, float]) -> str:
+    """Return the name of the target's score in records."""
+    return score_name(f"{CHOSEN_BY}/{target[0]}", target[0])
+
+
+def named_scores(
+    evaluate: Callable[[], Mapping[str, float]],
+    model: nn.Module,
+    metric: str,
+    state: TrainerState,
+    settings: TrainerSettings,
+    checkpoint: Path,
+) -> dict[str, float]:
+    """Evaluate the model; return its scores by their names in records. Collective."""
+    group = this_group()
+    group.meet("evaluating")
+    with (
+        group.exchanging("evaluating", state.epoch, state.step),
+        evaluation_of(model, state, checkpoint),
+    ):
+        scores = evaluate()
+    if CHOSEN_BY not in scores:
+        raise ValueError(
+            f"evaluate() returned scores of {sorted(scores)}: {CHOSEN_BY!r} is required to select the best "
+            "checkpoint"
+        )
+    named = {score_name(name, metric): score for name, score in scores.items()}
+    if settings.target is not None and _of_target(settings.target) not in named:
+        raise ValueError(
+            f"target {settings.target}: the evaluation has no {_of_target(settings.target)}, but "
+            f"{', '.join(named)}; name the metric of one of these"
+        )
+    return named
+
+
+def best_name(metric: str, earlier: Iterable[Record], last: Record, kept: int) -> list[str]:
+    """Return the name of the last evaluation among the `kept` best checkpoints; [] if it is not among them.
+
+    The names are best, best-1, ...; records without a score on `val` are no evaluations.
+    """
+    name = score_name(CHOSEN_BY, metric)
+    score = last.get(name)
+    if not isinstance(score, int | float):
+        return []
+    others = [number for record in earlier if isinstance(number := record.get(name), int | float)]
+    place = sum(not is_better(metric, score, each) for each in others)
+    return [f"{BEST}-{place}" if place else BEST][: int(place < kept)]
+
+
+def best_record(records: Iterable[Record], state: TrainerState, metric: str) -> Record:
+    """Return the record of the best evaluation: of a step, or of an epoch."""
+    name = score_name(CHOSEN_BY, metric)
+    found = (one for one in (*state.evaluations, *records) if one["epoch"] == state.best_epoch)
+    return next(one for one in found if one.get(name) == state.best_score)

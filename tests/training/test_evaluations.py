@@ -1,0 +1,339 @@
+"""Evaluations within epochs: they come at exact updates, decide what evaluations decide, and survive a stop.
+
+A run may also end within an epoch, by its number of steps or by a score.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from khop.errors import Terminated
+from khop.training.checkpoint import load_checkpoint
+from khop.training.evaluations import EvaluationPlan
+from khop.training.optimizer_settings import Plateau, Schedule
+from khop.training.run_log import RunLog
+from khop.training.settings import CheckpointPolicy, TrainerSettings
+from khop.training.step_clock import Unwatched
+from khop.training.trainer import Trainer
+from khop.training.trainer_state import TrainerState
+from support.recorded_runs import late_losses
+from support.small_runs import STEPS, Interrupting, SmallRun, without_seconds
+
+WITHIN = {"evaluate_every": 0.4}  # after every second update: 2, 4, 6, 8, 10, ...
+
+
+def due(settings: TrainerSettings, steps: int, count: int) -> list[int]:
+    plan = EvaluationPlan.of(settings, steps)
+    states = {update: divmod(update, steps) for update in range(1, count + 1)}
+    return [u for u, (epoch, step) in states.items() if plan.is_due(TrainerState(epoch=epoch, step=step))]
+
+
+@given(steps=st.integers(1, 150), every=st.integers(1, 300))
+def test_a_number_of_steps_is_exact_as_a_fraction_of_an_epoch(steps: int, every: int) -> None:
+    settings = TrainerSettings(epochs=3, evaluate_every=every / steps)
+    found = due(settings, steps, 3 * steps)
+    assert found == sorted({*range(every, 3 * steps + 1, every), 3 * steps})
+
+
+def test_evaluations_of_decimal_fractions_are_spread_over_epochs() -> None:
+    assert len(due(TrainerSettings(epochs=2, evaluate_every=0.05), 1007, 2014)) == 40
+    assert due(TrainerSettings(epochs=2, evaluate_every=0.3), 10, 20) == [3, 6, 9, 12, 15, 18, 20]
+    assert due(TrainerSettings(epochs=5, evaluate_every=2), 3, 15) == [6, 12, 15]
+    assert due(TrainerSettings(epochs=4, evaluate_every=1.5), 4, 16) == [6, 12, 16]
+    assert due(TrainerSettings(epochs=4, max_steps=7), 4, 7) == [4, 7]
+
+
+def logged(out: Path) -> list[dict[str, object]]:
+    """The lines of steps.jsonl without times."""
+    return without_seconds(RunLog(out / "steps.jsonl").records())  # type: ignore[return-value]
+
+
+def assert_equal_runs(found: Path, expected: Path) -> None:
+    """Equal logs but for times, and equal bits in the last and in the best checkpoint."""
+    for name in ("steps", "metrics"):
+        lines = [without_seconds(RunLog(run / f"{name}.jsonl").records()) for run in (found, expected)]
+        assert lines[0] == lines[1], name
+    for name in ("last", "best"):
+        ours, theirs = (load_checkpoint(run / "checkpoints" / name) for run in (found, expected))
+        assert ours.model.keys() == theirs.model.keys()
+        assert all(torch.equal(ours.model[each], theirs.model[each]) for each in ours.model), name
+        assert all(torch.equal(ours.optimizer[each], theirs.optimizer[each]) for each in ours.optimizer)
+        assert ours.groups == theirs.groups
+        assert without_seconds(list(ours.records)) == without_seconds(list(theirs.records))
+
+
+def test_scores_within_an_epoch_are_in_the_log_of_steps_and_do_not_change_the_course(tmp_path: Path) -> None:
+    within = SmallRun(tmp_path / "within").with_(**WITHIN).trainer().fit()
+    plain = SmallRun(tmp_path / "plain").trainer().fit()
+    assert without_seconds(within.records) == without_seconds(
+        [record if record["epoch"] == 1 else scoreless(record) for record in plain.records[:2]]
+    ) + without_seconds(plain.records[2:])
+    lines = logged(tmp_path / "within")
+    assert [line for line in lines if "loss" in line] == logged(tmp_path / "plain")
+    evaluations = [(line["epoch"], line["step"], line["epochs"]) for line in lines if "loss" not in line]
+    assert evaluations == [(0, 1, 0.4), (0, 3, 0.8), (1, 0, 1.2), (1, 2, 1.6), (2, 1, 2.4), (2, 3, 2.8)]
+    assert evaluations == [(each["epoch"], each["step"], each["epochs"]) for each in within.evaluations]
+    at = lines.index(next(line for line in lines if "loss" not in line))
+    assert (lines[at - 1]["epoch"], lines[at - 1]["step"]) == (0, 1)  # the line follows that of its update
+    assert {"val_accuracy", "train_accuracy"} < lines[at].keys()
+
+
+def scoreless(record: Mapping[str, object]) -> Mapping[str, object]:
+    return {name: value for name, value in record.items() if "accuracy" not in name}
+
+
+def scripted(run: SmallRun, scores: list[float]) -> Trainer:
+    """A trainer whose evaluations have these scores, one after the other."""
+    given = iter(scores)
+    return replace(run, evaluate=lambda: {"val": next(given)}).trainer()
+
+
+def test_the_best_checkpoints_are_those_of_evaluations(tmp_path: Path) -> None:
+    policy = CheckpointPolicy(best=3)
+    trainer = scripted(
+        SmallRun(tmp_path).with_(epochs=2, checkpoints=policy, **WITHIN), [0.1, 0.7, 0.6, 0.9, 0.2]
+    )
+    result = trainer.fit()  # after the updates 2, 4, 6, 8 and 10
+    assert (result.best_epoch, result.best_score) == (1, 0.9)
+    assert (result.best["epoch"], result.best["step"], result.best["val_accuracy"]) == (1, 2, 0.9)
+    kept = [
+        load_checkpoint(tmp_path / "checkpoints" / name).training for name in ("best", "best-1", "best-2")
+    ]
+    assert [(state["epoch"], state["step"]) for state in kept] == [(1, 3), (0, 4), (1, 1)]
+
+
+def test_patience_counts_evaluations_within_epochs(tmp_path: Path) -> None:
+    result = scripted(SmallRun(tmp_path).with_(patience=2, **WITHIN), [0.5, 0.6, 0.4, 0.5]).fit()
+    assert [(record["epoch"], record["step"], record.get("epochs")) for record in result.records] == [
+        (0, 5, None),
+        (1, 8, 1.6),  # ended after update 8
+    ]
+    assert result.records[-1]["val_accuracy"] == 0.5
+    assert (result.best_epoch, result.best["step"]) == (0, 3)
+
+
+def test_a_plateau_counts_evaluations_within_epochs(tmp_path: Path) -> None:
+    schedule = Schedule(plateau=Plateau(factor=0.5, patience=2))
+    run = SmallRun(tmp_path).with_(epochs=2, schedule=schedule, **WITHIN)
+    trainer = scripted(run, [0.5, 0.4, 0.4, 0.4, 0.4])  # two reductions: after the updates 6 and 10
+    rates: list[float] = []
+    step = trainer.optimizer.step
+
+    def stepped() -> None:
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        step()
+
+    trainer.optimizer.step = stepped  # type: ignore[method-assign]
+    trainer.fit()
+    assert rates == [0.01] * 6 + [0.005] * 4
+    assert trainer.state.plateau_scale == 0.25
+
+
+def test_a_run_of_some_steps_ends_within_an_epoch_and_can_be_continued_exactly(tmp_path: Path) -> None:
+    expected = SmallRun(tmp_path / "undisturbed").with_(evaluate_every=0.2).trainer().fit()
+    run = SmallRun(tmp_path / "run").with_(evaluate_every=0.2)
+    short = run.with_(max_steps=7).trainer().fit()
+    assert short.records[0]["step"] == 5
+    assert (short.records[1]["step"], short.records[1]["epochs"]) == (7, 1.4)
+    seven = [line for line in logged(tmp_path / "undisturbed") if (line["epoch"], line["step"]) == (1, 1)]
+    assert short.records[1]["val_accuracy"] == seven[1]["val_accuracy"]
+    assert load_checkpoint(tmp_path / "run/checkpoints/last").training["is_finished"] is True
+
+    again = run.with_(max_steps=7).trainer()
+    again.resume()
+    assert again.fit().records == short.records  # over: there is nothing left to do
+
+    longer = run.trainer()
+    longer.resume()
+    assert without_seconds(longer.fit().records) == without_seconds(expected.records)
+    assert_equal_runs(tmp_path / "run", tmp_path / "undisturbed")
+
+
+def test_the_schedule_of_a_run_ends_with_its_steps(tmp_path: Path) -> None:
+    trainer = SmallRun(tmp_path).with_(max_steps=4, schedule=Schedule("linear")).trainer()
+    trainer.fit()
+    assert trainer.optimizer.param_groups[0]["lr"] == 0.0
+    assert trainer.state.updates(STEPS) == 4
+
+
+@pytest.mark.parametrize(
+    ("scores", "updates"), [([0.1, 0.5, 0.7, 0.9], 6), ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65], 14)]
+)
+def test_training_stops_at_the_first_evaluation_that_reaches_the_target(
+    tmp_path: Path, scores: list[float], updates: int
+) -> None:
+    run = SmallRun(tmp_path).with_(target=("accuracy", 0.65), **WITHIN)
+    trainer = scripted(run, [*scores, 0.0, 0.0])
+    result = trainer.fit()
+    assert trainer.state.updates(STEPS) == updates
+    assert result.records[-1]["step"] == updates
+    again = run.trainer()
+    again.resume()
+    assert again.fit().records == result.records
+
+
+def test_a_target_at_the_end_of_an_epoch_stops_there_and_lower_may_be_better(tmp_path: Path) -> None:
+    errors = iter([0.5, 0.3, 0.1])
+    run = SmallRun(tmp_path, evaluate=lambda: {"val": 0.5, "val/rmse": next(errors)})
+    trainer = run.with_(target=("rmse", 0.3)).trainer()
+    assert len(trainer.fit().records) == 2
+    assert trainer.state.is_finished
+
+
+def test_a_target_of_an_unknown_metric_is_refused_at_the_first_evaluation(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, evaluate=lambda: {"val": 0.5}).with_(target=("mrr", 0.3), evaluate_every=0.2)
+    with pytest.raises(
+        ValueError, match=r"target \('mrr', 0.3\): the evaluation has no val_mrr, but val_acc"
+    ):
+        run.trainer().fit()
+    assert len(RunLog(tmp_path / "steps.jsonl").records()) == 1
+
+
+@dataclass
+class Stopping(Unwatched):
+    """Presses Ctrl-C when the evaluation at this place has ended, and keeps what it is told."""
+
+    at: tuple[int, int] | None = None
+    told: list[tuple[object, object]] = field(default_factory=list)
+
+    def evaluated(self, record: Mapping[str, object]) -> None:
+        self.told.append((record["epoch"], record["step"]))
+        if self.told[-1] == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with evaluations within epochs, and a learning rate that depends on them."""
+    out: Path = tmp_path_factory.mktemp("undisturbed")
+    sensitive(out).trainer().fit()
+    return out
+
+
+def sensitive(out: Path, **settings: object) -> SmallRun:
+    """A run whose learning rate falls with each evaluation that is not the best."""
+    schedule = Schedule(plateau=Plateau(factor=0.7, patience=1))
+    return SmallRun(out).with_(schedule=schedule, **WITHIN, **settings)
+
+
+@pytest.mark.parametrize(
+    "observer",
+    [
+        Interrupting(0, 3),  # after the update, before its evaluation
+        Interrupting(1, 1, signal.SIGTERM),  # between two evaluations
+        Interrupting(1, STEPS - 1),  # before the evaluation at the end of the epoch
+        Stopping((1, 2)),  # after an evaluation, with updates left in the epoch
+        Stopping((2, 3)),
+    ],
+    ids=repr,
+)
+def test_a_stop_around_an_evaluation_loses_and_repeats_nothing(
+    tmp_path: Path, undisturbed: Path, observer: Unwatched
+) -> None:
+    with pytest.raises((KeyboardInterrupt, Terminated)):
+        replace(sensitive(tmp_path), observer=observer).trainer().fit()
+    watching = Stopping()
+    trainer = replace(sensitive(tmp_path), observer=watching, threads=1).trainer()
+    trainer.resume()
+    trainer.fit()
+    assert_equal_runs(tmp_path, undisturbed)
+    before = observer.told if isinstance(observer, Stopping) else []
+    assert len({*before, *watching.told}) == len(before) + len(watching.told)
+
+
+def test_ctrl_c_in_an_evaluation_within_an_epoch_repeats_it(tmp_path: Path, undisturbed: Path) -> None:
+    trainer = sensitive(tmp_path).trainer()
+    evaluate = trainer.evaluate
+
+    def interrupted() -> Mapping[str, float]:
+        if trainer.state.updates(STEPS) == 6:
+            raise KeyboardInterrupt
+        return evaluate()
+
+    trainer.evaluate = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    again = sensitive(tmp_path).trainer()
+    again.resume()
+    again.fit()
+    assert_equal_runs(tmp_path, undisturbed)
+
+
+def test_an_evaluation_waits_for_the_losses_of_a_device(tmp_path: Path, undisturbed: Path) -> None:
+    with late_losses():
+        sensitive(tmp_path).trainer().fit()
+    assert_equal_runs(tmp_path, undisturbed)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from khop.training.settings import CheckpointPolicy
+from training.test_evaluations import Stopping, sensitive
+from dataclasses import replace
+
+class Killed(Stopping):
+    def stepped(self, epoch, step, loss):
+        if (epoch, step) == (1, 3):  # after the evaluation of step 2
+            os.kill(os.getpid(), signal.SIGKILL)
+
+run = sensitive(Path(sys.argv[1]), checkpoints=CheckpointPolicy(steps=1))
+replace(run, observer=Killed()).trainer().fit()
+"""
+
+
+@pytest.mark.long
+def test_a_run_killed_between_an_evaluation_and_the_end_of_the_epoch_is_continued(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    tests = str(Path(__file__).parent.parent)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([tests, *sys.path])}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    trainer = sensitive(tmp_path).trainer()
+    trainer.resume()
+    assert trainer.state.step > 0
+    trainer.fit()
+    assert_equal_runs(tmp_path, undisturbed)
+
+
+def test_lines_of_evaluations_come_back_from_the_checkpoint(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path).with_(**WITHIN)
+    run.trainer().fit()
+    before = (tmp_path / "steps.jsonl").read_bytes()
+    kept = [line for line in before.splitlines(keepends=True) if b'"epochs"' not in line]
+    surplus = json.dumps({"epoch": 0, "step": 2, "epochs": 0.6, "val_accuracy": 1.0}).encode() + b"\n"
+    (tmp_path / "steps.jsonl").write_bytes(b"".join([*kept[:3], surplus, *kept[3:]]))
+    trainer = run.trainer()
+    trainer.resume()
+    trainer.fit()
+    assert (tmp_path / "steps.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evaluate_every": 0}, "evaluate_every 0: must be positive"),
+        ({"evaluate_every": float("nan")}, "evaluate_every nan: must be positive"),
+        ({"max_steps": 0}, "max_steps 0: must be at least 1, or None for no limit"),
+        ({"target": 0.7}, "target 0.7: must be a metric and a score"),
+        ({"target": ("", 0.7)}, r"target \('', 0.7\): must be a metric and a score"),
+        ({"target": ("accuracy", "high")}, "target 'high': must be a number"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainerSettings(epochs=2, **settings)  # type: ignore[arg-type]
