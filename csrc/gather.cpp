@@ -17,6 +17,7 @@ constexpr std::int64_t kAhead = 16;           // rows fetched before they are co
 constexpr std::int64_t kFetchedBytes = 1024;  // of a row; behind them the machine sees where it goes on by itself
 constexpr std::int64_t kBlockIds = 4096;      // of which every column is gathered before the next ones are read
 constexpr std::int64_t kPartBytes = 1 << 18;  // less is not worth a thread
+constexpr std::int64_t kLeastInGroups = 16;   // numbers in a row
 constexpr int kDiskThreads = 8;               // at least; they wait for the disk, not for a core
 
 // Where the i-th row to be read lies: in a table, by its id.
@@ -53,30 +54,36 @@ struct Copy {
   }
 };
 
-// G says how many numbers are read at a time; the last ones of a row are moved back to end with it.
-template <class T, template <class> class G>
+// From and To say how many numbers are read at a time; the last ones of a row are moved back to end with it.
+template <class T, class From, class To>
 struct Widen {
   template <class Where>
   static KHOP_INLINE void run(Where where, std::int64_t width, std::int64_t count, const float* scales, float* out) {
-    constexpr std::int64_t step = G<T>::count;
+    constexpr std::int64_t step = From::count;
     for (std::int64_t i = 0; i < count; ++i) {
       prefetch_ahead(where, width * static_cast<std::int64_t>(sizeof(T)), i, count);
       const T* row = reinterpret_cast<const T*>(where(i));
       for (std::int64_t next = 0; next < width; next += step) {
         const std::int64_t column = std::min(next, width - step);
-        const auto values = G<T>::load(row + column);
-        G<float>::store(out + i * width + column, scales ? values * G<float>::load(scales + column) : values);
+        const auto values = From::load(row + column);
+        To::store(out + i * width + column, scales ? values * To::load(scales + column) : values);
       }
     }
   }
 };
 
+template <class T>
+struct WidenGroups {
+  template <int bytes>
+  using Of = Widen<T, Group<T, bytes>, Group<float, bytes>>;
+};
+
 template <class T, class Where>
 void widen(Where where, std::int64_t width, std::int64_t count, const float* scales, float* out) {
-  if (width >= Group<T>::count) {
-    run_widest<Widen<T, Group>>(where, width, count, scales, out);
+  if (width >= kLeastInGroups) {
+    run_widest<WidenGroups<T>::template Of>(where, width, count, scales, out);
   } else {
-    run_widest<Widen<T, Single>>(where, width, count, scales, out);
+    run_widest<Widen<T, Single<T>, Single<float>>>(where, width, count, scales, out);
   }
 }
 

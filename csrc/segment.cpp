@@ -22,6 +22,7 @@ enum class Result { sum, mean };
 // The sum of weights[source] * x[source], or of x[source] where there are no weights.
 template <class T>
 struct Sum {
+  static constexpr int kMostBytes = 64;
   template <class G>
   using State = SumOf<G>;
 

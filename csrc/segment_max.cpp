@@ -4,41 +4,24 @@
 #include "segment_rows.h"
 
 #include <cstring>
+#include <type_traits>
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // see number.h
 
 namespace khop {
 namespace {
 
-typedef std::int32_t EightIds __attribute__((vector_size(32), aligned(32)));
-typedef std::int32_t SixteenIds __attribute__((vector_size(64), aligned(64)));
-
-template <std::int64_t count>
-struct IdLanes;
-template <>
-struct IdLanes<8> {
-  using Value = EightIds;
-};
-template <>
-struct IdLanes<16> {
-  using Value = SixteenIds;
-};
-
-// Source ids beside the columns of G.
+// Ids of sources for the columns of G, in lanes as wide as theirs: a comparison of either chooses among both.
 template <class G>
 struct Ids {
-  using Value = typename IdLanes<G::count>::Value;
+  using Lane = std::conditional_t<sizeof(typename G::Value) / G::count == 8, std::int64_t, std::int32_t>;
+  using Value = Lanes<Lane, sizeof(typename G::Value)>;
+  using Stored = Lanes<std::int32_t, G::count * sizeof(std::int32_t)>;
 
-  static KHOP_INLINE Value load(const std::int32_t* from) { return load_lanes<Value>(from); }
-  static KHOP_INLINE void store(std::int32_t* to, const Value& value) { std::memcpy(to, &value, sizeof value); }
-  // What a comparison of values says, as wide as ids; and of ids, as wide as values.
-  template <class Mask>
-  static KHOP_INLINE Value mask(const Mask& values) {
-    return __builtin_convertvector(values, Value);
-  }
-  template <class Values, class Mask>
-  static KHOP_INLINE auto values(const Mask& ids) {
-    return __builtin_convertvector(ids, decltype(Values{} == Values{}));
+  static KHOP_INLINE Value load(const std::int32_t* from) { return __builtin_convertvector(load_lanes<Stored>(from), Value); }
+  static KHOP_INLINE void store(std::int32_t* to, const Value& value) {
+    const Stored narrow = __builtin_convertvector(value, Stored);
+    std::memcpy(to, &narrow, sizeof narrow);
   }
 };
 
@@ -48,11 +31,6 @@ struct Ids<Single<T>> {
 
   static KHOP_INLINE Value load(const std::int32_t* from) { return *from; }
   static KHOP_INLINE void store(std::int32_t* to, Value value) { *to = value; }
-  static KHOP_INLINE bool mask(bool values) { return values; }
-  template <class Values>
-  static KHOP_INLINE bool values(bool ids) {
-    return ids;
-  }
 };
 
 template <class G>
@@ -63,6 +41,7 @@ struct MaxOf {
 
 template <class T>
 struct Max {
+  static constexpr int kMostBytes = 32;
   template <class G>
   using State = MaxOf<G>;
 
@@ -82,7 +61,7 @@ struct Max {
     }
     const auto larger = (value > state.largest) | ((value != value) & (state.largest == state.largest));
     state.largest = larger ? value : state.largest;
-    state.winner = Ids<G>::mask(larger) ? source : state.winner;
+    state.winner = larger ? source : state.winner;
   }
   template <class G>
   KHOP_INLINE void finish(const MaxOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t degree) const {
@@ -101,6 +80,7 @@ struct GradientOf {
 
 template <class T>
 struct MaxGradient {
+  static constexpr int kMostBytes = 32;
   template <class G>
   using State = GradientOf<G>;
 
@@ -115,7 +95,7 @@ struct MaxGradient {
     if (edge.repeated) return;  // of parallel edges one has won
     const std::int64_t at = edge.source * width + column;
     const auto won = Ids<G>::load(winners + at) == static_cast<std::int32_t>(edge.row);
-    state.sum += Ids<G>::template values<typename G::Value>(won) ? G::load(gradient + at) : typename G::Value{};
+    state.sum += won ? G::load(gradient + at) : typename G::Value{};
   }
   template <class G>
   KHOP_INLINE void finish(const GradientOf<G>& state, std::int64_t row, std::int64_t column, std::int64_t) const {

@@ -20,7 +20,13 @@
 
 namespace khop {
 
-inline constexpr int kTile = 4;                      // groups of columns in registers: what AVX2 holds
+inline constexpr int kTileBytes = 256;               // of columns in registers,
+inline constexpr int kLeastTileBytes = 64;
+#if defined(__aarch64__)
+inline constexpr int kMostGroups = 16;               // in as many registers
+#else
+inline constexpr int kMostGroups = 8;
+#endif
 inline constexpr std::int64_t kAhead = 16;           // edges
 inline constexpr std::int64_t kChunk = 32;           // edges
 inline constexpr std::int64_t kPartBytes = 1 << 17;  // less is not worth a thread
@@ -41,6 +47,7 @@ struct Edge {
 };
 
 // A Fold has, for groups G of columns beginning at `column`:
+//   kMostBytes                            of a group, see run_widest
 //   State<G>                              what is known of a row after some of its edges; begins as State<G>{}
 //   take(state, edge, column)             the next edge of the row
 //   finish(state, row, column, degree)    the row has ended
@@ -51,7 +58,8 @@ class RowLoop {
   using State = typename Fold::template State<G>;
 
   static KHOP_INLINE void run(const Fold* fold, const Edges* edges, std::int64_t width, std::int64_t begin,
-                              std::int64_t end, State* partial) {
+                              std::int64_t end) {
+    std::vector<State> partial(static_cast<std::size_t>(groups(width) + kTile - 1));
     const RowLoop loop{*fold, edges->indptr.data(), edges->indices.data(), width};
     const std::int64_t last_edge = loop.indptr_[end];
     for (std::int64_t row = begin; row < end; ++row) {
@@ -61,26 +69,27 @@ class RowLoop {
         for (std::int64_t next = edge + kAhead; next < std::min(stop + kAhead, last_edge); ++next) {
           fold->prefetch(loop.indices_[next]);
         }
-        loop.chunk(row, edge, stop, partial);
+        loop.chunk(row, edge, stop, partial.data());
         edge = stop;
       } while (edge < loop.indptr_[row + 1]);
     }
   }
 
-  // How many states `partial` holds.
-  static std::int64_t room(std::int64_t width) { return groups(width) + kTile - 1; }
-
  private:
+  static constexpr int kGroupBytes = G::count == 1 ? kLeastTileBytes : sizeof(typename G::Value);
+  static constexpr int kTile = std::min(kTileBytes / kGroupBytes, kMostGroups);  // groups
+  static constexpr int kLeastTile = kLeastTileBytes / kGroupBytes;
+
   static std::int64_t groups(std::int64_t width) { return (width + G::count - 1) / G::count; }
 
   KHOP_INLINE void chunk(std::int64_t row, std::int64_t edge, std::int64_t stop, State* partial) const {
     const std::int64_t all = groups(width_);
     if (all >= kTile) {
       tiles<kTile>(row, edge, stop, all, partial);
-    } else if (all >= 2) {
-      tiles<2>(row, edge, stop, all, partial);
+    } else if (all >= 2 * kLeastTile) {
+      tiles<2 * kLeastTile>(row, edge, stop, all, partial);
     } else {
-      tiles<1>(row, edge, stop, all, partial);
+      tiles<kLeastTile>(row, edge, stop, all, partial);
     }
   }
 
@@ -96,21 +105,19 @@ class RowLoop {
     const std::int64_t begin = indptr_[row], end = indptr_[row + 1];
     std::int64_t columns[size];
     State states[size];
-    for (int i = 0; i < size; ++i) {
+    unrolled<size>([&](int i) KHOP_INLINED {
       columns[i] = std::min((group + i) * G::count, width_ - G::count);
       states[i] = edge == begin ? State{} : partial[i];
-    }
+    });
     for (; edge < stop; ++edge) {
       const bool first = edge == begin;
       const Edge taken{indices_[edge], row, first, !first && indices_[edge - 1] == indices_[edge], edge};
-      for (int i = 0; i < size; ++i) fold_.take(states[i], taken, columns[i]);
+      unrolled<size>([&](int i) KHOP_INLINED { fold_.take(states[i], taken, columns[i]); });
     }
-    for (int i = 0; i < size; ++i) {
-      if (stop == end) {
-        fold_.finish(states[i], row, columns[i], end - begin);
-      } else {
-        partial[i] = states[i];
-      }
+    if (stop == end) {
+      unrolled<size>([&](int i) KHOP_INLINED { fold_.finish(states[i], row, columns[i], end - begin); });
+    } else {
+      unrolled<size>([&](int i) KHOP_INLINED { partial[i] = states[i]; });
     }
   }
 
@@ -139,22 +146,25 @@ inline std::int64_t first_row(std::span<const std::int64_t> indptr, int part, in
   return low;
 }
 
+template <class T, class Fold>
+struct RowLoops {
+  template <int bytes>
+  using Of = RowLoop<Fold, Group<T, bytes>>;
+};
+
 // Folds the edges of every row over `width` columns of T. A row is the work of one thread, its edges in order.
 template <class T, class Fold>
 void fold_rows(const Fold& fold, const Edges& edges, std::int64_t width, int threads) {
+  constexpr std::int64_t least = kLeastTileBytes / sizeof(Accumulator<T>);
   if (width == 0) return;
   const auto steps = static_cast<std::int64_t>(edges.indices.size()) + edges.rows();
   const int parts = spare_parts(threads, steps * width * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
   parallel_parts(threads, parts, [&](int part) {
     const std::int64_t begin = first_row(edges.indptr, part, parts), end = first_row(edges.indptr, part + 1, parts);
-    if (width >= Group<T>::count) {
-      using Loop = RowLoop<Fold, Group<T>>;
-      std::vector<typename Loop::State> partial(Loop::room(width));
-      run_widest<Loop>(&fold, &edges, width, begin, end, partial.data());
+    if (width >= least) {
+      run_widest<RowLoops<T, Fold>::template Of, Fold::kMostBytes>(&fold, &edges, width, begin, end);
     } else {
-      using Loop = RowLoop<Fold, Single<T>>;
-      std::vector<typename Loop::State> partial(Loop::room(width));
-      Loop::run(&fold, &edges, width, begin, end, partial.data());
+      RowLoop<Fold, Single<T>>::run(&fold, &edges, width, begin, end);
     }
   });
 }

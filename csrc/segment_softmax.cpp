@@ -22,39 +22,42 @@ template <class A>
 struct ExpOf;
 template <>
 struct ExpOf<float> {
-  typedef std::uint32_t Bits __attribute__((vector_size(64), aligned(64)));
+  using Bits = std::uint32_t;
   static constexpr int mantissa = 23, terms = 7;
   static constexpr float lowest = -87, ln2_high = 0x1.62e4p-1F, ln2_low = 0x1.7f7d1cp-20F;
 };
 template <>
 struct ExpOf<double> {
-  typedef std::uint64_t Bits __attribute__((vector_size(64), aligned(64)));
+  using Bits = std::uint64_t;
   static constexpr int mantissa = 52, terms = 13;
   static constexpr double lowest = -708, ln2_high = 0x1.62e42fee00000p-1, ln2_low = 0x1.a39ef35793c76p-33;
 };
 
 // exp of values that are not positive, to 2 units in the last place; 0 where the result would be subnormal; NaN stays NaN.
 // x = n ln 2 + r with |r| <= ln(2) / 2: 2^n by its bits, exp(r) by its Taylor series.
-template <class A>
-KHOP_INLINE typename Group<A>::Value exp_negative(const typename Group<A>::Value& x) {
+template <class A, int bytes>
+KHOP_INLINE Lanes<A, bytes> exp_negative(const Lanes<A, bytes>& x) {
   using E = ExpOf<A>;
-  using Value = typename Group<A>::Value;
+  using Value = Lanes<A, bytes>;
+  using Bits = Lanes<typename E::Bits, bytes>;
   constexpr A round = A{3} * (std::int64_t{1} << (E::mantissa - 1));
   const Value shifted = x * std::numbers::log2e_v<A> + round;
   const Value n = shifted - round;
   const Value r = (x - n * E::ln2_high) - n * E::ln2_low;
   Value series = Value{} + 1;
   for (int k = E::terms; k > 0; --k) series = series * r * (A{1} / static_cast<A>(k)) + 1;
-  const Value power = std::bit_cast<Value>(
-      (std::bit_cast<typename E::Bits>(shifted) << E::mantissa) + std::bit_cast<typename E::Bits>(Value{} + 1));
+  const Value power = std::bit_cast<Value>((std::bit_cast<Bits>(shifted) << E::mantissa) + std::bit_cast<Bits>(Value{} + 1));
   return x < E::lowest ? Value{} : series * power;
 }
 
+constexpr std::int64_t kWidest = 64;  // bytes of a register
+
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
-template <class T>
-struct Softmax {
+template <class T, int bytes>
+struct SoftmaxOf {
   using A = Accumulator<T>;
+  using G = Group<A, bytes>;
   using One = Single<T>;
 
   // `row` has room for a row's numbers, rounded up to whole groups; `heads_room` for two numbers a head.
@@ -77,8 +80,8 @@ struct Softmax {
           row[edge * heads + head] = One::load(from + edge * heads + head) - largest[head];
         }
       }
-      for (std::int64_t at = 0; at < degree * heads; at += Group<A>::count) {
-        Group<A>::store(row + at, exp_negative<A>(Group<A>::load(row + at)));
+      for (std::int64_t at = 0; at < degree * heads; at += G::count) {
+        G::store(row + at, exp_negative<A, bytes>(G::load(row + at)));
       }
       for (std::int64_t edge = 0; edge < degree; ++edge) {
         for (std::int64_t head = 0; head < heads; ++head) sum[head] += row[edge * heads + head];
@@ -91,6 +94,12 @@ struct Softmax {
       }
     }
   }
+};
+
+template <class T>
+struct Softmax {
+  template <int bytes>
+  using Of = SoftmaxOf<T, bytes>;
 };
 
 template <class T>
@@ -132,8 +141,8 @@ void segment_softmax(const T* scores, std::int64_t heads, std::span<const std::i
   split_rows<T>(indptr, heads, threads, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t longest = 0;
     for (std::int64_t row = begin; row < end; ++row) longest = std::max(longest, indptr[row + 1] - indptr[row]);
-    std::vector<A> row(round_up(longest * heads, Group<A>::count)), heads_room(2 * heads);
-    run_widest<Softmax<T>>(scores, heads, indptr.data(), out, begin, end, row.data(), heads_room.data());
+    std::vector<A> row(round_up(longest * heads, kWidest / sizeof(A))), heads_room(2 * heads);
+    run_widest<Softmax<T>::template Of>(scores, heads, indptr.data(), out, begin, end, row.data(), heads_room.data());
   });
 }
 

@@ -18,6 +18,7 @@ struct WeightedSumOf {
 
 template <class T>
 struct WeightedSum {
+  static constexpr int kMostBytes = 64;
   template <class G>
   using State = WeightedSumOf<G>;
 
@@ -25,8 +26,8 @@ struct WeightedSum {
   std::int64_t width;
   const Accumulator<T>* weights;
   std::int64_t heads;
+  std::int64_t of_head;         // columns
   const std::int32_t* head_of;  // by column
-  bool splits;                  // a group of columns may have several heads
   T* out;
 
   template <class G>
@@ -34,10 +35,11 @@ struct WeightedSum {
     const auto value = G::load(x + edge.source * width + column);
     const Accumulator<T>* of_edge = weights + edge.index * heads;
     if constexpr (G::count > 1) {
-      if (splits) {
-        typename G::Value each{};
+      if (heads > 1 && of_head % G::count != 0) {  // a group may have columns of several heads
+        Accumulator<T> each[G::count];
+#pragma GCC unroll 1
         for (std::int64_t lane = 0; lane < G::count; ++lane) each[lane] = of_edge[head_of[column + lane]];
-        state.sum += value * each;
+        state.sum += value * load_lanes<typename G::Value>(each);
         return;
       }
     }
@@ -51,10 +53,9 @@ struct WeightedSum {
 };
 
 // Dot products of the rows at both ends of each edge, head by head.
-template <class T>
+template <class T, int bytes>
 struct DotsOfEdges {
-  using G = Group<T>;
-  using Value = typename G::Value;
+  using G = Group<T, bytes>;
 
   static KHOP_INLINE void run(const T* x, const T* gradient, std::int64_t width, std::int64_t heads, const Edges* edges,
                               std::int64_t begin, std::int64_t end, Accumulator<T>* out) {
@@ -73,21 +74,40 @@ struct DotsOfEdges {
   }
 
  private:
+  static constexpr std::int64_t kGroups = kDotLanes<T> / G::count;
+  using Sums = typename G::Value[kGroups];
+
+  static KHOP_INLINE void add(Sums& sums, const T* a, const T* b) {
+    for (std::int64_t group = 0; group < kGroups; ++group) {
+      sums[group] += G::load(a + group * G::count) * G::load(b + group * G::count);
+    }
+  }
+
   static KHOP_INLINE Accumulator<T> dot(const T* a, const T* b, std::int64_t count) {
-    Value sum{};
+    Sums sums{};
     std::int64_t at = 0;
-    for (; at + G::count <= count; at += G::count) sum += G::load(a + at) * G::load(b + at);
+    for (; at + kDotLanes<T> <= count; at += kDotLanes<T>) add(sums, a + at, b + at);
     if (at < count) {
-      T rest_a[G::count]{}, rest_b[G::count]{};  // products of zeros change no sum
+      T rest_a[kDotLanes<T>]{}, rest_b[kDotLanes<T>]{};  // products of zeros change no sum
       std::memcpy(rest_a, a + at, static_cast<std::size_t>(count - at) * sizeof(T));
       std::memcpy(rest_b, b + at, static_cast<std::size_t>(count - at) * sizeof(T));
-      sum += G::load(rest_a) * G::load(rest_b);
+      add(sums, rest_a, rest_b);
     }
+    for (std::int64_t half = kGroups / 2; half > 0; half /= 2) {
+      for (std::int64_t group = 0; group < half; ++group) sums[group] += sums[group + half];
+    }
+    typename G::Value sum = sums[0];
     for (std::int64_t half = G::count / 2; half > 0; half /= 2) {
       for (std::int64_t lane = 0; lane < half; ++lane) sum[lane] += sum[lane + half];
     }
     return sum[0];
   }
+};
+
+template <class T>
+struct Dots {
+  template <int bytes>
+  using Of = DotsOfEdges<T, bytes>;
 };
 
 }  // namespace
@@ -99,8 +119,7 @@ void segment_weighted_sum(const T* x, std::int64_t width, const Accumulator<T>* 
   std::vector<std::int32_t> head_of(static_cast<std::size_t>(width));
   const std::int64_t of_head = width / heads;
   for (std::int64_t column = 0; column < width; ++column) head_of[column] = static_cast<std::int32_t>(column / of_head);
-  const bool splits = heads > 1 && of_head % Group<T>::count != 0;
-  fold_rows<T>(WeightedSum<T>{x, width, weights, heads, head_of.data(), splits, out}, edges, width, threads);
+  fold_rows<T>(WeightedSum<T>{x, width, weights, heads, of_head, head_of.data(), out}, edges, width, threads);
 }
 
 template <class T>
@@ -111,7 +130,7 @@ void segment_weighted_sum_gradient(const T* x, std::int64_t width, const T* grad
   const int parts = spare_parts(threads, count * (width + heads) * static_cast<std::int64_t>(sizeof(T)), kPartBytes);
   parallel_parts(threads, parts, [&](int part) {
     const std::int64_t begin = first_row(edges.indptr, part, parts), end = first_row(edges.indptr, part + 1, parts);
-    run_widest<DotsOfEdges<T>>(x, gradient, width, heads, &edges, begin, end, out);
+    run_widest<Dots<T>::template Of>(x, gradient, width, heads, &edges, begin, end, out);
   });
 }
 

@@ -23,6 +23,6 @@ void segment_weighted_sum_gradient(const T* x, std::int64_t width, const T* grad
                                    Accumulator<T>* out, int threads);
 
 template <class T>
-inline constexpr std::int64_t kDotLanes = Group<T>::count;
+inline constexpr std::int64_t kDotLanes = 64 / sizeof(Accumulator<T>);
 
 }  // namespace khop

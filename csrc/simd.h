@@ -3,7 +3,11 @@
 
 #include "dispatch.h"
 
-#define KHOP_INLINE inline __attribute__((always_inline))
+#include <type_traits>
+#include <utility>
+
+#define KHOP_INLINED __attribute__((always_inline))
+#define KHOP_INLINE inline KHOP_INLINED
 
 namespace khop {
 
@@ -19,22 +23,44 @@ __attribute__((target("avx2"))) void run_avx2(Args... args) {
 }
 #endif
 
-// Kernel::run must be KHOP_INLINE, and so must all that it calls in its loops: only what is inlined is compiled anew.
-// Lanes are independent and products are not fused (-ffp-contract=off), so that every instruction set gives the same bits.
 // A function of its own: inlined into a large caller, the loop would lack registers.
-template <class Kernel, class... Args>
-[[gnu::noinline]] void run_widest(Args... args) {
+template <class OfAvx512, class OfAvx2, class OfPlain, class... Args>
+[[gnu::noinline]] void run_by_level(Args... args) {
 #if defined(__x86_64__) && defined(__GNUC__)
   switch (dispatch_level()) {
     case Level::avx512:
-      return run_avx512<Kernel>(args...);
+      if constexpr (std::is_same_v<OfAvx512, OfAvx2> && !std::is_same_v<OfAvx2, OfPlain>) {
+        return run_avx2<OfAvx2>(args...);
+      } else {
+        return run_avx512<OfAvx512>(args...);
+      }
     case Level::avx2:
-      return run_avx2<Kernel>(args...);
+      return run_avx2<OfAvx2>(args...);
     case Level::plain:
       break;
   }
 #endif
-  Kernel::run(args...);
+  OfPlain::run(args...);
+}
+
+// Kernel::run must be KHOP_INLINE, and so must all that it calls in its loops: only what is inlined is compiled anew.
+// Lanes are independent and products are not fused (-ffp-contract=off), so that every instruction set gives the same bits.
+template <class Kernel, class... Args>
+void run_widest(Args... args) {
+  run_by_level<Kernel, Kernel, Kernel>(args...);
+}
+
+// fn(0), fn(1), ..., fn(count - 1), without a loop.
+template <int count, class Fn>
+KHOP_INLINE void unrolled(Fn&& fn) {
+  [&]<int... i>(std::integer_sequence<int, i...>) KHOP_INLINED { (fn(i), ...); }(std::make_integer_sequence<int, count>());
+}
+
+// A kernel that is told how many bytes a register has: up to `most`. One that compares lanes should have 32 at most: GCC compares
+// those of AVX-512 one by one in code that it parses for fewer instructions.
+template <template <int> class Kernel, int most = 64, class... Args>
+void run_widest(Args... args) {
+  run_by_level<Kernel<most>, Kernel<32>, Kernel<16>>(args...);
 }
 
 }  // namespace khop

@@ -116,10 +116,10 @@ TEST(rounding_to_bfloat16_is_to_nearest_even) {
     const float value = std::bit_cast<float>(bits);
     khop::BFloat16 out;
     khop::Single<khop::BFloat16>::store(&out, value);
-    khop::Floats values = khop::Floats{} + value;
-    khop::BFloat16 group[16];
-    khop::Group<khop::BFloat16>::store(group, values);
-    CHECK_EQUAL(group[15].bits, out.bits);
+    using Group = khop::Group<khop::BFloat16, 16>;
+    khop::BFloat16 group[Group::count];
+    Group::store(group, Group::Value{} + value);
+    CHECK_EQUAL(group[Group::count - 1].bits, out.bits);
     return out.bits;
   };
   CHECK_EQUAL(rounded(0x3F808000), 0x3F80);
