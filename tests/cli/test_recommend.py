@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def trained_in(home: Path) -> list[tuple[str, ...]]:
     events = write_tables(home)
     (home / "shop.toml").write_text(SPEC)
     (home / "run.toml").write_text(RUN)
-    with chdir(home):
+    with chdir(home), redirect_stdout(io.StringIO()):
         import_tables("shop.toml", "shop")
         train_here("run.toml", "--out", "a")
     return [(user, item) for user, item, kind, at in events if kind == "buy" and at < TEST]
