@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet
+import pytest
 
 from cli.conftest import Ran
 from data.tables.shop import roomy, spec
@@ -51,6 +52,7 @@ def test_the_test_split_is_left_out_on_request_or_with_its_reason(
     assert "could not be computed: graph is" in Path("b.html").read_text()
 
 
+@pytest.mark.long
 def test_links_have_a_ranking_curve_under_the_users_ids(khop_command: Command, small_run: Path) -> None:
     import_tables(spec(**roomy()), "shop")
     links = ("--task", "link-prediction", "--target", "user buys item", "--epochs", "1")

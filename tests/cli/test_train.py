@@ -147,7 +147,7 @@ def test_a_run_continues_exactly_where_it_ended(khop_command: Command, small_run
     assert tomllib.loads(Path("parts/config.toml").read_text())["training"]["epochs"] == 2
 
 
-@pytest.mark.core(3)
+@pytest.mark.core(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -76,6 +76,7 @@ def test_an_evaluation_trains_it_once(khop_command: Command, trained_run: None) 
     assert (OWN / "checkpoints/best").stat().st_mtime_ns == changed
 
 
+@pytest.mark.long
 def test_training_that_was_stopped_goes_on(khop_command: Command, small_run: Path) -> None:
     """The run has two epochs; its baseline is stopped after the first."""
     khop_command("train", "run.toml", "--out", "a", "--baselines", "--epochs", "1")

@@ -45,7 +45,9 @@ def device_lane_source(host: LocalSource, placed: dict[str, tuple[str, ...]] = P
     return DeviceLaneSource(over_ranks, choice, rows, PromptStreams(), lambda: first)
 
 
-@pytest.mark.parametrize("placed", PLACED, ids=["all", "some"])
+@pytest.mark.parametrize(
+    "placed", [pytest.param(PLACED[0], marks=pytest.mark.long), PLACED[1]], ids=["all", "some"]
+)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_it_keeps(promise: Callable[[Make], None], placed: dict[str, tuple[str, ...]]) -> None:
     with forcing(Engine.TORCH):

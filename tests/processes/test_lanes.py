@@ -25,6 +25,7 @@ def test_steps_come_in_order_however_fast_ranks_are_and_wherever_they_stop(
         assert told == {"wrong": [], "threads": 0}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("where", ["in a lane", "in the loop"])
 def test_an_error_of_one_rank_ends_all_and_is_reported(where: str) -> None:
     with pytest.raises(RuntimeError, match=r"^rank 1 failed with KeyError: 'mine'"):

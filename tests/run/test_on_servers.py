@@ -224,6 +224,7 @@ FILES = {  # rows of one type, in order and of a split, and of both ends of link
 }
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
 @pytest.mark.parametrize("kind", FILES)
 def test_files_of_servers_have_the_users_names_and_the_bytes_of_local_ones(

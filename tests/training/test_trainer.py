@@ -112,6 +112,7 @@ def test_dropout_depends_on_the_seed_and_torchs_generator_is_left_alone(tmp_path
     assert without_seconds(other.records) != without_seconds(first.records)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("metric", ["accuracy", "rmse"])
 def test_as_many_of_the_best_epochs_are_kept_as_are_asked_for(tmp_path: Path, metric: str) -> None:
     """In the order of their scores; of equal scores the earlier epoch comes first."""

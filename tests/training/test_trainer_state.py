@@ -149,6 +149,7 @@ def one_score() -> Mapping[str, float]:
     return {"val": 0.5}
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("evaluate", [None, one_score])
 def test_weights_that_become_nan_end_the_run_and_are_not_kept(
     tmp_path: Path, evaluate: Callable[[], Mapping[str, float]] | None
@@ -176,6 +177,7 @@ def test_a_checkpoint_within_an_epoch_holds_no_nan(tmp_path: Path) -> None:
     assert all(weights.isfinite().all() for weights in again.model.parameters())
 
 
+@pytest.mark.long
 def test_nan_from_finite_weights_is_reported_with_its_place(tmp_path: Path) -> None:
     task = NodeClassification("node", "y")
 

@@ -104,6 +104,7 @@ def test_hops_of_batches_are_numbered_as_the_cpu_does(
     assert pairs.numbering.overflow.item() == 0
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize(("capacity", "places"), [(5, None), (250, 64)], ids=["capacity", "places"])
 def test_too_many_pairs_are_reported(capacity: int, places: int | None) -> None:
     pairs = table_of(5000, capacity, places, stamp=4)

@@ -7,6 +7,8 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from khop.run.reporting.examined import Confusion, Examined
 from khop.run.reporting.page import ReportedRun, page
 from khop.run.reporting.run_summary import RunSummary
@@ -129,6 +131,7 @@ def test_traffic_is_shown_where_there_is_some() -> None:
     assert "exchanged no rows" in Structure(page([run("b")], "today")).text
 
 
+@pytest.mark.long
 def test_the_hit_rate_on_a_device_is_shown_where_a_device_has_a_cache() -> None:
     traffic = {"needed_rows": 100, "remote_rows": 50, "hit_rate": 0.75, "device_hit_rate": 0.0}
     without = Structure(page([run("a", traffic=traffic)], "today")).text

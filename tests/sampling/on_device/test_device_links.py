@@ -150,6 +150,7 @@ def test_more_excluded_edges_than_there_is_room_for_are_an_overflow() -> None:
     assert device_sampler.overflows == 1
 
 
+@pytest.mark.long
 def test_a_batch_without_edges_to_exclude_follows_one_with() -> None:
     sampler = LinkSampler(shop(), [5], exclude="edge")
     check(sampler, [links(6, 2), Seeds({"user": torch.arange(4)}, {"user": torch.arange(4)}), links(6, 3)])
