@@ -628,6 +628,14 @@ REFUSED: dict[str, Cases] = {
         ('path []: has no edge type', lambda: khop.walk_neighbors(GRAPH, [])),
         ('bias 5: must be khop.Node2Vec(p, q)', lambda: khop.walk_neighbors(GRAPH, [EDGE], bias=5)),
     ],
+    "SeedTable": [
+        ("nodes 5: give node ids", lambda: khop.SeedTable(5)),
+        ("nodes: a mask of shape (2,); give an id for each row", lambda: khop.SeedTable(tensor([True, False]))),
+        ("times are torch.float32 of shape (1,): give a whole number", lambda: khop.SeedTable([0], times=[0.5])),
+        ("labels: int64 of shape (1,) for 2 rows", lambda: khop.SeedTable([0, 1], labels=tensor([1]))),
+        ("weights: bool of shape (1,) for 1 rows; give one number", lambda: khop.SeedTable([0], weights=[True])),
+        ("rows of 'n': there is no node 9", lambda: loader(seeds=khop.SeedTable([9]))),
+    ],
     "NodeTuples": [
         ("tuples 5: give int64 (N, M)", lambda: loader(seeds=khop.NodeTuples(5))),
         ("tuples: int64 of shape (3,); give int64", lambda: loader(seeds=khop.NodeTuples(tensor([0, 1, 2])))),
@@ -916,6 +924,7 @@ TAKEN: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
     ("recommend, a Series", lambda: recommended(pd.Series([2, 0]), TWO), lambda: recommended(tensor([2, 0]))),
     ("recommend, an Index", lambda: recommended(pd.Index([2, 0])), lambda: recommended(tensor([2, 0]))),
     ("DrawKey", lambda: khop.DrawKey.of(TWO, khop.draw.Purpose.HOP, ONE, TWO), lambda: khop.DrawKey.of(2, khop.draw.Purpose.HOP, 1, 2)),
+    ("SeedTable, arrays", lambda: seeded(khop.SeedTable(np.array([1, 1]), labels=np.array([0, 1]), weights=pd.Series([1, 3]))), lambda: seeded(khop.SeedTable({"n": tensor([1, 1])}, labels=tensor([0, 1]), weights=tensor([1.0, 3.0]).double()))),
     ("NodeTuples, an array", lambda: seeded(khop.NodeTuples(np.array([[0, 1], [2, 0]]), np.array([0.5, 1.5]))), lambda: seeded(khop.NodeTuples(tensor([[0, 1], [2, 0]]), tensor([0.5, 1.5]).double()))),
     ("NodeTuples, lists", lambda: seeded(khop.NodeTuples([[0, 1], [2, 0]], [0.5, 1.5])), lambda: seeded(khop.NodeTuples(tensor([[0, 1], [2, 0]]), tensor([0.5, 1.5])))),
     ("NodeTuples, a DataFrame", lambda: seeded(khop.NodeTuples(pd.DataFrame([[0, 1], [2, 0]]), pd.Series([3, 4]))), lambda: seeded(khop.NodeTuples({"n": tensor([[0, 1], [2, 0]])}, tensor([3, 4])))),

@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     from khop.sampling.sampler import NeighborSampler as NeighborSampler
     from khop.sampling.sampler import Sampler as Sampler
     from khop.sampling.sampler import SamplerBase as SamplerBase
+    from khop.sampling.seed_table import SeedTable as SeedTable
     from khop.sampling.seeds import NodeTuples as NodeTuples
     from khop.sampling.seeds import Seeds as Seeds
     from khop.schema import ColumnSpec as ColumnSpec
@@ -228,6 +229,7 @@ _PUBLIC = {
     "SamplerBase": "khop.sampling.sampler",
     "Schedule": "khop.training.optimizer_settings",
     "Schema": "khop.schema",
+    "SeedTable": "khop.sampling.seed_table",
     "Seeds": "khop.sampling.seeds",
     "Subgraph": "khop.batch",
     "SparseColumn": "khop.graph.inputs",

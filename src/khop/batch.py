@@ -350,6 +350,10 @@ class Sample:
         tuple_labels: Labels (tuples, ...) by node type, if seeds are `khop.NodeTuples`; default none.
         num_groups: Number of groups in this rank's step, if seeds are groups, which have one loss each;
             default None.
+        seed_positions: Positions of seed nodes in the epoch's global order by node type, int64 (seeds), in
+            batches of a loader; default none.
+        seed_times: Times of seed nodes by node type, int64 (seeds), if they have them; default none.
+        seed_labels: Labels (seeds, ...) by node type, if seeds are a `khop.SeedTable`; default none.
     Example:
         >>> sampler = khop.NeighborSampler(khop.open_graph("debian"), [2])
         >>> seeds = khop.Seeds({"package": torch.tensor([7, 9])}, {"package": torch.tensor([0, 1])})
@@ -367,6 +371,9 @@ class Sample:
     loss_weights: LossWeights | None = None
     tuple_labels: Mapping[NodeType, Tensor] = field(default_factory=dict)
     num_groups: int | None = None
+    seed_positions: Mapping[NodeType, Tensor] = field(default_factory=dict)
+    seed_times: Mapping[NodeType, Tensor] = field(default_factory=dict)
+    seed_labels: Mapping[NodeType, Tensor] = field(default_factory=dict)
 
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
         """Return losses times their weights, in units in which the total weight is the number of losses.
@@ -398,7 +405,8 @@ class Sample:
         nodes, seed_index = map_all(self.nodes, change), map_all(self.seed_index, change)
         weights = None if self.loss_weights is None else self.loss_weights.map(change)
         further = (links, weights, map_all(self.tuple_labels, change), self.num_groups)
-        return Sample(nodes, blocks, seed_index, subgraph, trees, *further)
+        of_seeds = [map_all(of, change) for of in (self.seed_positions, self.seed_times, self.seed_labels)]
+        return Sample(nodes, blocks, seed_index, subgraph, trees, *further, *of_seeds)
 
 
 @dataclass(frozen=True)
@@ -489,6 +497,25 @@ class Batch:
     def seed_index(self) -> Tensor:
         """int64 (seeds), each seed's row in the last layer's output, for seeds of one node type."""
         return only(self.sample.seed_index, "batch.seed_index")
+
+    @property
+    def seed_positions(self) -> Tensor:
+        """int64 (seeds), each seed's position in the epoch's global order, for seeds of one node type."""
+        return only(self.sample.seed_positions, "batch.seed_positions")
+
+    @property
+    def seed_times(self) -> Tensor:
+        """int64 (seeds), each seed's time, for seeds of one node type; ValueError if they have no times."""
+        if not self.sample.seed_times:
+            raise ValueError("batch.seed_times: the seeds have no times; give the loader seed_times=...")
+        return only(self.sample.seed_times, "batch.seed_times")
+
+    @property
+    def seed_weights(self) -> Tensor:
+        """float (seeds), each seed's weight in the loss, for one node type; ValueError without weights."""
+        if self.sample.loss_weights is None:
+            raise ValueError("batch.seed_weights: the seeds have no weights; give a khop.SeedTable with them")
+        return only(self.sample.loss_weights.by_type, "batch.seed_weights")
 
     def global_mean(self, losses: Tensor) -> Tensor:
         """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.

@@ -39,7 +39,7 @@ from khop.inference.chunks import (
     rank_bounds,
     unwatched,
 )
-from khop.inference.evaluation import scores
+from khop.inference.evaluation import ScoredNodes, scores_of, split_outputs
 from khop.inference.full_ranking import Best
 from khop.inference.link_evaluation import (
     check_labeled,
@@ -80,7 +80,8 @@ from khop.models.stack import Layered, Stack
 from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.links import LinkSampler
 from khop.sampling.rules.uniform import UNIFORM
-from khop.sampling.sampler import Fanout
+from khop.sampling.sampler import Fanout, check_timeless
+from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import SeedIds, ids_here, node_ids
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of, sole_type
 from khop.training.edge_tasks import EdgeObjective, LinkMetric
@@ -356,19 +357,23 @@ def evaluate(
     model: nn.Module,
     graph: Graph,
     *,
-    split: str,
+    split: str | SeedTable,
     task: NodeObjective | None = None,
     fanouts: Sequence[Fanout] | None = None,
     columns: Sequence[str] | NamesByType | None = None,
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
-    """Compute a task's score on a split.
+    """Compute a task's score on a split, or on the rows of a table.
 
     Without `fanouts` the score is exact. A model that exposes its layers (`khop.models.Sequential`,
     `Layered`) is evaluated layer by layer over all neighbors. For another model, `model(batch)` runs on
     batches of all neighbors, and a warning says so. The number of hops then comes from `loader`, or from
     the model's `num_layers`.
+
+    The rows of a `khop.SeedTable` are scored by their labels; its weights do not count. If they have times,
+    `model(batch)` runs on neighborhoods that the rule of `loader` bounds by them, by default on all
+    neighbors up to then.
 
     In a graph that an import has split by time, messages pass over the edges that the split may use:
     training those before `val`, validation those before `test`, test all. Collective: the ranks share the
@@ -378,7 +383,7 @@ def evaluate(
     Args:
         model: The model.
         graph: The graph.
-        split: Name of the split.
+        split: Name of the split, or a `khop.SeedTable` with labels.
         task: Task, by default accuracy on the graph's only label column. A custom task is an objective
             with the members of `khop.NodeClassification`.
         fanouts: Fanouts of the hops: `model(batch)` then runs on sampled neighborhoods, which are the
@@ -403,36 +408,55 @@ def evaluate(
         True
     """
     graph_of("graph", graph)
-    graph = edges_of_split(graph, split)
+    table = split.of_graph(graph) if isinstance(split, SeedTable) else None
+    graph = edges_of_split(graph, split) if isinstance(split, str) else graph
     if task is not None:
         remedy = "must be a khop.NodeClassification, or an objective with all members of one"
         instance_of("task", task, NodeObjective, remedy)
     model, group = unwrapped(model), this_group()
     task = NodeClassification.of(graph.schema) if task is None else task
-    node_type = task.node_type
-    hops = _hops(model, fanouts, loader, group)
+    scored = _scored(graph, split if table is None else table, task)
+    hops, rule = _hops(model, fanouts, loader, group), _rule_of(loader, model)
+    if scored.times is not None and hops is None:
+        hops = all_neighbors(model, None if loader is None else loader.graph_sampler, warn=False)
+    if scored.times is None and hops is not None:
+        check_timeless(rule)
 
-    def outputs_of(nodes: Tensor) -> Tensor:
+    def outputs_of(nodes: Tensor, times: Tensor | None) -> Tensor:
         if hops is None:
-            rule = _rule_of(loader, model)
             draws = _draws(rule, graph, model, loader, fanouts)
-            place = (model, graph, graph.features, node_type)
+            place = (model, graph, graph.features, task.node_type)
             compute = partial(layerwise_inference, *place, rule=rule, fanouts=draws.fanouts)
         else:
             chosen = columns_read(model, graph.schema, columns, None if loader is None else loader.columns)
             like = None if loader is None else loader.graph_sampler
-            sampler = evaluation_sampler(graph, hops, chosen, like, _rule_of(loader, model))
-            compute = partial(sampled_inference, model, sampler, graph.features, node_type, columns=chosen)
+            sampler = evaluation_sampler(graph, hops, chosen, like, rule)
+            place_of = (model, sampler, graph.features, task.node_type)
+            compute = partial(sampled_inference, *place_of, columns=chosen, times=times)
         return compute(nodes=nodes, progress=progress, group=group, lanes=graph.lanes)
 
+    name = split if isinstance(split, str) else "khop.SeedTable"
+    group.meet("evaluating")
+    with group.exchanging("evaluating"):
+        outputs = split_outputs(task, graph.features, {name: scored}, outputs_of)
+        return scores_of(task, outputs)[name]
+
+
+def _scored(graph: Graph, split: str | SeedTable, task: NodeObjective) -> ScoredNodes:
+    """Return the nodes of a split, or those of a table with their labels."""
+    node_type = task.node_type
+    if isinstance(split, SeedTable):
+        if node_type not in split.nodes or split.labels is None:
+            what = f"has rows of {list(split.nodes)}" if node_type not in split.nodes else "has no labels"
+            raise ValueError(f"khop.SeedTable to score: {what}; give labeled rows of {node_type!r}")
+        times = None if split.times is None else split.times[node_type]
+        return ScoredNodes(split.nodes[node_type], split.labels[node_type], times)
     nodes_by_type = graph.split(split)
     if node_type not in nodes_by_type:
         raise ValueError(
             f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
         )
-    group.meet("evaluating")
-    with group.exchanging("evaluating"):
-        return scores(task, graph.features, {split: ids_here(nodes_by_type[node_type])}, outputs_of)[split]
+    return ScoredNodes(ids_here(nodes_by_type[node_type]))
 
 
 def evaluate_links(

@@ -34,6 +34,7 @@ from khop.draw import DrawKey
 from khop.errors import Unsupported
 from khop.graph.features.store import FeatureStore
 from khop.graph.features.table import NO_COLUMNS
+from khop.graph.node_ids import LABEL
 from khop.inference.chunks import evaluating
 from khop.loading.columns import ColumnChoice, DeferredColumns, Gather, NamesByType, Narrow, split_deferred
 from khop.loading.device.batch_check import BatchCheck
@@ -65,6 +66,7 @@ from khop.process_tuning import check_fork, cores_of_rank, sampler_threads, tune
 from khop.sampling.groups import grouped
 from khop.sampling.on_device.capacities import MEASURED
 from khop.sampling.sampler import Sampler, check_seed_kind, sampler_of
+from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import GivenSeeds, SeedAffinity, SeedList, SeedOrder, Seeds, SeedTimes, digest_of
 from khop.schema import ColumnSpec
 from khop.servers.graph import source_of
@@ -194,9 +196,9 @@ class Loader:
 
     Args:
         sampler: Sampler of the neighborhoods.
-        seeds: `khop.Links`, `khop.NodeTuples`, or nodes: ids or a boolean mask, as tensor, array or list,
-            or "all"; of several node types a mapping from type to nodes. Each seed is used once per
-            epoch.
+        seeds: `khop.SeedTable`, `khop.Links`, `khop.NodeTuples`, or nodes: ids or a boolean mask, as
+            tensor, array or list, or "all"; of several node types a mapping from type to nodes. Each seed
+            is used once per epoch.
         batch_size: Seeds per step over all ranks. For samplers of groups (`SaintSampler`,
             `ClusterSampler`, `ShadowSampler`) it counts groups, and one rank uses each group once per
             epoch.
@@ -700,6 +702,12 @@ def _columns(
         seeds.output_types(graph.schema),
         one_of("narrow", narrow, Narrow),
     )
+    labels = seeds.labels if isinstance(seeds, SeedTable) else None
+    for node_type in labels or {}:
+        if LABEL in choice.of_seeds.get(node_type, ()):
+            raise ValueError(
+                f"seed_columns with {LABEL!r}: the labels of the khop.SeedTable have this name; leave it out"
+            )
     placed = graph.stores if graph.rank_rows is None else None  # none if ranks have parts of them
     gather = one_of("gather", gather, Gather)
     return choice, *split_deferred(choice, gather, graph.features, placed, device)

@@ -36,7 +36,7 @@ from khop.inference.predictions import Columns, check_parquet, id_columns, parqu
 from khop.run.build import Run
 from khop.run.contexts import Evaluation
 from khop.run.parts import in_flight_of
-from khop.run.predict import draws_for, predict_later, recommender_of
+from khop.run.predict import draws_for, predict_later, predict_rows, recommender_of
 from khop.run.read import CHECKPOINTS, RawRun
 from khop.run.tasks.baselines import has_label_propagation, label_propagation, own_features
 from khop.run.values import RunConfig
@@ -319,6 +319,7 @@ class PredictRequest:
     raw: RawRun
     later: Path | None
     pairs: Path | None
+    rows: Path | None
     out: Path | None
     checkpoint: str
     given: frozenset[str]  # options given in this call, not in the run
@@ -326,7 +327,7 @@ class PredictRequest:
 
 
 def predict(request: PredictRequest) -> None:
-    """Predict new nodes, or score pairs, and write or print the predictions."""
+    """Predict new nodes or rows, or score pairs, and write or print the predictions."""
     console = Console(stderr=request.as_json)
     if request.out is not None:
         check_parquet(request.out, "--out")
@@ -334,7 +335,7 @@ def predict(request: PredictRequest) -> None:
     run = run_of_rank(request.raw, torch.device("cpu"), request.given, checkpoint)
     run.restore(checkpoint, tell, request.raw.options)
     outcome: dict[str, object] = {"run": str(request.folder), "checkpoint": request.checkpoint}
-    named = {"graph": request.later, "pairs": request.pairs}
+    named = {"graph": request.later, "pairs": request.pairs, "table": request.rows}
     outcome |= {name: str(path) for name, path in named.items() if path is not None}
     with counting_bar("predicting") as progress:
         pieces = _pieces(run, request, progress)
@@ -355,16 +356,24 @@ def _again_to_file(request: PredictRequest) -> tuple[str, ...]:
     """Return this call with a file for its rows."""
     later = () if request.later is None else ("--graph", str(request.later))
     pairs = () if request.pairs is None else ("--pairs", str(request.pairs))
-    return "khop", "predict", str(request.folder), *later, *pairs, "--out", "predictions.parquet"
+    rows = () if request.rows is None else ("--rows", str(request.rows))
+    return "khop", "predict", str(request.folder), *later, *pairs, *rows, "--out", "predictions.parquet"
 
 
 def _pieces(run: Run, request: PredictRequest, progress: Progress) -> Iterator[Columns]:
-    """Return the columns of consecutive rows, of new nodes or of pairs."""
+    """Return the columns of consecutive rows, of new nodes, of a table or of pairs."""
+    if request.rows is not None:
+        if request.later is not None or request.pairs is not None:
+            raise ValueError(
+                "--rows with --graph or --pairs: rows are of nodes of the graph; give --rows alone"
+            )
+        return predict_rows(run, request.rows, progress).pieces()
     if request.pairs is not None:
         return _pairs(run, request.pairs, request.later, progress)
     if request.later is None:
         raise ValueError(
-            "--graph is missing: give a folder of new nodes, or --pairs FILE for a link-prediction run"
+            "--graph is missing: give a folder of new nodes, --pairs FILE for a link-prediction run, or "
+            "--rows FILE for a run with seed tables"
         )
     return predict_later(run, request.later, progress).pieces()
 

@@ -157,6 +157,9 @@ class Chunks:
         sample, columns, seed_columns = drawn(
             self.sampler, self.features, self.columns, seeds, self.key, chunk
         )
+        sample = replace(
+            sample, seed_positions={}, seed_times=limits or {}
+        )  # nodes have no place in an epoch
         return Batch(sample, seeds.nodes, columns, seed_columns, 0, 0, seeds.count)
 
     @property

@@ -22,6 +22,16 @@ class SplitOutputs:
     nodes: Tensor  # int64 (nodes)
     labels: Tensor  # (nodes, ...), as stored
     outputs: Tensor  # (nodes, outputs)
+    times: Tensor | None = None  # int64 (nodes), those of the rows of a table
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredNodes:
+    """Nodes to score: those of a split, or the rows of a table."""
+
+    nodes: Tensor  # int64 (nodes)
+    labels: Tensor | None = None  # (nodes, ...); None: the column of the graph
+    times: Tensor | None = None  # int64 (nodes), the time of each row; None: they have none
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,24 +52,34 @@ def labels_of(task: NodeObjective, features: FeatureStore, nodes: Tensor) -> Ten
     return torch.cat(pieces)
 
 
+OutputsOf = Callable[[Tensor, Tensor | None], Tensor]  # of nodes, and their times if they have some
+
+
 def split_outputs(
     task: NodeObjective,
     features: FeatureStore,
-    splits: Mapping[str, Tensor],
-    outputs_of: Callable[[Tensor], Tensor],
+    splits: Mapping[str, ScoredNodes],
+    outputs_of: OutputsOf,
 ) -> dict[str, SplitOutputs]:
     """Compute the outputs of each split, with one call of `outputs_of` for the nodes of all splits.
 
-    ValueError names a split without nodes.
+    Either all splits have times, or none has. ValueError names a split without nodes.
     """
-    for split, nodes in splits.items():
-        if nodes.numel() == 0:
+    for split, scored in splits.items():
+        if scored.nodes.numel() == 0:
             raise ValueError(f"split {split!r} of {task.node_type!r}: has no nodes to score; leave it out")
-    nodes = torch.cat(list(splits.values()))
-    labels = labels_of(task, features, nodes)
-    sizes = [of_split.numel() for of_split in splits.values()]
-    pieces = zip(*(torch.split(rows, sizes) for rows in (nodes, labels, outputs_of(nodes))), strict=True)
-    return {split: SplitOutputs(*piece) for split, piece in zip(splits, pieces, strict=True)}
+    nodes = torch.cat([scored.nodes for scored in splits.values()])
+    times = [scored.times for scored in splits.values() if scored.times is not None]
+    labels = {
+        split: labels_of(task, features, scored.nodes) if scored.labels is None else scored.labels
+        for split, scored in splits.items()
+    }
+    outputs = outputs_of(nodes, torch.cat(times) if times else None)
+    pieces = torch.split(outputs, [scored.nodes.numel() for scored in splits.values()])
+    return {
+        split: SplitOutputs(splits[split].nodes, labels[split], of_split, splits[split].times)
+        for split, of_split in zip(splits, pieces, strict=True)
+    }
 
 
 def scores_of(
@@ -90,5 +110,6 @@ def scores(
     outputs_of: Callable[[Tensor], Tensor],
     beside: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Compute outputs, then the scores of each split: `scores_of` over `split_outputs`."""
-    return scores_of(task, split_outputs(task, features, splits, outputs_of), beside)
+    """Compute outputs of nodes, then the scores of each split: `scores_of` over `split_outputs`."""
+    scored = {split: ScoredNodes(nodes) for split, nodes in splits.items()}
+    return scores_of(task, split_outputs(task, features, scored, lambda nodes, _: outputs_of(nodes)), beside)

@@ -25,7 +25,7 @@ from khop.graph.npy import write_array
 from khop.inference.evaluation import EdgeOutputs, SplitOutputs
 from khop.inference.link_evaluation import Scores, ends_of_links
 from khop.kernels.id_table import StringKeys
-from khop.sampling.links.link_seeds import LinkList, Links
+from khop.sampling.links.link_seeds import PADDING, LinkList, Links
 from khop.schema import EdgeType, NodeType
 from khop.training.metrics import Places
 from khop.training.multi_label_metrics import UNKNOWN, entries_of
@@ -113,14 +113,16 @@ class NodePredictions:
     label: str  # the column of labels
     splits: Mapping[str, SplitOutputs]
     kind: LabelKind = "by dtype"
+    record: Mapping[str, Any] | None = None  # of the labels; None: that of the import
 
     def here(self) -> NodePredictions:
         """Return these predictions: every rank has them."""
         return self
 
     def pieces(self, names: Names) -> Iterator[Columns]:
-        """Yield `id`, `node`, `original_id`, `split`, then labels and predictions (see `predicted`)."""
+        """Yield `id`, `node`, `original_id`, `split`, `time` of dated rows, labels and predictions."""
         record = names.labels.get(self.node_type, {}) if self.label == LABEL else {}
+        record = record if self.record is None else self.record
         original_ids = names.original_ids.get(self.node_type)
         for split, stored in self.splits.items():
             of_split = replace(stored, labels=of_kind(stored.labels, self.kind))
@@ -130,6 +132,8 @@ class NodePredictions:
                 if original_ids is not None:
                     columns["original_id"] = parquet().array(original_ids.at(nodes))
                 columns["split"] = parquet().array([split] * at.numel())
+                if of_split.times is not None:
+                    columns["time"] = dates_of(of_split.times[at], record)
                 yield columns | labels_of(of_split.labels[at], record) | predicted(of_split, at, record)
 
 
@@ -143,7 +147,12 @@ class LinkPredictions:
     def here(self) -> LinkPredictions:
         """Fetch the ends of all links, 16 bytes a link. Collective where ranks hold them in parts."""
         fetched = {
-            split: (Links({t: ends_of_links(links, t) for t in self.edge_types}), scored)
+            split: (
+                links
+                if isinstance(links, Links)
+                else Links({t: ends_of_links(links, t) for t in self.edge_types}),
+                scored,
+            )
             for split, (links, scored) in self.splits.items()
         }
         return replace(self, splits=fetched)
@@ -151,7 +160,8 @@ class LinkPredictions:
     def pieces(self, names: Names) -> Iterator[Columns]:
         """Yield ids and nodes of both ends, `split`, `score`, and `rank` among the link's negatives.
 
-        Of several edge types, first `edge_type`, as "user buys item".
+        Links that are compared with labeled pairs have the column `label`, and the pairs too, instead of
+        `rank`. Of several edge types, first `edge_type`, as "user buys item".
         """
         for split, (links, scored) in self.splits.items():
             for edge_type in self.edge_types:
@@ -161,7 +171,9 @@ class LinkPredictions:
         self, names: Names, split: str, edge_type: EdgeType, links: LinkList, scored: tuple[Tensor, Tensor]
     ) -> Iterator[Columns]:
         pyarrow, (source, _, destination), (scores, negatives) = parquet(), edge_type, scored
-        ranks = ranks_of(scores, negatives)
+        given = links.negatives if isinstance(links, Links) else None
+        labels = links.labels if isinstance(links, Links) and given is None else None
+        ranks = ranks_of(scores, negatives, None if given is None else given[edge_type] != PADDING)
         for at in torch.arange(scores.numel()).split(_ROWS):
             sources, destinations = links.rows(edge_type, at).edges
             words = {"edge_type": pyarrow.array([" ".join(edge_type)] * at.numel())}
@@ -171,13 +183,20 @@ class LinkPredictions:
                 **id_columns(names.ids.get(destination), destinations, "destination_id", "destination"),
                 "split": pyarrow.array([split] * at.numel()),
                 "score": pyarrow.array(scores[at].float().numpy()),
-                "rank": pyarrow.array(ranks[at].double().numpy()),
+                **(
+                    {"rank": pyarrow.array(ranks[at].double().numpy())}
+                    if labels is None
+                    else {"label": pyarrow.array(labels[edge_type][at].long().numpy())}
+                ),
             }
 
 
-def ranks_of(scores: Tensor, negatives: Tensor) -> Tensor:
-    """Return the rank of each link (n) among its negatives (n, k), from 1; ties count half."""
-    places = Places.of(scores, negatives)
+def ranks_of(scores: Tensor, negatives: Tensor, given: Tensor | None = None) -> Tensor:
+    """Return the rank of each link (n) among its negatives (n, k), from 1; ties count half.
+
+    `given`, bool (n, k), is False for entries that pad a row; None if all are negatives.
+    """
+    places = Places.of(scores, negatives, given)
     return 1 + places.above + places.tied / 2
 
 
@@ -221,6 +240,13 @@ def of_kind(labels: Tensor, kind: LabelKind) -> Tensor:
         if kind == "sets" or (labels.dim() > 1 and not labels.is_floating_point())
         else labels
     )
+
+
+def dates_of(times: Tensor, record: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return times as timestamps in UTC; as integers if the record does not tell their unit."""
+    pyarrow = parquet()
+    found, unit = pyarrow.array(times.numpy()), record.get("time_unit")
+    return found if unit is None else found.cast(pyarrow.timestamp(unit, "UTC"))
 
 
 def labels_of(labels: Tensor, record: Mapping[str, Any]) -> Columns:

@@ -66,8 +66,6 @@ class LocalSource:
         started = monotonic()
         seeds = request.seeds()
         sample = self.sampler.sample(seeds, request.key)
-        if seeds.tuple_labels is not None:
-            sample = replace(sample, tuple_labels=seeds.tuple_labels)
         sampling = Span.since(started, "sampling")
         columns: Columns = {}
         seed_columns: Columns = {}
@@ -77,7 +75,7 @@ class LocalSource:
         if self.features is not None:
             sample, columns, seed_columns = gather_columns(self.features, self.columns, sample, cached_rows)
         drawn = Drawn(
-            sample,
+            seeds.added_to(sample),
             {node_type: sample.nodes[node_type][index] for node_type, index in sample.seed_index.items()},
             columns,
             seed_columns,

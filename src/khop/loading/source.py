@@ -15,6 +15,7 @@ from khop.batch import Batch, Change, Columns, Sample, Span, map_all
 from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import Rows
 from khop.graph.features.table import FeatureTable
+from khop.graph.node_ids import LABEL
 from khop.kernels.gather import column_reference
 from khop.loading.device.transfer import Arrival, place
 from khop.loading.ordered_map import InFlight
@@ -195,11 +196,12 @@ def finished(drawn: Drawn, order: SeedOrder, position: Position, device: torch.d
         drawn.arrival.wait()
     moved = place(drawn, device) if drawn.arrival is None and device.type != "cpu" else drawn
     filled = {t: rows.fill(moved.columns[t]) for t, rows in moved.cached_rows.items()}
+    labels = {t: {**moved.seed_columns.get(t, {}), LABEL: of} for t, of in moved.sample.seed_labels.items()}
     return Batch(
         moved.sample,
         moved.seed_nodes,
         {**moved.columns, **filled},
-        moved.seed_columns,
+        {**moved.seed_columns, **labels},
         position.epoch,
         position.step,
         num_global_seeds=order.num_global_seeds(position.step),
@@ -231,7 +233,7 @@ class BatchTransform:
         batch = self(finished(drawn, request.order, position, torch.device("cpu")))
         return replace(
             drawn,
-            sample=batch.sample,
+            sample=replace(batch.sample, seed_labels={}),  # they are seed columns now
             seed_nodes=batch.seed_nodes,
             columns=batch.columns,
             seed_columns=batch.seed_columns,

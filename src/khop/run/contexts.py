@@ -34,6 +34,7 @@ from khop.sampling.links.links import SamplerInputs
 from khop.sampling.rules.temporal import drawn_until
 from khop.sampling.rules.weighted import drawn_by
 from khop.sampling.sampler import Expansion, Fanout, Sampler, followed_types
+from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import NodeTuples
 from khop.schema import EdgeType, NodeType
 from khop.training.steps import seeded
@@ -172,11 +173,15 @@ class TaskContext:
         return made
 
     def loader(
-        self, sampler: Sampler, nodes: SplitNodes | NodeTuples, model: nn.Module, seed_columns: NamesByType
+        self,
+        sampler: Sampler,
+        nodes: SplitNodes | NodeTuples | SeedTable,
+        model: nn.Module,
+        seed_columns: NamesByType,
     ) -> Loader:
-        """Make the loader of training batches: shuffled nodes or tuples, with the columns of the model."""
+        """Make the loader of training batches: shuffled seeds, with the columns of the model."""
         columns = columns_of(self.config, self.graph, model)
-        time = self.config.sampler.time
+        time = None if isinstance(nodes, SeedTable) else self.config.sampler.time
         if time is not None and isinstance(nodes, Mapping):
             time = self._time_of_seeds(next(iter(nodes)))
         return seeds_loader(self.config, sampler, nodes, columns, seed_columns, time)
@@ -194,10 +199,18 @@ class TaskContext:
         """Return the columns of a batch for evaluation."""
         return ColumnChoice.of(self.graph.schema, columns_of(self.config, self.graph, model), (), ())
 
-    def outputs(self, model: nn.Module, node_type: NodeType, nodes: Tensor, progress: Progress) -> Tensor:
+    def outputs(
+        self,
+        model: nn.Module,
+        node_type: NodeType,
+        nodes: Tensor,
+        progress: Progress,
+        times: Tensor | None = None,
+    ) -> Tensor:
         """Compute the outputs of nodes as `evaluation` says: exact, or over drawn neighbors. Collective.
 
-        Each rank gets (nodes, outputs). If the model does not expose its layers, exact outputs are computed
+        Each rank gets (nodes, outputs). `times` are those of the rows of a table; by default nodes have their
+        times in the graph. If the model does not expose its layers, exact outputs are computed
         from batches of all neighbors.
         """
         config, group, fanouts = self.config, this_group(), self.config.evaluation.fanouts
@@ -225,7 +238,7 @@ class TaskContext:
             self.graph.features,
             node_type,
             nodes=nodes,
-            times=self._time_of_seeds(node_type),
+            times=self._time_of_seeds(node_type) if times is None else times,
             columns=self.columns(model),
             seed=config.training.seed,
             chunk_size=config.evaluation.batch_size,

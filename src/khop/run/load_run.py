@@ -32,7 +32,7 @@ from khop.kernels.id_table import Keys, StringKeys
 from khop.run.build import Run, prepare
 from khop.run.contexts import exact_draws_of
 from khop.run.parts import in_flight_of, words_of
-from khop.run.predict import JoinedRun, predict_later
+from khop.run.predict import JoinedRun, predict_later, predict_rows
 from khop.run.read import CHECKPOINTS, saved_run, with_options
 from khop.run.tasks.link_run_task import LinkTask
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
@@ -234,8 +234,14 @@ class LoadedRun:
     folder: Path
     run: Run
 
-    def predict(self, later: Later | None = None, *, pairs: Any = None) -> Predicted:  # noqa: ANN401
-        """Compute predictions for new nodes, or scores of pairs of nodes.
+    def predict(
+        self,
+        later: Later | None = None,
+        *,
+        pairs: Any = None,  # noqa: ANN401
+        rows: Any = None,  # noqa: ANN401
+    ) -> Predicted:
+        """Compute predictions for new nodes or dated rows, or scores of pairs of nodes.
 
         Args:
             later: Folder that `khop import --encoders` has written, or a mapping from node types and edge
@@ -244,9 +250,16 @@ class LoadedRun:
                 the graph. Edges with unknown ids are left out and counted in `notes`.
             pairs: Pairs to score by a link-prediction run: a table, or the path of a file, with the id
                 columns of its edge type's table. The score of a pair with an unknown id is null.
+            rows: Rows to predict by a run with seed tables: a table, or the path of a file, with the ids and
+                the dates of these tables.
         Returns:
             A table with original ids, predictions and units, and notes.
         """
+        if rows is not None:
+            if later is not None or pairs is not None:
+                raise ValueError("rows with later or pairs: rows are of nodes of the graph; give rows alone")
+            pieces = predict_rows(self.run, rows).pieces()
+            return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), ())
         if later is None or not isinstance(later, Mapping):
             return self._predicted(None if later is None else path_of("later", later), pairs, ())
         graph = self.run.graph.folder

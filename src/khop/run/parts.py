@@ -26,6 +26,7 @@ from khop.run.values import RunConfig
 from khop.sampling.links.exclusion import Exclude, SpotTarget
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.sampler import Sampler
+from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import ListedNodes, NodeTuples, ids_here
 from khop.schema import EdgeType, NodeType, Schema
 
@@ -35,7 +36,7 @@ SplitNodes = dict[NodeType, torch.Tensor | ListedNodes]
 def seeds_loader(
     config: RunConfig,
     sampler: Sampler,
-    seeds: SplitNodes | LinkList | NodeTuples,
+    seeds: SplitNodes | LinkList | NodeTuples | SeedTable,
     columns: Sequence[str] | NamesByType,
     seed_columns: NamesByType,
     seed_times: str | None = None,

@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from khop.api.inference import Candidates, Recommender
-from khop.api.open_graph import Graph
+from khop.api.open_graph import Graph, names_of
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import Folder, GraphFolder, open_folder
 from khop.graph.layout import owner_of
@@ -24,13 +24,14 @@ from khop.inference.chunks import Progress, unwatched
 from khop.inference.evaluation import SplitOutputs
 from khop.inference.later_graph import JoinedGraph, Neighborhood
 from khop.inference.node_outputs import ExactDraws
-from khop.inference.predictions import Columns, id_columns, labels_of, predicted
+from khop.inference.predictions import Columns, dates_of, id_columns, labels_of, of_kind, predicted
 from khop.kernels.id_table import Keys
 from khop.models.encoder import renumbered
 from khop.models.link_predictor import EdgePredictor, LinkPredictor
 from khop.run.build import Run
 from khop.run.contexts import TaskContext, exact_draws_of, rule_of
 from khop.run.tasks.link_run_task import LinkTask
+from khop.run.tasks.node_task import NodeTask, scored_rows
 from khop.run.values import RunConfig
 from khop.sampling.sampler import followed_types
 from khop.schema import EdgeType, NodeType
@@ -163,6 +164,11 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
             f"of links, khop append {graph} SPEC.toml and khop recommend, or score pairs by --pairs FILE, in "
             "Python pairs="
         )
+    if isinstance(run.run_task, NodeTask) and run.run_task.tables is not None:
+        raise ValueError(
+            "--graph: the run predicts rows of tables; add the new nodes by khop append, and give --rows "
+            "FILE, in Python rows="
+        )
     joined, node_type = JoinedRun.of(run, later), task.node_type
     assert joined.later is not None
     new, count = joined.joined.new(node_type), run.graph.num_nodes(node_type)
@@ -184,6 +190,53 @@ def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> Late
         record,
         "given" if has_labels else "unknown",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class RowPredictions:
+    """Predictions for the rows of a table, in its order."""
+
+    node_type: NodeType
+    names: Names
+    outputs: SplitOutputs
+    record: Mapping[str, Any]  # of the label, as import.json has it
+    labels: Literal["given", "unknown"]
+
+    def pieces(self) -> Iterator[Columns]:
+        """Yield `id`, `node`, `time` of dated rows, `label` if the table has it, and predictions."""
+        for at in torch.arange(self.outputs.nodes.numel()).split(_ROWS):
+            columns = id_columns(self.names.ids.get(self.node_type), self.outputs.nodes[at], "id", "node")
+            if self.outputs.times is not None:
+                columns["time"] = dates_of(self.outputs.times[at], self.record)
+            if self.labels == "given":
+                columns |= labels_of(self.outputs.labels[at], self.record)
+            yield columns | predicted(self.outputs, at, self.record)
+
+
+def predict_rows(run: Run, rows: Any, progress: Progress = unwatched) -> RowPredictions:  # noqa: ANN401
+    """Predict the rows of a table of ids, dated if those of the run are, as `evaluation` of the run says.
+
+    `rows` is a file, or a table of pandas, polars or Arrow, with the columns of the run's seed tables; labels
+    are not needed. Messages pass over all edges of the graph, with dates over those up to the date of a row.
+    ValueError for a run without seed tables.
+    """
+    task = run.run_task
+    if not isinstance(task, NodeTask) or task.tables is None:
+        raise ValueError(
+            "--rows: the run was trained on splits of its graph, not on tables of rows ([seeds]); give new "
+            "nodes by --graph, in Python later="
+        )
+    node_type, tables = task.task.node_type, task.tables
+    table = tables.read(tables.open(rows, "rows", is_labeled=False), is_labeled=False)
+    scored = scored_rows(table, node_type)
+    if scored.nodes.numel() == 0:
+        raise ValueError(f"{rows}: has no rows")
+    outputs = task.context.outputs(task.model, node_type, scored.nodes, progress, scored.times)
+    unknown = {"by dtype": torch.full((len(outputs),), -1), "numbers": torch.full((len(outputs),), torch.nan)}
+    labels = unknown.get(task.kind, torch.full(outputs.shape, -1)) if scored.labels is None else scored.labels
+    found = SplitOutputs(scored.nodes, of_kind(labels, task.kind), outputs, scored.times)
+    given: Literal["given", "unknown"] = "unknown" if scored.labels is None else "given"
+    return RowPredictions(node_type, names_of(run.graph), found, tables.record, given)
 
 
 @dataclass(frozen=True, eq=False)

@@ -246,6 +246,10 @@ def _times(values: _Values, raw: RawRun, say: _Say) -> _Values:
     """Draw by the column `time` if settings are about times, and evaluate as training draws."""
     about = {"window": None, "temporal_strategy": "sample"}
     given = [name for name, of in about.items() if value_in(values, f"sampler.{name}") not in (None, of)]
+    dated = value_in(values, "seeds.time") is not None and value_in(values, "sampler.time") is None
+    if dated and "sampler.time" not in raw.options:
+        values = _with_value(values, ["sampler", "time"], "time")
+        say("sampler.time is 'time', the column that khop import writes: seeds.time is set")
     if given and value_in(values, "sampler.time") is None and "sampler.time" not in raw.options:
         values = _with_value(values, ["sampler", "time"], "time")
         say(f"sampler.time is 'time', the column that khop import writes: sampler.{given[0]} is set")
@@ -428,10 +432,11 @@ NEUTRAL = (
         "checkpoint.best",
     }
 )
-# Settings that may change when a run is resumed.
+# Settings that may change when a run is resumed. The state of the loader knows the rows of seed tables.
 RESUMABLE = NEUTRAL | {
     f"training.{name}" for name in ("epochs", "max_steps", "patience", "target.metric", "target.value")
 }
+RESUMABLE |= {"seeds.train", "seeds.val", "seeds.test"}
 
 
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"

@@ -123,6 +123,53 @@ class LinksTable(Section):
         return self
 
 
+class SeedFiles(Section):
+    """Tables of labeled rows to train on and to score, instead of splits of the graph.
+
+    A node may have several rows, each with its own date. The label is the column `task.label`.
+    """
+
+    option_prefix = "seeds-"
+
+    train: Annotated[str | None, Field(min_length=1), Default("the training split of the graph")] = None
+    """Table of the training rows with your ids: a Parquet or CSV file"""
+    val: Annotated[str | None, Field(min_length=1), Default("none")] = None
+    """Table of the rows that select the best checkpoint"""
+    test: Annotated[str | None, Field(min_length=1), Default("none")] = None
+    """Table of the rows to evaluate, without influence on the training"""
+    id: Annotated[
+        str | None, Field(min_length=1), Default("that of the node table in the import, else id")
+    ] = None
+    """Column of the ids"""
+    time: Annotated[str | None, Field(min_length=1), Default("rows have no dates")] = None
+    """Column of the dates, by which sampler.time limits the neighbors of each row; those without a time zone
+    are in UTC"""
+    weight: Annotated[str | None, Field(min_length=1), Default("all rows count the same")] = None
+    """Column of weights of the training rows in the loss"""
+    classes: Annotated[
+        tuple[str, ...], Field(strict=False), Default("those of the training table, in ascending order")
+    ] = ()
+    """Names of the classes in their order"""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The tables by split."""
+        given = {"train": self.train, "val": self.val, "test": self.test}
+        return {split: path for split, path in given.items() if path is not None}
+
+    @model_validator(mode="after")
+    def _has_rows_to_train_and_to_select(self) -> SeedFiles:
+        if self.paths and not {"train", "val"} <= self.paths.keys():
+            missing = "train" if self.train is None else "val"
+            raise ValueError(
+                f"seeds.{missing} is missing: there are tables of {', '.join(self.paths)}; training needs "
+                "seeds.train, and seeds.val selects the best checkpoint"
+            )
+        if not self.paths and (self.id or self.time or self.weight or self.classes):
+            raise ValueError("seeds.train is missing: other settings of seeds need tables; name them")
+        return self
+
+
 class Parts(Section):
     """Placement and caching of a partitioned graph on several processes."""
 
@@ -329,6 +376,7 @@ class RunConfig(Section):
     """Additional logger of losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
     task: TaskTable = Field(default_factory=TaskTable)
     links: LinksTable = Field(default_factory=LinksTable)
+    seeds: SeedFiles = Field(default_factory=SeedFiles)
     sampler: SamplerTable = Field(default_factory=SamplerTable)
     model: ModelTable = Field(default_factory=ModelTable)
     servers: Servers = Field(default_factory=Servers)
@@ -378,6 +426,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"sampler.time is {sampler.time!r}: evaluation over all neighbors would use "
                 "later edges; set evaluation.fanouts"
+            )
+        if self.seeds.train is not None and (sampler.time is None) != (self.seeds.time is None):
+            raise ValueError(
+                f"sampler.time is {sampler.time!r} and seeds.time is {self.seeds.time!r}: the dates of rows "
+                "limit the times of edges; give both, or none"
             )
         everywhere = {name: getattr(self.links, name) for name in ("hard_negatives", "filtered", "ranking")}
         for name, value in everywhere.items():

@@ -20,7 +20,8 @@ from khop.sampling.node_set import NodeSetPool, TreeSet
 from khop.sampling.outputs import counted_degrees, degree_hop, normalized
 from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Sampler
-from khop.sampling.seeds import GROUPS, GroupSeeds, GroupShare, NodeSeeds, SeedList, Seeds
+from khop.sampling.seed_table import SeedTable
+from khop.sampling.seeds import GROUPS, GroupSeeds, GroupShare, NodeSeeds, NodeTuples, SeedList, Seeds
 from khop.schema import EdgeType, NodeType
 
 KEY = DrawKey(0)  # all in-edges are taken: nothing is drawn
@@ -124,6 +125,11 @@ def grouped(sampler: Sampler, seeds: SeedList) -> GroupSeeds | None:
     """Return the groups that a sampler makes of seed nodes; None if it takes single seeds."""
     if sampler.seed_kinds != GROUPS:
         return None
+    if isinstance(seeds, SeedTable | NodeTuples):
+        raise ValueError(
+            f"a sampler of groups with a khop.{type(seeds).__name__}: the losses of a group are those of all "
+            "its seed nodes; give the nodes alone, or a khop.NeighborSampler"
+        )
     if not isinstance(seeds, NodeSeeds):
         raise ValueError(
             "a sampler of groups with seeds on servers: groups are made where the graph is; open the graph "

@@ -498,10 +498,7 @@ class NeighborSampler(SamplerBase):
             graph: Graph to sample.
             fanouts: Fanouts of the hops.
             edge_ids: True if samples need the ids of edges.
-        Raises:
-            ValueError: The rule needs times, which evaluation does not give.
         """
-        check_timeless(self.rule)
         return NeighborSampler(
             graph,
             fanouts,
@@ -605,8 +602,8 @@ def check_timeless(rule: Rule) -> None:
     """Raise ValueError for a rule that needs times, which evaluation does not give."""
     if reads_times(rule):
         raise ValueError(
-            f"the loader samples by {rule}, and evaluation gives nodes no times: score the batches "
-            "of a loader over the split, with seed_times=..."
+            f"the loader samples by {rule}, and evaluation gives nodes no times: give a khop.SeedTable with "
+            "the times of the nodes"
         )
 
 

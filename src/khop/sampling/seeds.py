@@ -1,7 +1,8 @@
 """Seeds: the list of an epoch, its order, and the seeds of a batch.
 
 `SeedList.of` takes every kind of seeds. Each kind is a class: `NodeSeeds`, `NodeTuples`, `GroupSeeds` and
-`ListedNodes` in this module, lists of links in `links.link_seeds` and `distributed.link_split`.
+`ListedNodes` in this module, `SeedTable` in `seed_table`, lists of links in `links.link_seeds` and
+`distributed.link_split`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from khop.arguments import as_mapping, checked_field, seed_number, shown, truth, whole_number
+from khop.batch import Change, LossWeights, Sample, map_all
 from khop.draw import DrawKey, Purpose
 from khop.graph.features.store import FeatureStore, Rows
 from khop.graph.features.table import NO_COLUMNS
@@ -103,6 +105,8 @@ class Seeds:
         listed: Numbers in a list on servers, which look the seeds up; default None.
         tuple_labels: Labels (tuples, ...) by node type, if `nodes` are those of tuples; default None.
         groups: Groups, for a sampler of groups; there are no other seeds then. Default None.
+        labels: Labels (n, ...) by node type, if `nodes` are those of a `khop.SeedTable`; default None.
+        loss_weights: Weights of the rows of a `khop.SeedTable` in the loss; default None.
     Example:
         >>> seeds = khop.Seeds({"package": torch.tensor([7, 9])}, {"package": torch.tensor([0, 1])})
         >>> sample = khop.NeighborSampler(khop.open_graph("debian"), [5]).sample(seeds, khop.DrawKey(1))
@@ -118,6 +122,31 @@ class Seeds:
     listed: StepShare | None = None
     tuple_labels: Mapping[NodeType, Tensor] | None = None
     groups: GroupShare | None = None
+    labels: Mapping[NodeType, Tensor] | None = None
+    loss_weights: LossWeights | None = None
+
+    def added_to(self, sample: Sample, move: Change = lambda tensor: tensor) -> Sample:
+        """Return a sample of these seeds with their positions, times, labels and loss weights.
+
+        Args:
+            sample: Sample that a sampler has drawn for the seeds.
+            move: Moves a tensor of the seeds to the device of the sample.
+        Raises:
+            ValueError: The sampler has weighted the losses too.
+        """
+        weights = self.loss_weights
+        if weights is not None and sample.loss_weights is not None:
+            raise ValueError(
+                "khop.SeedTable with weights: the sampler gives the losses weights too; leave one of them out"
+            )
+        return replace(
+            sample,
+            seed_positions=map_all(self.positions, move),
+            seed_times=map_all(self.times or {}, move),
+            seed_labels=map_all(self.labels or {}, move),
+            tuple_labels=map_all(self.tuple_labels or {}, move),
+            loss_weights=sample.loss_weights if weights is None else weights.map(move),
+        )
 
     @property
     def count(self) -> int:
@@ -173,7 +202,7 @@ class SeedList:
 
         Args:
             graph: Graph with the nodes and edge types of the seeds.
-            seeds: A list of seeds, such as `khop.Links` or `khop.NodeTuples`, or nodes of the only type, or
+            seeds: A list of seeds, such as `khop.Links` or `khop.SeedTable`, or nodes of the only type, or
                 a mapping from node types to nodes. Nodes are ids or a boolean mask, as a tensor, an array, a
                 list or a Series, or "all".
             times: A time limit for each seed node, also by type, or the name of their column.
@@ -315,17 +344,17 @@ class NodeTuples(SeedList):
         nodes: npt.ArrayLike | Tensor | Mapping[NodeType, Any],
         labels: npt.ArrayLike | Tensor | Mapping[NodeType, Any] | None = None,
     ) -> None:
-        tuples = as_mapping(nodes, lambda ids: {_SOLE: ids})
+        tuples = as_mapping(nodes, lambda ids: {SOLE: ids})
         given = as_mapping({} if labels is None else labels, lambda one: dict.fromkeys(tuples, one))
         object.__setattr__(self, "nodes", {t: _tuple_ids(t, ids) for t, ids in tuples.items()})
         object.__setattr__(
-            self, "labels", {t: tensor_of(f"labels{_of(t)}", values) for t, values in given.items()}
+            self, "labels", {t: tensor_of(f"labels{of_type(t)}", values) for t, values in given.items()}
         )
         for t, values in self.labels.items():
             if t not in self.nodes or values.dim() == 0 or len(values) != len(self.nodes[t]):
                 count = len(values) if values.dim() else "one"
                 raise ValueError(
-                    f"labels{_of(t)}: {count} for {len(self.nodes.get(t, ()))} tuples; give one for each"
+                    f"labels{of_type(t)}: {count} for {len(self.nodes.get(t, ()))} tuples; give one for each"
                 )
 
     def of_graph(
@@ -336,10 +365,10 @@ class NodeTuples(SeedList):
             raise ValueError("khop.NodeTuples have no times; leave out seed_times")
         types = graph.schema.node_types
         found = self
-        if _SOLE in self.nodes:
+        if SOLE in self.nodes:
             sole = sole_type(types, "tuples without a node type")
-            labels = None if _SOLE not in self.labels else {sole: self.labels[_SOLE]}
-            found = NodeTuples({sole: self.nodes[_SOLE]}, labels)
+            labels = None if SOLE not in self.labels else {sole: self.labels[SOLE]}
+            found = NodeTuples({sole: self.nodes[SOLE]}, labels)
         for node_type, ids in found.nodes.items():
             if node_type not in types:
                 raise ValueError(f"tuples of {node_type!r}: not a node type; there are {types}")
@@ -382,15 +411,16 @@ class NodeTuples(SeedList):
         return digest_of(hash_into)
 
 
-_SOLE: NodeType = "*"  # the only node type, while the graph is not known yet
+SOLE: NodeType = "*"  # the only node type, while the graph is not known yet
 
 
-def _of(node_type: NodeType) -> str:
-    return "" if node_type == _SOLE else f" of {node_type!r}"
+def of_type(node_type: NodeType) -> str:
+    """Return the end of an argument's name in errors: nothing while the only node type is not known."""
+    return "" if node_type == SOLE else f" of {node_type!r}"
 
 
 def _tuple_ids(node_type: NodeType, given: object) -> Tensor:
-    name, wanted = f"tuples{_of(node_type)}", "give int64 (N, M), a row of ids per group"
+    name, wanted = f"tuples{of_type(node_type)}", "give int64 (N, M), a row of ids per group"
     ids = whole_ids(name, tensor_of(name, given, wanted), wanted)
     if ids.dim() != 2:
         raise ValueError(f"{name}: {described(ids)}; {wanted}")
@@ -581,14 +611,15 @@ def seed_times(
     A name selects a column of the seeds' node types; each of them must have it.
     """
     if isinstance(given, str):
-        return {t: _times(t, _column(given, t, ids, schema, features), ids) for t, ids in seeds.items()}
+        columns = {t: _column(given, t, ids, schema, features) for t, ids in seeds.items()}
+        return {t: whole_times(f"seed_times of {t!r}", columns[t], ids) for t, ids in seeds.items()}
     by_type = as_mapping(given, lambda times: {sole_type(seeds, "seed_times given as one tensor"): times})
     for node_type in seeds:
         if node_type not in by_type:
             raise ValueError(
                 f"seed_times: none for {node_type!r}, there are those of {list(by_type)}; give each seed one"
             )
-    return {t: _times(t, by_type[t], ids) for t, ids in seeds.items()}
+    return {t: whole_times(f"seed_times of {t!r}", by_type[t], ids) for t, ids in seeds.items()}
 
 
 def _column(
@@ -605,11 +636,12 @@ def _column(
     return features.gather({node_type: Rows(ids, (name,))})[node_type][name]
 
 
-def _times(node_type: NodeType, given: object, ids: Tensor) -> Tensor:
-    times = tensor_of(f"seed_times of {node_type!r}", given)
+def whole_times(name: str, given: object, ids: Tensor) -> Tensor:
+    """Return int64 (seeds): one time per seed; ValueError, with the name of the argument, for others."""
+    times = tensor_of(name, given)
     if times.is_floating_point() or times.dtype == torch.bool or times.shape != ids.shape:
         raise ValueError(
-            f"seed_times of {node_type!r} are {times.dtype} of shape {tuple(times.shape)}: give a whole "
+            f"{name} are {times.dtype} of shape {tuple(times.shape)}: give a whole "
             f"number for each of {ids.numel()} seeds"
         )
     return times.long()

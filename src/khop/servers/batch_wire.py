@@ -66,6 +66,10 @@ class BatchCheck:
             _check_trees(sample.trees, counts, sum(rows.numel() for rows in sample.seed_index.values()))
         for edge_type, links in sample.links.items():
             _check_links(links, sample.seed_index, edge_type)
+        for name in ("seed_positions", "seed_times"):
+            for node_type, values in getattr(sample, name).items():
+                if values.numel() != _count(sample.seed_index, node_type):
+                    raise ValueError(f"batch: {values.numel()} {name} of the seeds of {node_type!r}")
         _check_weights(sample)
         return replace(sample, blocks=blocks)
 

@@ -490,8 +490,8 @@ class RemoteSource:
             seeds = request.seeds()
             answer = self._answer(request, seeds, stop)
             drawn = self._with_local_columns(answer.value)
-            if seeds.tuple_labels is not None:  # servers get the nodes alone
-                drawn = replace(drawn, sample=replace(drawn.sample, tuple_labels=seeds.tuple_labels))
+            if seeds.listed is None:  # servers get neither labels nor weights, and know listed seeds alone
+                drawn = replace(drawn, sample=seeds.added_to(drawn.sample))
             if self.local.transform is not None:
                 drawn = self.local.transform.of_drawn(drawn, request)
             drawn = replace(drawn, traffic={**drawn.traffic, **self._traffic(answer)})

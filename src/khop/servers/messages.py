@@ -629,6 +629,8 @@ CODEC = Codec(
             "listed": None,
             "tuple_labels": None,
             "groups": None,
+            "labels": None,
+            "loss_weights": None,
         },
         LinkSeeds: {},
         SeedLinks: {
@@ -647,6 +649,9 @@ CODEC = Codec(
             "trees": _BY_TYPE | None,
             "tuple_labels": None,
             "num_groups": None,
+            "seed_positions": _BY_TYPE,
+            "seed_times": _BY_TYPE,
+            "seed_labels": None,
         },
         Block: {"src_counts": Counts, "dst_counts": Counts},
         Subgraph: {

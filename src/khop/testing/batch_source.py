@@ -94,11 +94,12 @@ def values(drawn: Drawn) -> list[object]:
 
 @promise
 def a_batch_is_the_sample_of_its_seeds_with_its_columns(make: Make) -> None:
-    """Make the batch that the sampler gives for the seeds and the key, with all columns."""
+    """Make the batch that the sampler gives for the seeds and the key, with positions and all columns."""
     source = make(local())
     source.prepare()
     for request in requests():
-        sample = SAMPLER.sample(ORDER.share(request.epoch, request.step), request.key)
+        seeds = ORDER.share(request.epoch, request.step)
+        sample = seeds.added_to(SAMPLER.sample(seeds, request.key))
         sample, columns, seed_columns = gather_columns(GRAPH.features, COLUMNS, sample)
         seed_nodes = {t: sample.nodes[t][index] for t, index in sample.seed_index.items()}
         expected = values(Drawn(sample, seed_nodes, columns, seed_columns))

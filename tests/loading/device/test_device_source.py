@@ -107,7 +107,8 @@ def test_it_keeps(promise: Callable[[Make], None], placement: tuple[str, ...]) -
 
 
 def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers of the host are read too: seeds when they are checked, and the copy of the counts.
+    """Numbers of the host are read too: seeds when they are checked, their positions when they are copied to
+    the device, and the copy of the counts.
 
     The scales of the column of int8 are on the device already.
     """
@@ -125,7 +126,11 @@ def test_a_batch_waits_for_its_counts_alone(monkeypatch: pytest.MonkeyPatch) -> 
         with counting() as found:
             made = source.make(second)
     assert len(waits) == 1
-    of_host = ("_local_scalar_dense sampling/seeds.py", "Tensor.tolist sampling/on_device/type_nodes.py")
+    of_host = (
+        "_local_scalar_dense sampling/seeds.py",
+        "Tensor.__dlpack__ loading/device/device_source.py",
+        "Tensor.tolist sampling/on_device/type_nodes.py",
+    )
     assert {read.removeprefix("aten::").partition(":")[0] for read in found} == set(of_host)
     assert source.overflows == 0
     assert torch.equal(made.columns["item"]["x"], made.sample.nodes["item"][:, None] / 8)

@@ -1,4 +1,4 @@
-"""`khop predict`: predict new nodes, or score pairs of nodes."""
+"""`khop predict`: predict new nodes or dated rows, or score pairs of nodes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,23 @@ PairFile = Annotated[
         show_default=False,
     ),
 ]
+RowFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--rows",
+        metavar="FILE",
+        help="Rows to predict by a run with seed tables: Parquet or CSV, with the ids and dates of these "
+        "tables.",
+        show_default=False,
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FILE.parquet",
-        help="File to write, with a row per new node or pair: your ids, class names and scores (default: "
-        "print the first rows).",
+        help="File to write, with a line per new node, row or pair: your ids, class names and scores "
+        "(default: print the first lines).",
         show_default=False,
     ),
 ]
@@ -58,6 +68,7 @@ def _predict(
     run_folder: RunFolder,
     graph: Later = None,
     pairs: PairFile = None,
+    rows: RowFile = None,
     out: Out = None,
     checkpoint: Weights = CheckpointChoice.BEST,
     *,
@@ -65,10 +76,11 @@ def _predict(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Predict new nodes, joined to the graph of a run by your ids, or score pairs of ids.
+    """Predict new nodes, joined to the graph of a run by your ids, or dated rows, or score pairs of ids.
 
     Predictions are those that the nodes would get if they were in the graph from the beginning. A
-    link-prediction run scores --pairs; with --graph, pairs may contain new nodes.
+    link-prediction run scores --pairs; with --graph, pairs may contain new nodes. A run with seed tables
+    predicts --rows, each at its date.
     """
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     from khop.run.check import checked
@@ -77,4 +89,5 @@ def _predict(
     from khop.cli.trained import PredictRequest as Request
     from khop.cli.trained import predict
 
-    predict(Request(run_folder, raw, graph, pairs, out, checkpoint.value, named(options), report.as_json))
+    given = named(options)
+    predict(Request(run_folder, raw, graph, pairs, rows, out, checkpoint.value, given, report.as_json))

@@ -282,12 +282,9 @@ class DeviceSource:
                 sample = exact_sample(batch, counts, issued.planted.seeds).map(Tensor.clone) if fits else None
                 self._idle.append(issued.slot)
                 if sample is not None:
-                    streams = self._streams
-                    links = {
-                        t: rows.map(lambda tensor: streams.copied(streams.pinned(tensor)))
-                        for t, rows in issued.planted.links.items()
-                    }
-                    return self._drawn(replace(sample, links=links), issued.started, traffic)
+                    links = {t: rows.map(self._moved) for t, rows in issued.planted.links.items()}
+                    sample = issued.seeds.added_to(replace(sample, links=links), self._moved)
+                    return self._drawn(sample, issued.started, traffic)
         self.overflows += 1
         request = issued.request
         drawn = self._host.draw(BatchRequest.of(issued.seeds, request.key, request.epoch, request.step))
@@ -304,6 +301,10 @@ class DeviceSource:
     def _copies(self) -> CopiesByColumn:
         columns = self._host.device_columns
         return {} if columns is None else columns.copies
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor of the host to the device in the current stream."""
+        return self._streams.copied(self._streams.pinned(tensor))
 
     def _drawn(self, sample: Sample, started: float, traffic: Mapping[str, float]) -> Drawn:
         """Return a batch with its columns. The stream of this source is the current one."""

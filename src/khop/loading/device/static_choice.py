@@ -15,6 +15,7 @@ from khop.kernels.card import CardAnswers, card_key
 from khop.kernels.choice import BUILDS, why_no_kernels
 from khop.loading.columns import DeferredColumns
 from khop.loading.source import LoopProgress, State
+from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import SeedOrder
 from khop.schema import Schema
 
@@ -61,6 +62,8 @@ def static_batches_of(
     """
     if order.micro_batches > 1:
         raise Unsupported("steps of several micro-batches are not recorded; leave micro_batches out")
+    if isinstance(order.seeds, SeedTable):
+        raise Unsupported("labels and weights of a khop.SeedTable are not recorded; leave launches out")
     if source is None:
         raise Unsupported(
             "the CPU draws the neighbors; place the edges where the GPU reads them: topology device or pinned"

@@ -33,10 +33,10 @@ from khop.training.tasks import LABEL_PROPAGATION, NodeClassification, constant_
 
 
 def has_label_propagation(run: Run) -> bool:
-    """Return True for a run over classes of nodes with edges among themselves."""
+    """Return True for a run over one class per node, with edges among the nodes."""
     task = run.run_task
-    if not (isinstance(task, NodeTask) and isinstance(task.task, NodeClassification)):
-        return False
+    if not (isinstance(task, NodeTask) and isinstance(task.task, NodeClassification)) or task.tables:
+        return False  # rows of a table: a node has several labels
     return any(t[0] == t[2] == task.task.node_type for t in run.graph.schema.edge_types)
 
 

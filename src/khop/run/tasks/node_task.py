@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from torch import Tensor, nn
 
@@ -16,19 +16,22 @@ from khop.api.split_links import edges_of_split, time_cut_offs
 from khop.components import Default
 from khop.graph.folder import TimeCutOffs
 from khop.inference.chunks import Progress
-from khop.inference.evaluation import SplitOutputs, labels_of, scores_of, split_outputs
+from khop.inference.evaluation import ScoredNodes, SplitOutputs, labels_of, scores_of, split_outputs
 from khop.inference.predictions import LabelKind, NodePredictions
 from khop.models.stack import Stack
 from khop.run.contexts import Evaluation, TaskContext
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
+    LABEL,
     ClassOptions,
     NumberOptions,
     ResolveContext,
     resolved_classes,
     resolved_label_sets,
     resolved_numbers,
+    seed_tables_of,
 )
+from khop.sampling.seed_table import SeedTable
 from khop.sampling.seeds import ListedNodes, ids_here
 from khop.schema import NodeType
 from khop.training.metrics import METRICS, REGRESSION_METRICS, known_metric
@@ -44,6 +47,9 @@ from khop.training.tasks import (
     constant_of,
 )
 
+if TYPE_CHECKING:
+    from khop.run.seed_tables import SeedTables
+
 SPLITS = ("train", "val", "test")  # names in results; the graph may use other names
 
 
@@ -56,6 +62,7 @@ class NodeTask:
     task: NodeObjective
     splits: tuple[str, ...] = SPLITS
     kind: LabelKind = "by dtype"  # of the labels, for predictions
+    tables: SeedTables | None = None  # of labeled rows; None: seeds are the nodes of splits
 
     @classmethod
     def of(
@@ -65,20 +72,26 @@ class NodeTask:
         outputs: int | None = None,
         kind: LabelKind = "by dtype",
         around: Callable[[nn.Module], nn.Module] = lambda model: model,
+        tables: SeedTables | None = None,
     ) -> NodeTask:
         """Make the task with a new model of `outputs` values per node, by default the label's classes.
 
         The setting `task.metric` replaces the metric of the objective. `kind` decides how predictions are
         written, by default the dtype of the labels. `around` may change the model or put it into another one.
+        `tables` are the seed tables of the run, if they are open already.
         """
         metric = context.config.task.metric
         if metric is not None and metric not in objective.metrics:
             raise ValueError(f"task.metric is {metric!r}: must be one of {', '.join(objective.metrics)}")
         if metric is not None and metric != objective.metric:
             objective = WithMetric(objective, metric)
+        tables = seed_tables_of(context.config, context.graph) if tables is None else tables
+        if outputs is None and tables is not None:
+            outputs = len(context.config.seeds.classes)
         label = objective.label if outputs is None else None
         sizes = context.sizes(objective.node_type, outputs, label)
-        return cls(context, context.model(sizes, around), objective, kind=kind)
+        splits = SPLITS if tables is None else tables.splits
+        return cls(context, context.model(sizes, around), objective, splits, kind, tables)
 
     @property
     def whole(self) -> Graph:
@@ -93,8 +106,10 @@ class NodeTask:
     def loader(self) -> Loader:
         """Make the loader of training batches; with cut-offs, over the edges before validation."""
         target = self.task.node_type
-        seeds = {target: _listed(self.context, target, "train")}
         context = context_of_split(self.context, "train")
+        if self.tables is not None:
+            return context.loader(context.sampler(), self.tables.rows("train"), self.model, {})
+        seeds = {target: _listed(self.context, target, "train")}
         return context.loader(context.sampler(), seeds, self.model, {target: [self.task.label]})
 
     def scores(
@@ -119,7 +134,8 @@ class NodeTask:
             for split in splits:
                 found |= self._outputs((split,), context_of_split(self.context, split), progress)
         node_type, label = self.task.node_type, self.task.label
-        predictions = NodePredictions(node_type, label, found, self.kind)
+        record = None if self.tables is None else self.tables.record
+        predictions = NodePredictions(node_type, label, found, self.kind, record)
         scores = scores_of(self.task, found, metrics)
         return Evaluation(scores, predictions, self._baselines(found, metrics))
 
@@ -141,18 +157,26 @@ class NodeTask:
     @cached_property
     def _training_labels(self) -> Tensor:
         """The labels of the training split, as stored: (nodes, ...). Collective."""
-        return training_labels(self.context, self.task)
+        return training_labels(self.context, self.task, self.tables)
 
     def _outputs(
         self, splits: tuple[str, ...], context: TaskContext, progress: Progress
     ) -> dict[str, SplitOutputs]:
         node_type = self.task.node_type
-        nodes = {split: ids_here(_listed(self.context, node_type, split)) for split in splits}
+        nodes = {split: self._scored(split) for split in splits}
 
-        def outputs(ids: Tensor) -> Tensor:
-            return context.outputs(self.model, node_type, ids, progress)
+        def outputs(ids: Tensor, times: Tensor | None) -> Tensor:
+            return context.outputs(self.model, node_type, ids, progress, times)
 
         return split_outputs(self.task, context.graph.features, nodes, outputs)
+
+    def _scored(self, split: str) -> ScoredNodes:
+        """Return the nodes of a split, or the rows of its table."""
+        if self.tables is None:
+            return ScoredNodes(ids_here(_listed(self.context, self.task.node_type, split)))
+        if split not in self.splits:
+            raise ValueError(f"seeds.{split} is not set: the run has tables of {', '.join(self.splits)}")
+        return scored_rows(self.tables.rows(split), self.task.node_type)
 
     def nodes(self, split: str) -> Tensor | ListedNodes:
         """Return the nodes of a split, by its name in results."""
@@ -177,15 +201,16 @@ class ClassifyNodes:
     @staticmethod
     def build(options: ClassOptions, context: TaskContext) -> NodeTask:
         """Make the task of predicting a class per node."""
-        target, label = target_of(context)
+        target, label, tables = _labels(context)
         loss, metric = options.class_loss, known_metric(options.metric, METRICS)
         objective = NodeClassification(target, label, metric, loss)
         if options.class_weights == "balanced":
-            classes = context.graph.schema.column(target, label).num_classes
+            named = context.config.seeds.classes
+            classes = context.graph.schema.column(target, label).num_classes if tables is None else len(named)
             assert classes is not None
-            weights = class_weights(training_labels(context, objective), classes)
+            weights = class_weights(training_labels(context, objective, tables), classes)
             objective = replace(objective, loss=replace(loss, weights=weights))
-        return NodeTask.of(context, objective)
+        return NodeTask.of(context, objective, tables=tables)
 
 
 class RegressNodes:
@@ -201,13 +226,13 @@ class RegressNodes:
     @staticmethod
     def build(options: NumberOptions, context: TaskContext) -> NodeTask:
         """Make the task of predicting the numbers of a label per node."""
-        target, label = target_of(context)
+        target, label, tables = _labels(context)
         metric = known_metric(options.metric, REGRESSION_METRICS)
-        width = _width(context, target, label)
+        width = _width(context, target, label) if tables is None else 1
         scale = LabelScale((0.0,) * width, (1.0,) * width)
         objective = NodeRegression(target, label, options.loss, metric, scale)
         if options.standardize == "train":
-            scale = LabelScale.of(training_labels(context, objective))
+            scale = LabelScale.of(training_labels(context, objective, tables))
             objective = replace(objective, scale=scale)
 
         def in_unit(model: nn.Module) -> nn.Module:
@@ -222,7 +247,7 @@ class RegressNodes:
             model.rescale(scale.mean, scale.deviation)
             return model
 
-        return NodeTask.of(context, objective, width, "numbers", in_unit)
+        return NodeTask.of(context, objective, width, "numbers", in_unit, tables)
 
 
 class LabelNodes:
@@ -245,10 +270,18 @@ class LabelNodes:
     @staticmethod
     def build(options: Options, context: TaskContext) -> NodeTask:
         """Make the task of predicting any number of labels per node."""
-        target, label = target_of(context)
+        target, label, tables = _labels(context)
         metric = known_metric(options.metric, MULTI_LABEL_METRICS)
         objective = MultiLabelClassification(target, label, metric)
-        return NodeTask.of(context, objective, _width(context, target, label), "sets")
+        width = _width(context, target, label) if tables is None else len(context.config.seeds.classes)
+        return NodeTask.of(context, objective, width, "sets", tables=tables)
+
+
+def _labels(context: TaskContext) -> tuple[NodeType, str, SeedTables | None]:
+    """Return node type and label of a resolved task, and the seed tables that have the labels."""
+    target, label = target_of(context)
+    tables = seed_tables_of(context.config, context.graph)
+    return target, label if tables is None else LABEL, tables
 
 
 def target_of(context: TaskContext) -> tuple[str, str]:
@@ -264,13 +297,23 @@ def context_of_split(context: TaskContext, split: str) -> TaskContext:
     return replace(context, graph=edges_of_split(context.graph, split))
 
 
+def scored_rows(table: SeedTable, node_type: NodeType) -> ScoredNodes:
+    """Return the rows of a table, to score or to predict."""
+    labels, times = ((None if of is None else of[node_type]) for of in (table.labels, table.times))
+    return ScoredNodes(table.nodes[node_type], labels, times)
+
+
 def _listed(context: TaskContext, node_type: NodeType, split: str) -> Tensor | ListedNodes:
     name = getattr(context.config.task, f"{split}_split")
     return context.graph.split(name)[node_type]
 
 
-def training_labels(context: TaskContext, task: NodeObjective) -> Tensor:
+def training_labels(context: TaskContext, task: NodeObjective, tables: SeedTables | None = None) -> Tensor:
     """Return the labels of the training split, in the order of the split. Collective if the columns are."""
+    if tables is not None:
+        labels = tables.rows("train").labels
+        assert labels is not None
+        return labels[task.node_type]
     nodes = ids_here(_listed(context, task.node_type, "train"))
     return labels_of(task, context.graph.features, nodes)
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 from pydantic import Field
 from torch import Tensor
 
+from khop.api.open_graph import Graph
 from khop.components import LINK_PREDICTION, TASKS, Allowed, Default
 from khop.graph.folder import Folder, TimeCutOffs
 from khop.graph.partitions.parts_folder import PartsFolder
 from khop.run.parts import GraphOnServers, cut_offs_of, words_of
-from khop.run.read import RawRun, chosen
+from khop.run.read import RawRun, chosen, value_in
 from khop.run.run_type import fields_of, value_at
 from khop.run.tables import TaskTable
-from khop.run.values import RunConfig
+from khop.run.values import RunConfig, SeedFiles
 from khop.sampling.links.link_split import SPLIT, TIME
 from khop.schema import ColumnSpec, EdgeType, NodeType, Schema
 from khop.training.edge_tasks import check_link_metric
 from khop.training.metrics import METRICS, REGRESSION_METRICS
 from khop.training.multi_label_metrics import MULTI_LABEL_METRICS, UNKNOWN, entries_of
 from khop.training.tasks import ClassLoss, ClassLossKind
+
+if TYPE_CHECKING:
+    from khop.run.seed_tables import SeedTables
 
 LABEL, LABEL_TIME = "label", "label_time"  # the columns of labels and of their dates that an import writes
 SPLIT_FIELDS = ("train_split", "val_split", "test_split")
@@ -119,6 +125,9 @@ class _Labels:
 def _resolved(context: ResolveContext, metrics: Iterable[str], labels: _Labels) -> TaskTable:
     task, graph, raw = context.config.task, context.graph, context.raw
     metric = chosen("task.metric", task.metric or next(iter(metrics)), metrics, "metrics of nodes", raw)
+    if context.config.seeds.train is not None:
+        target = chosen("task.target", task.target, graph.schema.node_types, "node types", raw)
+        return task.model_copy(update={"target": target, "label": task.label or LABEL, "metric": metric})
     found = {node_type: labels.columns(graph.schema, node_type) for node_type in graph.schema.node_types}
     labeled = {node_type: columns for node_type, columns in found.items() if columns}
     if not labeled:
@@ -132,6 +141,41 @@ def _resolved(context: ResolveContext, metrics: Iterable[str], labels: _Labels) 
     for field in SPLIT_FIELDS:
         _check_split(field, getattr(task, field), context, (target, label), labels)
     return task.model_copy(update={"target": target, "label": label, "metric": metric})
+
+
+def resolved_seeds(config: RunConfig, graph: Folder, raw: RawRun) -> SeedFiles:
+    """Fill in the settings of seed tables. Raises ValueError for a table that does not fit the run."""
+    if config.seeds.train is None:
+        return config.seeds
+    try:
+        found: SeedFiles = reader_of_tables("seed_tables").resolved_seeds(config, graph)
+    except ValueError as error:
+        raise ValueError(f"{error} ({raw.where('seeds.train')})") from None
+    return found
+
+
+def seed_tables_of(config: RunConfig, graph: Graph) -> SeedTables | None:
+    """Return the seed tables of a resolved run; None if its seeds are splits of the graph."""
+    if config.seeds.train is None:
+        return None
+    made: SeedTables = reader_of_tables("seed_tables").SeedTables(config, folder_of(config, graph))
+    return made
+
+
+def folder_of(config: RunConfig, graph: Graph) -> Folder:
+    """Return the folder of a run's graph, or the graph on servers."""
+    if graph.servers is not None:
+        return GraphOnServers(graph, Path(config.graph), graph.servers.fingerprint)
+    assert graph.folder is not None, "a run needs a graph folder or a graph on servers"
+    return graph.folder
+
+
+def reader_of_tables(name: str) -> Any:  # noqa: ANN401
+    """Import a module of `khop.run` that reads tables. ValueError without the packages of imports."""
+    try:
+        return import_module(f"khop.run.{name}")
+    except ImportError as error:
+        raise ValueError(str(error)) from None
 
 
 def _usual(names: Collection[str]) -> tuple[str, ...]:
@@ -190,6 +234,8 @@ def with_task(raw: RawRun, schema: Schema) -> RawRun:
     task = raw.values.get("task", {})
     if not isinstance(task, Mapping) or task.get("kind") is not None:
         return raw
+    if value_in(raw.values, "seeds.train") is not None:
+        return replace(raw, values={**raw.values, "task": {**task, "kind": TASKS.default}})
     target, label = (None if task.get(name) is None else str(task[name]) for name in ("target", "label"))
     of_edges = target in [words_of(edge_type) for edge_type in schema.edge_types]
     found = None if of_edges else labels_of_graph(schema, target, label)
@@ -334,6 +380,12 @@ def resolved_links(context: ResolveContext) -> TaskTable:
         raise ValueError(f"task.{error} ({raw.where('task.metric')})") from error
     _check_several(context, target, [there[name] for name in targets])
     _check_hard(context, [there[name] for name in targets])
+    for path in ("links.val_negatives", "links.test_negatives"):
+        if len(targets) > 1 and value_at(context.config, path) is not None:
+            raise ValueError(
+                f"{path} is {value_at(context.config, path)!r} and task.target is {target!r}: a file has "
+                f"negatives of one edge type; name one target ({raw.where(path, 'task.target')})"
+            )
     for name in targets:
         check_links(context, name, there[name])
     return task.model_copy(update={"target": target, "metric": metric})

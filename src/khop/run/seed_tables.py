@@ -1,0 +1,252 @@
+"""Tables of dated labels as seeds of a run: read by the users' ids, with classes in a fixed order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from khop.api.open_graph import names_of
+from khop.data.tables.labels import LabelReader, keys_of
+from khop.data.tables.packages import numpy_of, pa
+from khop.data.tables.rows import TableRows, no_rows
+from khop.data.tables.source import OpenSource, SourceFolder
+from khop.data.tables.spec import Label, Source
+from khop.data.tables.times import TimeFormat, to_unit
+from khop.graph.folder import Folder, import_record
+from khop.graph.node_ids import LABEL, ids_in, kind_of
+from khop.run.parts import GraphOnServers
+from khop.run.values import RunConfig, SeedFiles
+from khop.sampling.seed_table import SeedTable
+from khop.schema import NodeType
+
+_KINDS: dict[str | None, Literal["class", "multi", "number"]] = {
+    "node-classification": "class", "node-regression": "number", "multi-label": "multi",
+}  # fmt: skip
+Where = Callable[[int], str]
+
+
+def resolved_seeds(config: RunConfig, folder: Folder) -> SeedFiles:
+    """Return the seed tables of a run with absolute paths, the name of the ids and the classes of training.
+
+    ValueError for a table that lacks a column, and for a task without labels of nodes. The config has a
+    resolved task.
+    """
+    seeds = config.seeds
+    if seeds.train is None:
+        return seeds
+    if config.task.kind not in _KINDS:
+        raise ValueError(
+            f"seeds.train is {seeds.train!r}: seed tables have labels of nodes, and the task is "
+            f"{config.task.kind}; give one of {', '.join(map(str, _KINDS))}"
+        )
+    record = import_record(folder).get("nodes", {}).get(config.task.target, {})
+    paths = {
+        split: None if path is None else str(Path(path).absolute()) for split, path in seeds.paths.items()
+    }
+    found = seeds.model_copy(update={**paths, "id": seeds.id or record.get("id", {}).get("column") or "id"})
+    tables = SeedTables(config.model_copy(update={"seeds": found}), folder)
+    for split in found.paths:
+        tables.source(split)  # an error comes before any work
+    return found.model_copy(update={"classes": found.classes or tables.classes_of_training()})
+
+
+@dataclass(frozen=True, eq=False)
+class SeedTables:
+    """The seed tables of a run, read when they are asked for."""
+
+    config: RunConfig  # resolved
+    folder: Folder
+    _read: dict[str, SeedTable] = field(default_factory=dict)
+
+    @property
+    def node_type(self) -> NodeType:
+        """The node type of the rows."""
+        target = self.config.task.target
+        assert target is not None, "the task is resolved"
+        return target
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that have a table."""
+        return tuple(self.config.seeds.paths)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is known of labels and dates, as an import records it: names of classes, unit of times."""
+        classes, unit = self.config.seeds.classes, import_record(self.folder).get("time_unit")
+        return {**({"classes": list(classes)} if classes else {}), **({"time_unit": unit} if unit else {})}
+
+    def rows(self, split: str) -> SeedTable:
+        """Return the rows of a split."""
+        if split not in self._read:
+            self._read[split] = self.read(self.source(split), is_labeled=True)
+        return self._read[split]
+
+    def source(self, split: str) -> OpenSource:
+        """Open the table of a split. ValueError if it lacks a column."""
+        return self.open(self.config.seeds.paths[split], f"seeds.{split}", is_labeled=True)
+
+    def open(self, table: Any, key: str, *, is_labeled: bool) -> OpenSource:  # noqa: ANN401
+        """Open a file, or a table of pandas, polars or Arrow. ValueError if it lacks a column.
+
+        The columns of labels and weights are needed for labeled rows only.
+        """
+        seeds = self.config.seeds
+        assert seeds.id is not None
+        is_file = isinstance(table, str | os.PathLike)
+        spec = Source(files=(os.fspath(table),)) if is_file else Source(rows=table)
+        source = OpenSource.open(spec, key, SourceFolder(Path(), {})).with_ids([seeds.id])
+        needed = {seeds.id: "seeds.id", **({self._label: "task.label"} if is_labeled else {})}
+        needed |= {} if seeds.time is None else {seeds.time: "seeds.time"}
+        needed |= {} if seeds.weight is None or not is_labeled else {seeds.weight: "seeds.weight"}
+        source.check({column: f"{key}, {name}" for column, name in needed.items()})
+        return source
+
+    def classes_of_training(self) -> tuple[str, ...]:
+        """Return the names of the classes in the training table, in ascending order; () for numbers."""
+        reader = self._reader(())
+        if reader.spec.kind == "number":
+            return ()
+        for rows in pieces_of(self.source("train"), [self._label]):
+            reader.add(rows.column(self._label), rows.row)
+        return reader.classes
+
+    def read(self, source: OpenSource, *, is_labeled: bool) -> SeedTable:
+        """Read all rows of a table; labels and weights only if they are needed, or labels if it has them.
+
+        ValueError names a row with an unknown id, without a time or, if labels are needed, without a class.
+        """
+        seeds = self.config.seeds
+        has_labels = is_labeled or self._label in source.table.schema.names
+        weight = seeds.weight if is_labeled else None
+        columns = [seeds.id, seeds.time, weight, self._label if has_labels else None]
+        wanted = [column for column in columns if column is not None]
+        nodes, times, labels, weights = [], [], [], []
+        reader, lookup = (
+            self._reader(seeds.classes),
+            node_lookup(self.folder, self.node_type, f"seeds.id {seeds.id!r}"),
+        )
+        for rows in pieces_of(source, wanted):
+            assert seeds.id is not None
+            nodes.append(lookup(rows.column(seeds.id), rows.row))
+            if seeds.time is not None:
+                times.append(self._times(rows.column(seeds.time), rows.row))
+            if weight is not None:
+                weights.append(_numbers(rows.column(weight), f"seeds.weight {weight!r}", rows.row))
+            if has_labels:
+                labels.append(self._labels(reader, rows, is_labeled=is_labeled))
+        return SeedTable(
+            {self.node_type: _joined(nodes)},
+            {self.node_type: _joined(times)} if times else None,
+            {self.node_type: _joined(labels)} if labels else None,
+            {self.node_type: _joined(weights)} if weights else None,
+        )
+
+    @property
+    def _label(self) -> str:
+        return self.config.task.label or LABEL
+
+    def _reader(self, classes: tuple[str, ...]) -> LabelReader:
+        spec = Label(column=self._label, kind=_KINDS[self.config.task.kind], classes=classes or None)
+        return LabelReader(spec, f"label {self._label!r}")
+
+    def _labels(self, reader: LabelReader, rows: TableRows, *, is_labeled: bool) -> npt.NDArray[Any]:
+        found = reader.read(rows.column(self._label), rows.row)
+        if is_labeled and reader.spec.kind == "class" and not found.known.all():
+            row = rows.row(int(np.argmin(found.known)))
+            raise ValueError(f"{row}: {reader.key} is null; give each row a label, or leave the row out")
+        return found.values
+
+    def _times(self, array: Any, where: Where) -> npt.NDArray[np.int64]:  # noqa: ANN401
+        """Return times in the unit of the graph; those without a zone are UTC."""
+        unit, key = import_record(self.folder).get("time_unit"), f"seeds.time {self.config.seeds.time!r}"
+        if unit is None and not pa.types.is_integer(array.type):
+            raise ValueError(
+                f"{where(0)}: {key} is {array.type}, and the graph records no unit of its times; give whole "
+                "numbers in the unit of the graph"
+            )
+        number_unit = unit if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) else None
+        return to_unit(
+            array, TimeFormat(number_unit or ("s" if unit is None else None), "UTC"), unit or "s", key, where
+        )
+
+
+Lookup = Callable[[Any, Where], npt.NDArray[np.int64]]  # from a column of ids to nodes
+
+
+def node_lookup(folder: Folder, node_type: NodeType, key: str) -> Lookup:
+    """Return a function from a column of the users' ids to nodes. ValueError names an unknown id.
+
+    Without stored ids, ids are the numbers of nodes before any renumbering. `key` names the column in errors.
+    """
+    if isinstance(folder, GraphOnServers) and node_type in names_of(folder.graph).ids:
+        raise ValueError(
+            f"{key}: ids are looked up in the graph folder, and the graph is on servers; open its folder"
+        )
+    count = folder.num_nodes(node_type)
+    try:
+        own = ids_in(folder.path, folder.arrays, node_type, count)
+    except ValueError:
+        numbered = _numbered(folder.original_ids(node_type), count)
+        return lambda array, where: _known(numbered(keys_of(array, "int64", key, where)), array, key, where)
+    kind = kind_of(own.stored)
+
+    def found(array: Any, where: Where) -> npt.NDArray[np.int64]:  # noqa: ANN401
+        return _known(own.index.find(own.stored, keys_of(array, kind, key, where)), array, key, where)
+
+    return found
+
+
+def _known(nodes: npt.NDArray[np.int64], array: Any, key: str, where: Where) -> npt.NDArray[np.int64]:  # noqa: ANN401
+    unknown = np.flatnonzero(nodes < 0)
+    if len(unknown):
+        row = int(unknown[0])
+        raise ValueError(
+            f"{where(row)}: {key} is {array[row].as_py()!r}, and no node has this id; "
+            f"{len(unknown):,} of {len(nodes):,} rows have unknown ids. Leave them out, or add the nodes"
+        )
+    return nodes
+
+
+def _numbered(originals: Tensor | None, count: int) -> Callable[[Any], npt.NDArray[np.int64]]:
+    """Return a function from numbers of nodes, before any renumbering, to nodes; -1 for others."""
+    place = np.arange(count) if originals is None else originals.argsort().numpy()
+
+    def found(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        inside = (numbers >= 0) & (numbers < count)
+        return np.where(inside, place[np.where(inside, numbers, 0)] if count else -1, -1)
+
+    return found
+
+
+def pieces_of(source: OpenSource, columns: list[str]) -> Iterator[TableRows]:
+    """Yield the rows of a table, at least one piece: it has the types of the columns."""
+    is_empty = True
+    for piece in source.pieces(columns):
+        is_empty = False
+        yield piece()
+    if is_empty:
+        yield no_rows(source.table, columns)
+
+
+def _numbers(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:  # noqa: ANN401
+    if array.null_count:
+        row = int(np.argmax(numpy_of(array.is_null())))
+        raise ValueError(f"{where(row)}: {key} is null; give each row a weight")
+    try:
+        found: npt.NDArray[np.float64] = numpy_of(array.cast(pa.float64())).astype(np.float64)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{key}: {error}; give numbers") from None
+    return found
+
+
+def _joined(pieces: list[npt.NDArray[Any]]) -> Tensor:
+    return torch.from_numpy(np.concatenate(pieces))
