@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -102,6 +103,69 @@ def _kind(dtype: Any, column: Any) -> dict[str, Any] | None:
     return None
 
 
+@dataclass(frozen=True)
+class RelbenchTask:
+    """A task over the rows of one table: labels with dates, in files for training, validation and test."""
+
+    name: str
+    files: Mapping[str, Path]  # by split; those that have labels
+    entity: str  # the column of ids
+    node_type: str
+    time: str
+    label: str
+    kind: str  # of the task of a run
+    metric: str  # the one that RelBench compares
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> RelbenchTask:
+        """Read what the files of a task record. ValueError for other files, and for tasks over links."""
+        path = folder / "train.parquet"
+        with reading(str(path), "download it again", "is not a Parquet file, or is damaged"):
+            rows = pq.read_table(path)
+        record = rows.schema.metadata or {}
+        links = json.loads(record.get(b"fkey_col_to_pkey_table", b"{}"))
+        time = json.loads(record.get(b"time_col", b"null"))
+        labels = [column for column in rows.column_names if column != time and column not in links]
+        if len(links) != 1 or time is None or len(labels) != 1:
+            raise ValueError(
+                f"{path}: its columns are {', '.join(rows.column_names)}; a task over nodes has dates, one "
+                "column of ids and one label, and tasks over links are not read"
+            )
+        ((entity, node_type),) = links.items()
+        splits = {split: folder / f"{split}.parquet" for split in ("train", "val", "test")}
+        files = {
+            split: path
+            for split, path in splits.items()
+            if path.is_file() and labels[0] in pq.read_schema(path).names
+        }
+        is_class = pc.count_distinct(rows.column(labels[0])).as_py() <= _CLASSES
+        kind, metric = ("node-classification", "roc-auc") if is_class else ("node-regression", "mae")
+        return cls(name, files, entity, node_type, time, labels[0], kind, metric)
+
+    def write(self, out: Path, graph: Path) -> None:
+        """Copy the files to a new folder, with a run file that trains on them."""
+        out.mkdir()
+        for split, path in self.files.items():
+            shutil.copyfile(path, out / f"{split}.parquet")
+        tables = {split: str(out / f"{split}.parquet") for split in self.files}
+        task = {"kind": self.kind, "target": self.node_type, "label": self.label, "metric": self.metric}
+        lines = (
+            f"graph = {json.dumps(str(graph))}",
+            f"task = {_inline(task)}",
+            f"seeds = {_inline({**tables, 'id': self.entity, 'time': self.time})}",
+            'sampler = { fanouts = [64, 32], time = "time" }',
+            "model = { hidden = 128, embedding = 0 }",  # tables without columns have edges alone
+        )
+        (out / "run.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _inline(values: Mapping[str, str]) -> str:
+    """Return text values as an inline table of TOML, whose strings are those of JSON."""
+    entries = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+    return f"{{ {entries} }}"
+
+
+_CLASSES = 2  # distinct labels of a classification: RelBench's are binary, and other numbers are regressed
 _ADDRESS = "https://relbench.stanford.edu/download"
 _CUT_OFFS: Mapping[str, tuple[date, date]] = {  # first days of validation and of test, as RelBench has them
     "rel-f1": (date(2005, 1, 1), date(2010, 1, 1)),
@@ -118,17 +182,38 @@ class RelbenchImporter:
     mirror: str | None
     cut_offs: tuple[date, date]
     context: ImportContext
+    task: str | None = None
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
-        """Write the graph folder; return its counts and notes."""
+        """Write the graph folder, and the folder of the task next to it; return its counts and notes."""
         refuse_existing(out)
+        tables = out.with_name(f"{out.name}-{self.task}")
+        if self.task is not None:
+            refuse_existing(tables)
         folder = self._folder(notice)
+        task = (
+            None if self.task is None else RelbenchTask.read(self._task_folder(self.task, notice), self.task)
+        )
         paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
         spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self.cut_offs)
         done = import_tables(
             spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
         )
-        return done.counts()
+        if task is None:
+            return done.counts()
+        task.write(tables, out)
+        return (
+            f"{done.counts()}\nlabels of {task.name}, {task.label} of {task.node_type}: train on them by "
+            f"khop train {tables / 'run.toml'}"
+        )
+
+    def _task_folder(self, task: str, notice: ProgressCallback | None) -> Path:
+        root = self.root
+        if root is None:
+            address = f"{(self.mirror or _ADDRESS).rstrip('/')}/{self.name}/tasks/{task}.zip"
+            root = fetched(address, self.context, notice)
+        names = [f"tasks/{task}", f"{self.name}/tasks/{task}", f"../tasks/{task}", task]
+        return set_folder(root, names, ["train.parquet"], f"the task {task} of {self.name}")
 
     def _folder(self, notice: ProgressCallback | None) -> Path:
         root = self.root
@@ -151,7 +236,7 @@ def relbench_importer(options: RelbenchOptions, context: ImportContext) -> Relbe
             f"--test 2021-01-01; khop knows those of {', '.join(_CUT_OFFS)}"
         )
     root = None if options.root is None else context.folder / options.root
-    return RelbenchImporter(options.name, root, options.mirror, (val, test), context)
+    return RelbenchImporter(options.name, root, options.mirror, (val, test), context, options.task)
 
 
 def _day(text: str, name: str) -> date:
