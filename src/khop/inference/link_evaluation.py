@@ -47,7 +47,15 @@ from khop.sampling.rules.uniform import UNIFORM
 from khop.sampling.sampler import Fanout, Sampler
 from khop.sampling.seeds import LinkSeeds, SeedLinks, Seeds, check_ids
 from khop.schema import EdgeType, NodeType
-from khop.training.edge_tasks import PAIR_METRICS, EdgeObjective, LinkMetric, check_link_metric, link_metric
+from khop.training.edge_tasks import (
+    PAIR_METRICS,
+    EdgeObjective,
+    LinkMetric,
+    check_link_metric,
+    is_pair_metric,
+    link_metric,
+    pair_metric,
+)
 from khop.training.steps import mover
 
 Scores = dict[EdgeType, tuple[Tensor, Tensor]]  # scores of links (n), scores of their negatives (n, k)
@@ -256,7 +264,7 @@ def mean_metrics(
         if given is not None and given.negatives is not None:
             return link_metric(metric, of_links, negatives, given.negatives[edge_type] != PADDING)
         if given is not None and given.labels is not None:
-            return PAIR_METRICS[metric](of_links, given.labels[edge_type])
+            return pair_metric(metric, of_links, given.labels[edge_type])
         return link_metric(metric, of_links, negatives)
 
     return {metric: sum(of_type(metric, t) for t in scores) / len(scores) for metric in metrics}
@@ -278,10 +286,10 @@ def is_labeled(links: LinkList) -> bool:
 def check_pair_labels(links: Links, metrics: Sequence[LinkMetric]) -> None:
     """Raise ValueError unless labels are 0 or 1, and all metrics are of labeled pairs."""
     for metric in metrics:
-        if metric not in PAIR_METRICS:
+        if not is_pair_metric(metric):
             raise ValueError(
                 f"metric {metric!r}: ranks each link among its own negatives, and these links have labels "
-                f"alone; give metrics of {', '.join(PAIR_METRICS)}, or khop.Links(..., negatives=...)"
+                f"alone; give {', '.join(PAIR_METRICS)} or hits@K, or khop.Links(..., negatives=...)"
             )
     for edge_type, labels in (links.labels or {}).items():
         wrong = labels.flatten()[((labels != 0) & (labels != 1)).flatten()]

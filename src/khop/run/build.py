@@ -53,7 +53,7 @@ from khop.run.tasks.resolve_task import (
     with_node_defaults,
     with_task,
 )
-from khop.run.values import RunConfig, Training
+from khop.run.values import LinksTable, RunConfig, Training
 from khop.sampling.sampler import fanout_by_type
 from khop.schema import NodeType, Schema
 from khop.training.checkpoint import restore_model, shared_checkpoint
@@ -158,6 +158,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
             "graph": name,
             "start_from": config.start_from and str(Path(config.start_from).absolute()),
             "task": task,
+            "links": config.links.model_copy(update=_absolute(config.links)),
             "seeds": resolved_seeds(config.model_copy(update={"task": task}), graph, raw),
             "model": config.model.model_copy(update={"layers": layers}),
             "threads": config.threads or sampler_threads(usable_cores(), torch.device(config.device).type),
@@ -166,6 +167,12 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
     )
     check_memory(resolved, graph, raw)
     return resolved
+
+
+def _absolute(links: LinksTable) -> dict[str, str]:
+    """Return the paths of files of negatives, so that the run can be repeated from any folder."""
+    named = {name: getattr(links, name) for name in ("val_negatives", "test_negatives")}
+    return {name: str(Path(path).absolute()) for name, path in named.items() if path is not None}
 
 
 def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:

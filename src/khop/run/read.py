@@ -436,7 +436,7 @@ NEUTRAL = (
 RESUMABLE = NEUTRAL | {
     f"training.{name}" for name in ("epochs", "max_steps", "patience", "target.metric", "target.value")
 }
-RESUMABLE |= {"seeds.train", "seeds.val", "seeds.test"}
+RESUMABLE |= {"seeds.train", "seeds.val", "seeds.test", "links.val_negatives", "links.test_negatives"}
 
 
 CONFIG, CHECKPOINTS = "config.toml", "checkpoints"

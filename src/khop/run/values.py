@@ -73,6 +73,11 @@ class LinksTable(Section):
     """Share of the links for test"""
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
     """Negatives per validation or test link; drawn once, and never edges of the graph"""
+    val_negatives: Annotated[str | None, Field(min_length=1), Default("drawn")] = None
+    """Negatives of the validation links with your ids: a Parquet file with a list of destinations per link in
+    the column negatives, or a file of pairs for all links"""
+    test_negatives: Annotated[str | None, Field(min_length=1), Default("drawn")] = None
+    """Negatives of the test links, as val_negatives"""
 
     filtered: bool = False
     """Also compute filtered MRR and hits: both endpoints of each link ranked among all nodes, without other

@@ -26,6 +26,7 @@ from khop.training.metrics import (
     RegressionMetric,
     average_precision,
     binary_roc_auc,
+    check_scores,
     known_metric,
 )
 from khop.training.tasks import (
@@ -301,6 +302,27 @@ def check_link_metric(name: str) -> str:
             "such as hits@50"
         )
     return name
+
+
+def is_pair_metric(name: LinkMetric) -> bool:
+    """Return True for metrics of links and negatives that are all compared with each other."""
+    return name in PAIR_METRICS or name.startswith("hits@")
+
+
+def pair_metric(name: LinkMetric, scores: Tensor, labels: Tensor) -> float:
+    """Compute a metric of labeled pairs, 1 for a link and 0 for a negative, all compared with each other.
+
+    hits@K is the share of links above the K-th best negative, as in OGB's Evaluator; 1 for fewer negatives.
+    """
+    if name in PAIR_METRICS:
+        return PAIR_METRICS[name](scores, labels)
+    check_scores(scores, name)
+    k, links, negatives = int(name.partition("@")[2]), scores[labels == 1], scores[labels == 0]
+    if links.numel() == 0:
+        raise ValueError(f"{name}: no pair has the label 1; give links and negatives")
+    if negatives.numel() < k:
+        return 1.0
+    return float((links > negatives.topk(k).values[-1]).double().mean())
 
 
 def link_metric(name: LinkMetric, links: Tensor, negatives: Tensor, given: Tensor | None = None) -> float:

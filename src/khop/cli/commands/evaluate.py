@@ -59,6 +59,8 @@ _MEASURED_BY = (
         "evaluation.batch_size",
         "evaluation.batch_edges",
         "links.eval_negatives",
+        "links.val_negatives",
+        "links.test_negatives",
         "links.filtered",
         "links.ranking",
     }

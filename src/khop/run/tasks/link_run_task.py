@@ -28,8 +28,11 @@ from khop.inference.chunks import Progress, evaluating, unwatched
 from khop.inference.full_ranking import FullRanking, TripleRanking, full_ranking, triple_ranking
 from khop.inference.link_evaluation import (
     Scores,
+    check_pair_labels,
+    comparable,
     ends_of_links,
     exact_link_scores,
+    is_labeled,
     mean_metrics,
     node_rows,
     popularity_scores,
@@ -46,14 +49,20 @@ from khop.run.parts import exclusion_of, in_flight_of, words_of
 from khop.run.run_type import built
 from khop.run.tables import TaskTable
 from khop.run.tasks.edge_run_task import Hops, SplitEdges, work_of
-from khop.run.tasks.resolve_task import MetricOptions, ResolveContext, resolved_links
+from khop.run.tasks.resolve_task import (
+    MetricOptions,
+    ResolveContext,
+    folder_of,
+    reader_of_tables,
+    resolved_links,
+)
 from khop.run.values import LinksTable
 from khop.sampling.links.link_negatives import hard_negatives
-from khop.sampling.links.link_seeds import LinkList
+from khop.sampling.links.link_seeds import LinkList, Links
 from khop.sampling.links.link_split import LinkColumns
 from khop.sampling.sampler import Fanout
 from khop.schema import EdgeType, EdgeTypeName, NodeType
-from khop.training.edge_tasks import LinkMetric, LinkPrediction, check_link_metric
+from khop.training.edge_tasks import LinkMetric, LinkPrediction, check_link_metric, is_pair_metric
 from khop.training.link_losses import LinkLoss
 from khop.training.tasks import POPULARITY
 
@@ -279,6 +288,7 @@ class LinkTask:
     model: LinkPredictor
     task: LinkPrediction
     hard: HardTables | None = None  # with links.hard_negatives
+    given: Mapping[str, Links] = field(default_factory=dict)  # by split, links with negatives of a file
     popularity: dict[str, float] = field(default_factory=dict)  # measured so far: no epoch changes it
 
     @classmethod
@@ -300,7 +310,11 @@ class LinkTask:
         hard = None
         if links.hard_negatives:
             hard = HardTables.of(context, parts.split, model)
-        return cls(context, *ends, parts.split, model, task, hard)
+        given = _with_given_negatives(context, parts)
+        for links_of_split in given.values():
+            if is_labeled(links_of_split):
+                check_pair_labels(links_of_split, [task.metric])
+        return cls(context, *ends, parts.split, model, task, hard, given)
 
     @property
     def edge_type(self) -> EdgeType:
@@ -357,10 +371,12 @@ class LinkTask:
                     f"split {name!r}: only held-out links can be evaluated, in {list(self._held_out)}"
                 )
             metrics = dict.fromkeys((self.task.metric, *BESIDE, *asked))
-            graph, links = self._held_out[name]
-            scored = self._link_scores(graph, links, progress)
+            graph, links = self._scored(name)
+            if is_labeled(links):
+                metrics = {metric: None for metric in metrics if is_pair_metric(metric)}
+            scored = self._link_scores(graph, comparable(links), progress)
             kept[name] = (links, scored)
-            measured = mean_metrics(scored, tuple(metrics))
+            measured = mean_metrics(scored, tuple(metrics), links)
             found[name] = measured.pop(self.task.metric)
             found |= {f"{name}/{metric}": value for metric, value in measured.items()}
             found |= _by_type(name, scored, tuple(metrics))
@@ -370,6 +386,11 @@ class LinkTask:
                 found |= self._ranked(name, progress)
             baselines |= self._popularity(name, tuple(metrics))
         return Evaluation(found, LinkPredictions(self.edge_types, kept), baselines)
+
+    def _scored(self, split: str) -> tuple[Graph, LinkList]:
+        """Return the graph for message passing and the links to score, with negatives of a file if any."""
+        graph, links = self._held_out[split]
+        return graph, self.given.get(split, links)
 
     def _filtered(self, split: str, progress: Progress) -> dict[str, float]:
         """Rank both ends of the links of a split among all nodes, without the links of any split."""
@@ -392,13 +413,13 @@ class LinkTask:
         """Compute the metrics of in-degrees as scores, over the edges that carry messages in this split."""
         names: dict[str, str] = {metric: f"{split}/{POPULARITY}/{metric}" for metric in metrics}
         if any(name not in self.popularity for name in names.values()):
-            graph, links = self._held_out[split]
+            graph, links = self._scored(split)
             before = self._before(split)
             sharing = work_of(self.context, graph, unwatched).sharing(graph, graph.features)
             counts = {node_type: graph.num_nodes(node_type) for node_type in self.node_types}
             degrees = {t: in_degrees(graph, t, before) for t in self.edge_types}
-            scores = popularity_scores(degrees, counts, links, sharing)
-            of_metrics = mean_metrics(scores, metrics)
+            scores = popularity_scores(degrees, counts, comparable(links), sharing)
+            of_metrics = mean_metrics(scores, metrics, links)
             self.popularity.update({names[metric]: value for metric, value in of_metrics.items()})
         return {name: self.popularity[name] for name in names.values()}
 
@@ -449,6 +470,18 @@ class PredictLinks:
     def build(options: MetricOptions, context: TaskContext) -> LinkTask:
         """Make the task of scoring the links of one or several edge types."""
         return LinkTask.of(context)
+
+
+def _with_given_negatives(context: TaskContext, parts: SplitEdges) -> dict[str, Links]:
+    """Return the held-out links of the splits whose negatives are in a file. Collective."""
+    config, found = context.config, dict[str, Links]()
+    for split, links in (("val", parts.split.val_links), ("test", parts.split.test_links)):
+        path: str | None = getattr(config.links, f"{split}_negatives")
+        if path is not None:
+            files = reader_of_tables("given_negatives").NegativeFile
+            where = (f"links.{split}_negatives", parts.edge_types[0], folder_of(config, context.graph))
+            found[split] = files.open(path, *where).joined_to(links)
+    return found
 
 
 def _by_type(split: str, scored: Scores, metrics: Sequence[LinkMetric]) -> dict[str, float]:

@@ -1,0 +1,228 @@
+"""Published negatives: held-out links are scored with those of a file, by the formulas of OGB's Evaluator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor
+
+import khop
+from khop.cli.main import run
+from khop.inference.chunks import unwatched
+from khop.inference.link_evaluation import ends_of_links, node_rows
+from khop.run.build import Run, prepare
+from khop.run.read import RawRun
+from khop.training.step_clock import Unwatched
+from support.covered import covered
+from support.later_shops import ITEMS, shop_spec, shop_tables
+from support.started_ranks import StartedRanks
+
+BUYS = ("user", "buys", "item")
+
+
+def ogb_mrr(links: Tensor, negatives: Tensor) -> float:
+    """OGB's Evaluator for ogbl-citation2: (n) scores of links, (n, k) of the negatives of each."""
+    optimistic = (negatives > links.view(-1, 1)).sum(dim=1)
+    pessimistic = (negatives >= links.view(-1, 1)).sum(dim=1)
+    ranks = 0.5 * (optimistic + pessimistic) + 1
+    return float((1.0 / ranks.to(torch.float64)).mean())
+
+
+def ogb_hits(links: Tensor, negatives: Tensor, k: int) -> float:
+    """OGB's Evaluator for ogbl-collab: (n) scores of links, (m) of negatives for all of them."""
+    if len(negatives) < k:
+        return 1.0
+    limit = torch.topk(negatives, k)[0][-1]
+    return float(torch.sum(links > limit)) / len(links)
+
+
+def raw(folder: Path, **tables: dict[str, Any]) -> RawRun:
+    found: dict[str, Any] = {
+        "graph": str(folder / "shop"),
+        "precision": "float64",
+        "compute_threads": 1,
+        "task": {"kind": "link-prediction", "target": "user buys item"},
+        "sampler": {"fanouts": [4, 3]},
+        "model": {"hidden": 8, "embedding": 6},
+        "training": {"epochs": 1, "batch_size": 64},
+    }
+    return RawRun(
+        {**found, **{name: found.get(name, {}) | table for name, table in tables.items()}}, "run.toml"
+    )
+
+
+def ids(nodes: npt.NDArray[np.int64], letter: str) -> list[str]:
+    return [f"{letter}{node}" for node in nodes.tolist()]
+
+
+def write_files(folder: Path) -> None:
+    """For each split: 3 to 6 negatives per link in another order than the links', and 50 pairs for all."""
+    khop.import_tables(shop_spec(shop_tables()), folder / "shop")
+    split, random = made(folder).run_task.split, np.random.default_rng(2)  # type: ignore[attr-defined]
+    for name in ("val", "test"):
+        ends = ends_of_links(getattr(split, f"{name}_links"), BUYS).numpy()
+        order = random.permutation(ends.shape[1])
+        lists = [
+            ids(random.choice(ITEMS, size, replace=False), "i") for size in random.integers(3, 7, len(order))
+        ]
+        columns = {
+            "user_id": ids(ends[0][order], "u"),
+            "item_id": ids(ends[1][order], "i"),
+            "negatives": lists,
+        }
+        pq.write_table(pa.table(columns), folder / f"{name}-lists.parquet")
+        pairs = {
+            "user_id": ids(random.integers(30, size=50), "u"),
+            "item_id": ids(random.integers(ITEMS, size=50), "i"),
+        }
+        pq.write_table(pa.table(pairs), folder / f"{name}-pairs.parquet")
+
+
+def made(folder: Path, **tables: dict[str, Any]) -> Run:
+    return prepare(raw(folder, **tables), folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("shop")
+    write_files(found)
+    return found
+
+
+def numbers(values: list[str]) -> Tensor:
+    return torch.tensor([int(value[1:]) for value in values])
+
+
+def scored(one: Run, split: str, sources: Tensor, destinations: Tensor) -> Tensor:
+    """Scores of pairs by the rows of all nodes over the edges that a split may use."""
+    model, graph = one.model, getattr(one.run_task.split, split)  # type: ignore[attr-defined]
+    rows = node_rows(model.encoder, graph, graph.features, ["user", "item"])  # type: ignore[arg-type]
+    with torch.no_grad():
+        found: Tensor = model.decoder(BUYS)(rows["user"][sources], rows["item"][destinations])  # type: ignore[operator]
+    return found
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_lists_of_negatives_give_the_mrr_of_ogb(folder: Path, split: str) -> None:
+    files = {f"{name}_negatives": str(folder / f"{name}-lists.parquet") for name in ("val", "test")}
+    one = made(folder, links=files)
+    found = one.scores((split,), unwatched)
+    table = pq.read_table(folder / f"{split}-lists.parquet")
+    links = scored(one, split, numbers(table["user_id"].to_pylist()), numbers(table["item_id"].to_pylist()))
+    expected = []
+    for user, link, listed in zip(
+        table["user_id"].to_pylist(), links, table["negatives"].to_pylist(), strict=True
+    ):
+        sources = numbers([user] * len(listed))
+        expected.append(ogb_mrr(link.view(1), scored(one, split, sources, numbers(listed)).view(1, -1)))
+    assert len({len(listed) for listed in table["negatives"].to_pylist()}) > 1
+    # khop averages 1 / rank over the ranks of equal scores: a link is never among its negatives here.
+    assert found[split] == pytest.approx(sum(expected) / len(expected), abs=0.02)
+
+
+def test_pairs_for_all_links_give_the_hits_of_ogb(folder: Path) -> None:
+    files = {f"{name}_negatives": str(folder / f"{name}-pairs.parquet") for name in ("val", "test")}
+    for k in (3, 20, 60):
+        one = made(folder, links=files, task={"metric": f"hits@{k}"})
+        found = one.scores(("val", "test"), unwatched)
+        for split in ("val", "test"):
+            ends = ends_of_links(getattr(one.run_task.split, f"{split}_links"), BUYS)  # type: ignore[attr-defined]
+            table = pq.read_table(folder / f"{split}-pairs.parquet")
+            pairs = numbers(table["user_id"].to_pylist()), numbers(table["item_id"].to_pylist())
+            expected = ogb_hits(scored(one, split, *ends), scored(one, split, *pairs), k)
+            assert found[split] == pytest.approx(expected, rel=1e-12)
+            assert f"{split}/roc-auc" in found
+            assert f"{split}/mrr" not in found
+
+
+def test_labeled_pairs_are_compared_by_hits_in_a_script() -> None:
+    links, negatives = torch.rand(40, dtype=torch.float64), torch.rand(70, dtype=torch.float64)
+    scores, labels = torch.cat([links, negatives]), torch.tensor([1] * 40 + [0] * 70)
+    for k in (1, 10, 71):
+        found = khop.training.edge_tasks.pair_metric(f"hits@{k}", scores, labels)
+        assert found == ogb_hits(links, negatives, k)
+
+
+@covered
+def train_with_files(rank: int, device: torch.device, folder: str, graph: str, form: str, out: str) -> None:
+    torch.set_num_threads(1)
+    files = {f"{name}_negatives": str(Path(folder, f"{name}-{form}.parquet")) for name in ("val", "test")}
+    task = {"metric": "hits@10" if form == "pairs" else "mrr"}
+    values = raw(Path(folder), links=files, task=task).values
+    parts = RawRun({**values, "graph": graph, "parts": {"placement": "all"}}, "run.toml")
+    prepare(parts, Path(out)).trainer(Path(out), Unwatched()).fit()
+
+
+@pytest.mark.parametrize("form", ["lists", pytest.param("pairs", marks=pytest.mark.long)])
+def test_scores_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
+    form: str, tmp_path: Path, ranks: StartedRanks
+) -> None:
+    write_files(tmp_path)
+    khop.partition_graph(tmp_path / "shop", tmp_path / "parts", 3, method="hash", seed=1)
+    found = {}
+    for name, count, graph in (("one", 1, "shop"), ("whole", 2, "shop"), ("parts", 2, "parts")):
+        arguments = (str(tmp_path), str(tmp_path / graph), form, str(tmp_path / name))
+        ranks.launch(train_with_files, count, arguments)
+        (line,) = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        found[name] = {n: v for n, v in json.loads(line).items() if isinstance(v, float) and n != "loss"}
+    assert len(found["one"]) > 2
+    assert found["whole"] == pytest.approx(found["one"], rel=1e-9)
+    assert found["parts"] == pytest.approx(found["one"], rel=1e-9)
+
+
+def test_the_command_takes_files_for_an_evaluation(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    settings = (
+        'graph = "shop"\ntask = { kind = "link-prediction", target = "user buys item" }\n'
+        "sampler = { fanouts = [3] }\nmodel = { hidden = 4, embedding = 4 }\n"
+        'training = { epochs = 1 }\nlinks = { val_negatives = "val-lists.parquet" }\n'
+    )
+    (tmp_path / "run.toml").write_text(settings)
+    assert command("train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")) == 0
+    capfd.readouterr()
+    written = tmp_path / "scores.parquet"
+    words = ("--split", "val", "--metric", "hits@2", "--predictions", str(written), "--json")
+    assert command("evaluate", str(tmp_path / "run"), *words) == 0
+    outcome, rows = json.loads(capfd.readouterr().out.splitlines()[-1]), pq.read_table(written)
+    assert float(np.mean(1 / rows["rank"].to_numpy())) == pytest.approx(outcome["val_mrr"], abs=0.02)
+    files = ("--link-val-negatives", "val-pairs.parquet", "--split", "val")
+    assert command("evaluate", str(tmp_path / "run"), *files) != 0
+    assert "ranks each link among its own negatives" in capfd.readouterr().err.replace("\n", " ")
+
+
+def command(*words: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        run([*words])
+    return int(left.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.slice(1), r"has no row for 1 of \d+ links, such as from node \d+ to node \d+"),
+        (lambda table: table.drop_columns(["item_id"]), r"no column 'item_id'"),
+        (
+            lambda table: table.set_column(2, "negatives", pa.array([["who"]] * len(table))),
+            r"row 1: links\.val_negatives: item_id is 'who', and no node has this id",
+        ),
+        (
+            lambda table: table.set_column(2, "negatives", pa.array([["i1"], *[[]] * (len(table) - 1)])),
+            "has no negative",
+        ),
+    ],
+)  # fmt: skip
+def test_files_that_do_not_fit_are_named(folder: Path, tmp_path: Path, change: Any, words: str) -> None:  # noqa: ANN401
+    path = tmp_path / "changed.parquet"
+    pq.write_table(change(pq.read_table(folder / "val-lists.parquet")), path)
+    with pytest.raises(ValueError, match=words):
+        made(folder, links={"val_negatives": str(path)}).scores(("val",), unwatched)
