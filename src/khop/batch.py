@@ -515,7 +515,8 @@ class Batch:
         """float (seeds), each seed's weight in the loss, for one node type; ValueError without weights."""
         if self.sample.loss_weights is None:
             raise ValueError("batch.seed_weights: the seeds have no weights; give a khop.SeedTable with them")
-        return only(self.sample.loss_weights.by_type, "batch.seed_weights")
+        of_nodes = {t: of for t, of in self.sample.loss_weights.by_type.items() if isinstance(t, str)}
+        return only(of_nodes, "batch.seed_weights")
 
     def global_mean(self, losses: Tensor) -> Tensor:
         """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.

@@ -67,6 +67,6 @@ def test_all_help_can_be_narrowed_to_a_section(khop_command: Callable[..., Ran])
     wrong = khop_command("train", "--help-all", "modle")
     assert wrong.code == 2
     assert (
-        "--help-all modle: the sections are machine and files, task, links, links.loss, sampler"
+        "--help-all modle: the sections are machine and files, task, links, links.loss, seeds, sampler"
         in wrong.stderr
     )

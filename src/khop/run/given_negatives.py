@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from khop.data.tables.source import OpenSource, SourceFolder
 from khop.data.tables.spec import Source
 from khop.graph.folder import Folder, import_record
 from khop.run.parts import words_of
-from khop.run.seed_tables import node_lookup, pieces_of
+from khop.run.seed_tables import Lookup, node_lookup, pieces_of
 from khop.sampling.links.link_seeds import PADDING, LinkList, Links
 from khop.schema import EdgeType
 
@@ -129,13 +128,10 @@ class NegativeFile:
         found[is_given] = nodes[(starts[rows][:, None] + places)[is_given]]
         return found
 
-    def _lookups(self) -> tuple[Any, Any]:
-        source, _, destination = self.edge_type
-        key = self.source.key
-        return tuple(
-            node_lookup(self.folder, t, f"{key}: {c}")
-            for t, c in zip((source, destination), self.columns, strict=True)
-        )
+    def _lookups(self) -> tuple[Lookup, Lookup]:
+        (source, _, destination), (first, second), key = self.edge_type, self.columns, self.source.key
+        of_sources = node_lookup(self.folder, source, f"{key}: {first}")
+        return of_sources, node_lookup(self.folder, destination, f"{key}: {second}")
 
 
 def _place_of(rows_of_entries: _Nodes, rows: TableRows, entry: int) -> str:

@@ -66,8 +66,8 @@ class SeedTable(NodeSeeds):
         (tensor([7, 7]), tensor([0, 1]), tensor([1., 2.]))
     """
 
-    labels: ByType | None
-    weights: ByType | None
+    labels: ByType | None = None
+    weights: ByType | None = None
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class SeedTable(NodeSeeds):
                 update(array_bytes(values))
 
 
-def _ids(node_type: NodeType, given: object) -> Tensor:
+def _ids(node_type: NodeType, given: Any) -> Tensor:  # noqa: ANN401
     name = f"nodes{of_type(node_type)}"
     ids = seed_values(name, given, None)
     if ids.dtype == torch.bool:
