@@ -155,6 +155,23 @@ def test_listed_seeds_on_servers_have_positions(tmp_path: Path) -> None:
     assert [batch.seed_positions.tolist() for batch in found] == [[2], [2]]
 
 
+def test_a_transform_and_a_call_of_the_loader_see_the_columns_of_rows(graph: khop.Graph) -> None:
+    """What a transform makes of labels stays."""
+
+    def shifted(batch: khop.Batch) -> khop.Batch:
+        label = batch.seed_column("label") + batch.seed_times
+        return replace(batch, seed_columns={"item": {"label": label}})
+
+    made = loader(graph, table(), transform=shifted)
+    for batch in made.epoch(0):
+        assert torch.equal(
+            batch.seed_column("label") - batch.seed_times, LABELS[(batch.seed_times - 100) // 40]
+        )
+    found = loader(graph, table())(khop.SeedTable([5, 5], [50, 600], labels=[7, 8]))
+    assert found.seed_times.tolist() == [50, 600]
+    assert found.seed_column("label").tolist() == [7, 8]
+
+
 def test_the_state_knows_every_column(graph: khop.Graph) -> None:
     state = loader(graph, table()).state_dict()
     loader(graph, table()).load_state_dict(state)

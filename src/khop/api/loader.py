@@ -400,7 +400,7 @@ class Loader:
         Raises:
             ValueError: The seeds do not fit the graph, the sampler or the loader.
         """
-        times = self._seed_times if seed_times is None else seed_times
+        times = self._seed_times if seed_times is None and not isinstance(seeds, SeedTable) else seed_times
         given = SeedList.of(self._graph, seeds, times, self._graph.features)
         check_seed_kind(self.graph_sampler, given.seed_kind)
         types = given.output_types(self._graph.schema)
