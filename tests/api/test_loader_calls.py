@@ -15,6 +15,8 @@ from khop.sampling.group_samplers import ShadowSampler
 from khop.sampling.links.link_seeds import Links
 from khop.sampling.links.links import LinkSampler
 from khop.sampling.rules.temporal import Temporal
+from support.in_process import connected
+from support.small_folders import write_learnable_graph
 from support.small_runs import SmallRun, without_seconds
 from support.typed_shop import BUYS, bits, shop
 
@@ -188,6 +190,24 @@ def test_times_of_seeds_come_from_the_column_or_are_given(tmp_path: Path) -> Non
     assert loader([3], seed_times=[11]).input_nodes.max() == 11
     with pytest.raises(ValueError, match="seed_times"):
         Loader(sampler, [1], 1, seed_times=[4])([3])
+
+
+def test_a_graph_on_servers_gives_the_same_batches(tmp_path: Path) -> None:
+    graph = khop.open_graph(write_learnable_graph(tmp_path / "graph"))
+    names: set[str] = set()
+
+    def doubled(batch: Batch) -> Batch:
+        names.add(threading.current_thread().name)
+        return replace(batch, columns={t: {"x": 2 * of["x"]} for t, of in batch.columns.items()})
+
+    def made(graph: khop.Graph) -> Loader:
+        sampler = NeighborSampler(graph, [3, 2])
+        return Loader(sampler, graph.split("train"), 64, shuffle=True, columns=["x"], transform=doubled)
+
+    here, there = made(graph), made(connected(graph))
+    assert [bits(batch) for batch in there] == [bits(batch) for batch in here]
+    assert threading.current_thread().name not in names
+    assert bits(there([5, 3, 5])) == bits(here([5, 3, 5]))
 
 
 @pytest.mark.parametrize(

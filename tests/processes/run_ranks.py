@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import khop
 from khop.distributed.processes.group import this_group
 from khop.run.build import prepare
 from khop.run.read import RawRun, with_options
@@ -161,6 +163,25 @@ def trained(raw: RawRun, out: Path, observer: Observer, start: str = "new") -> N
     if start == "resume":
         trainer.resume()
     trainer.fit()
+
+
+def squared(batch: khop.Batch) -> khop.Batch:
+    """A transform: the column, and its squares times a number of the step."""
+    x = batch["x"].double()
+    return replace(batch, columns={"item": {"x": x, "squares": (batch.step + 1) * x.square()}})
+
+
+def transforms(rank: int, device: torch.device, graphs: dict[str, str], out: str) -> None:
+    """Write the sums of a transformed column over the seeds of each step, and over those of a list."""
+    for name, folder in graphs.items():
+        graph = khop.open_graph(folder, placement="all")
+        sampler = khop.NeighborSampler(graph, [3, 2])
+        seeds = graph.split("train")
+        loader = khop.Loader(sampler, seeds, 45, shuffle=True, columns=["x"], transform=squared)
+        sums = [float(batch["squares"][batch.seed_index].sum()) for batch in loader.epoch(1)]
+        alone = loader(seeds["item"][rank :: this_group().world_size])  # each rank its own
+        sums.append(float(alone["squares"][alone.seed_index].sum()))
+        Path(out, f"{name}-{this_group().world_size}-{rank}.json").write_text(json.dumps(sums))
 
 
 STARTED: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ import khop
 from khop.cli.run_folder import write_config
 from khop.run.check import checked
 from khop.training.step_clock import Unwatched
-from processes.run_ranks import COURSES, RUNS, STARTED, raw_run, starts, trained, trains
+from processes.run_ranks import COURSES, RUNS, STARTED, raw_run, starts, trained, trains, transforms
 from support.small_labeled import write_labeled_graph
 from support.started_ranks import StartedRanks
 
@@ -89,6 +89,21 @@ def test_two_ranks_of_parts_and_a_resume_have_the_course_of_one_process(
     for course in courses:  # epochs 1 and 2, and 3 and 4, do not improve
         saved = khop.load_checkpoint(tmp_path / "2" / "plateau" / course / "checkpoints" / "last")
         assert saved.training["plateau_scale"] == 0.25
+
+
+def test_ranks_transform_their_batches_and_make_batches_of_any_seeds(
+    tmp_path: Path, ranks: StartedRanks
+) -> None:
+    graph, parts = folders(tmp_path)
+    arguments = ({"whole": graph, "parts": parts}, str(tmp_path))
+    transforms(0, torch.device("cpu"), *arguments)
+    ranks.launch(transforms, 2, arguments)
+    expected = json.loads((tmp_path / "whole-1-0.json").read_text())
+    assert len(expected) == 4
+    for name in ("whole", "parts"):
+        of_ranks = [json.loads((tmp_path / f"{name}-2-{rank}.json").read_text()) for rank in range(2)]
+        found = [sum(sums) for sums in zip(*of_ranks, strict=True)]
+        assert found == [pytest.approx(value, rel=1e-9) for value in expected], name
 
 
 def test_a_run_starts_from_another_one_on_any_number_of_ranks_and_on_parts(

@@ -59,7 +59,13 @@ class EvaluationPlan:
         if not state.is_evaluated:
             return False
         is_stale = settings.patience is not None and state.stale >= settings.patience
-        return state.updates(self.steps) >= self.last or is_stale or _reaches(settings.target, scores)
+        return is_stale or self.is_finished(state, settings, scores)
+
+    def is_finished(
+        self, state: TrainerState, settings: TrainerSettings, scores: Mapping[str, object]
+    ) -> bool:
+        """Return True if training ends by its number of updates, or by its target."""
+        return state.updates(self.steps) >= self.last or _reaches(settings.target, scores)
 
 
 def _reaches(target: tuple[str, float] | None, scores: Mapping[str, object]) -> bool:

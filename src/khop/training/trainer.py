@@ -577,7 +577,10 @@ class Trainer:
                 self._count(scores)
             self._output.end_epoch(record)
             self.state = self.state.ended() if is_whole else self.state
-            self.state = replace(self.state, is_finished=self._is_over())
+            is_finished = plan.is_finished(self.state, self.settings, record)
+            self.state = replace(
+                self.state, is_finished=is_finished and self.state.epoch < self.settings.epochs
+            )
             self._output.save(self.state, *best, LAST)
         self.observer.epoch_ended(record)
 

@@ -36,7 +36,7 @@ class TrainerState:
     plateau_stale: int = 0  # evaluations without improvement since the best one or the last reduction
     shapes: Mapping[str, Any] = field(default_factory=dict)  # capacities of recorded steps' batches
     evaluations: Sequence[Record] = ()  # lines of steps.jsonl with scores: evaluations within epochs
-    is_finished: bool = False  # the run ended by its number of steps or by a score
+    is_finished: bool = False  # before the last epoch: by the number of steps, or by the target
 
     def updates(self, steps: int) -> int:
         """Return the number of updates so far, with `steps` per epoch."""
