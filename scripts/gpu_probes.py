@@ -153,8 +153,20 @@ def recorded() -> Facts:
 
 
 def refused() -> Facts:
-    """A step that waits for the device is launched singly, and its attempt leaves nothing behind."""
+    """A step that cannot be recorded is launched singly, and its attempt leaves nothing behind.
 
+    A number that the host reads is found before the capture; a call for the whole device ends the capture.
+    """
+    return {name: _refused(wait) for name, wait in WAITS.items()}
+
+
+WAITS: Mapping[str, Callable[[Tensor], object]] = {
+    "found before the capture": float,
+    "found by the capture": lambda loss: torch.cuda.synchronize(),
+}
+
+
+def _refused(wait: Callable[[Tensor], object]) -> Facts:
     class Waits:
         def __init__(self, inner: NodeClassification) -> None:
             self._inner = inner
@@ -164,7 +176,8 @@ def refused() -> Facts:
 
         def losses(self, output: Tensor, batch: Batch) -> Tensor:
             losses = self._inner.losses(output, batch)
-            float(losses.detach().sum())
+            torch.rand_like(losses)  # a capture takes the generator
+            wait(losses.detach().sum())
             return losses
 
     trainer = small_trainer(epochs=20)
@@ -172,6 +185,7 @@ def refused() -> Facts:
     before = torch.cuda.current_stream()
     with warnings.catch_warnings(action="ignore"):
         trainer.fit()
+    torch.rand(3, device="cuda")
     torch.cuda.synchronize()
     stats, after = torch.cuda.memory_stats(), torch.cuda.current_stream()
     pending = stats["active_bytes.all.current"] - stats["allocated_bytes.all.current"]
@@ -244,11 +258,12 @@ def nccl_one_rank() -> Facts:
         store = distributed.FileStore(f"{folder}/store", 1)
         distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
         try:
-            other = distributed.new_group([0], backend="nccl")
+            if "nccl" not in distributed.get_backend_config():
+                raise Wrong("rows would not take the communicator of the gradients")
             x = torch.arange(64, dtype=torch.uint8, device="cuda").view(1, 64)
             y, side = torch.empty_like(x), torch.cuda.Stream(priority=-1)
             with torch.cuda.stream(side):
-                distributed.all_to_all_single(y, x, group=other, async_op=True).wait()
+                distributed.all_to_all_single(y, x, group=distributed.group.WORLD, async_op=True).wait()
             side.synchronize()
             same("rows exchanged with itself", y, x)
             found = [torch.empty((), dtype=torch.float64, device="cuda")]
