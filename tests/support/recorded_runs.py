@@ -76,8 +76,13 @@ class RecordedRun(SmallRun):
 
     def on(self, graph: khop.Graph) -> Trainer:
         """The trainer with batches of this graph."""
-        made = super().trainer()
-        made.loader = khop.Loader(
+        made = self.over(graph)
+        made.evaluate = _scores
+        return made
+
+    def loader(self, graph: khop.Graph) -> khop.Loader:
+        """The loader of the seeds."""
+        return khop.Loader(
             khop.NeighborSampler(graph, [2, 2], rule=self.rule, expansion=self.expansion),
             torch.arange(14),
             4,
@@ -86,8 +91,6 @@ class RecordedRun(SmallRun):
             columns=["x"],
             seed_columns=["y"],
         )
-        made.evaluate = _scores
-        return made
 
 
 def _scores() -> Mapping[str, float]:

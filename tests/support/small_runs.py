@@ -71,22 +71,15 @@ class SmallRun:
 
     def trainer(self) -> Trainer:
         """A trainer of 38 seeds in steps of 8, evaluated exactly on them and on the rest."""
+        return self.over(Graph(self.graph.store, self.graph.features))
+
+    def over(self, graph: Graph) -> Trainer:
+        """The trainer with batches of this graph."""
         with torch.random.fork_rng():
             torch.manual_seed(7)
             model = self.model() if self.model else SAGE.for_graph(self.graph.store, 16, dropout=self.dropout)
-        graph = Graph(self.graph.store, self.graph.features)
         task = NodeClassification("node", "y")
         splits = {"train": torch.arange(38), "val": torch.arange(38, 60)}
-        loader = Loader(
-            NeighborSampler(graph, [3, 3]),
-            splits["train"],
-            8,
-            shuffle=True,
-            seed=1,
-            columns=["x"],
-            seed_columns=["y"],
-            threads=self.threads,
-        )
 
         def outputs_of(nodes: Tensor) -> Tensor:
             return layerwise_inference(model, graph, graph.features, "node", nodes=nodes)
@@ -94,7 +87,21 @@ class SmallRun:
         def evaluate() -> Mapping[str, float]:
             return scores(task, graph.features, splits, outputs_of)
 
-        return Trainer(model, task, loader, self.evaluate or evaluate, self.settings, self.out, self.observer)
+        scored = self.evaluate or evaluate
+        return Trainer(model, task, self.loader(graph), scored, self.settings, self.out, self.observer)
+
+    def loader(self, graph: Graph) -> Loader:
+        """The loader of the seeds."""
+        return Loader(
+            NeighborSampler(graph, [3, 3]),
+            torch.arange(38),
+            8,
+            shuffle=True,
+            seed=1,
+            columns=["x"],
+            seed_columns=["y"],
+            threads=self.threads,
+        )
 
     def with_(self, **settings: object) -> Self:
         """The same with other settings."""
