@@ -8,7 +8,7 @@ import pytest
 
 from khop.cli import ranks
 from khop.cli.commands.shared import RankOptions
-from khop.cli.ranks import check_once
+from khop.cli.ranks import check_once, with_device
 from khop.run.check import checked
 from khop.run.read import RawRun
 
@@ -33,3 +33,21 @@ def test_processes_that_do_not_fit_in_memory_are_refused(
     monkeypatch.setattr(ranks, "free_memory_bytes", lambda: 1000)
     with pytest.raises(ValueError, match=r"--procs 2: the processes need .* for Python and torch alone"):
         check_once(raw, checked(raw), RankOptions(2, False))
+
+
+@pytest.mark.parametrize(("gpus", "procs", "given", "device"), [
+    (1, 2, {}, "cpu"), (2, 2, {}, "cuda"), (1, 1, {}, "cuda"), (1, None, {}, "cuda"),
+    (1, 2, {"device": "cuda"}, "cuda"),
+])  # fmt: skip
+def test_more_processes_than_gpus_compute_on_the_cpu_if_no_device_is_named(
+    gpus: int, procs: int | None, given: dict[str, str], device: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    raw = RawRun({"graph": "debian", **given}, "run.toml")
+    config = checked(RawRun({"graph": "debian", "device": "cuda"}, "run.toml"))
+    assert with_device(raw, config, RankOptions(procs, False)).device == device
+    said = capsys.readouterr().err
+    assert said == (
+        "khop: device is cpu: this machine has 1 GPU for 2 processes\n" if device == "cpu" else ""
+    )

@@ -26,6 +26,7 @@ from khop.graph.atomic import in_bytes
 from khop.kernels.memory import free_memory_bytes, keep_free_blocks, own_memory_bytes
 from khop.process_tuning import cores_of_rank, return_freed_memory, sampler_threads, tune_memory
 from khop.run.build import Run, Work, fitted, prepare, resolved
+from khop.run.check import AUTO
 from khop.run.read import RawRun, with_options
 from khop.run.values import RunConfig
 from khop.training.linear_setup import fix_linear
@@ -33,6 +34,16 @@ from khop.user_cache import cache_folder
 
 Request = TypeVar("Request")
 RankWork = Callable[[int, torch.device, Request], None]
+
+
+def with_device(raw: RawRun, config: RunConfig, ranks: RankOptions) -> RunConfig:
+    """Return the run on the CPU if it names no device and starts more ranks than this machine has GPUs."""
+    procs, gpus = ranks.procs or 1, torch.cuda.device_count()
+    is_chosen = raw.values.get("device", AUTO) != AUTO
+    if is_chosen or config.device == "cpu" or procs <= max(1, gpus) or launched_by_others() is not None:
+        return config
+    tell(f"device is cpu: this machine has {gpus} GPU{'s' * (gpus > 1)} for {procs} processes")
+    return config.model_copy(update={"device": "cpu"})
 
 
 def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks: RankOptions) -> None:

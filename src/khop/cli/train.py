@@ -21,7 +21,7 @@ from khop.cli.commands.shared import RankOptions
 from khop.cli.lines import tell
 from khop.cli.options import named, shown
 from khop.cli.progress import beside_scores, two_columns, watching
-from khop.cli.ranks import as_ranks, check_once, fitted_run_of_rank
+from khop.cli.ranks import as_ranks, check_once, fitted_run_of_rank, with_device
 from khop.cli.run_folder import (
     CURVE,
     LAUNCH,
@@ -115,6 +115,7 @@ class TrainCall:
 
 def train(request: TrainCall, config: RunConfig, ranks: RankOptions) -> None:
     """Train as all ranks."""
+    config = with_device(request.raw, config, ranks)
     check_once(request.raw, config, ranks)
     as_ranks(train_rank, request, config, ranks)
 
@@ -425,6 +426,7 @@ class Profile:
 
 def profile(request: ProfileRequest, config: RunConfig, ranks: RankOptions) -> None:
     """Profile as all ranks."""
+    config = with_device(request.raw, config, ranks)
     check_once(request.raw, config, ranks)
     as_ranks(profile_rank, request, config, ranks)
 

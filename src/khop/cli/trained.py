@@ -23,7 +23,7 @@ from khop.api.split_links import time_cut_offs
 from khop.cli.commands.shared import RankOptions, RankReport, Values
 from khop.cli.lines import tell
 from khop.cli.progress import beside_scores, two_columns
-from khop.cli.ranks import as_ranks, fitted_run_of_rank, run_of_rank
+from khop.cli.ranks import as_ranks, fitted_run_of_rank, run_of_rank, with_device
 from khop.cli.run_folder import write_config, write_whole
 from khop.cli.terminal import bytes_bar, counting_bar, reading, say, say_next
 from khop.distributed.processes.group import this_group
@@ -132,7 +132,7 @@ class TrainedCall:
 
 def evaluate(request: TrainedCall, config: RunConfig, ranks: RankOptions) -> None:
     """Evaluate as all ranks."""
-    as_ranks(evaluate_rank, request, config, ranks)
+    as_ranks(evaluate_rank, request, with_device(request.raw, config, ranks), ranks)
 
 
 def evaluate_rank(rank: int, device: torch.device, request: TrainedCall) -> None:
@@ -195,7 +195,7 @@ class InferRequest:
 
 def infer(request: InferRequest, config: RunConfig, ranks: RankOptions) -> None:
     """Compute outputs as all ranks."""
-    as_ranks(infer_rank, request, config, ranks)
+    as_ranks(infer_rank, request, with_device(request.raw, config, ranks), ranks)
 
 
 def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
