@@ -25,7 +25,6 @@ from khop.sampling.seeds import (
     StepShare,
     array_bytes,
     check_ids,
-    numbers_by_type,
     of_type,
     seed_values,
     whole_times,
@@ -116,14 +115,7 @@ class SeedTable(NodeSeeds):
             check_ids(f"rows of {node_type!r}", ids, graph.num_nodes(node_type))
         return found
 
-    def taken(self, share: StepShare) -> Seeds:
-        """Return the rows of a rank's share, by type, in global order.
-
-        Args:
-            share: The share of a step.
-        """
-        seeds = super().taken(share)
-        numbers = {t: of for t, of, _ in numbers_by_type(self.counts, share)}
+    def _with_columns(self, seeds: Seeds, numbers: ByType, share: StepShare) -> Seeds:
         labels = None if self.labels is None else {t: self.labels[t][of] for t, of in numbers.items()}
         if self.weights is None:
             return replace(seeds, labels=labels)

@@ -285,12 +285,17 @@ class NodeSeeds(SeedList):
         """Return the nodes of a rank's share, by type, in global order."""
         picked = {t: (numbers, at) for t, numbers, at in numbers_by_type(self.counts, share)}
         times, nodes = self.times, {t: self.nodes[t][numbers] for t, (numbers, _) in picked.items()}
-        return Seeds(
+        seeds = Seeds(
             nodes,
             {t: at for t, (_, at) in picked.items()},
             None if times is None else {t: times[t][numbers] for t, (numbers, _) in picked.items()},
             batch_nodes=nodes if share.is_whole else self._nodes(share.of_all_ranks),
         )
+        return self._with_columns(seeds, {t: numbers for t, (numbers, _) in picked.items()}, share)
+
+    def _with_columns(self, seeds: Seeds, numbers: Mapping[NodeType, Tensor], share: StepShare) -> Seeds:
+        """Return seeds with further columns of the list; `numbers` are theirs in it."""
+        return seeds
 
     def _nodes(self, share: StepShare) -> dict[NodeType, Tensor]:
         return {t: self.nodes[t][numbers] for t, numbers, _ in numbers_by_type(self.counts, share)}
