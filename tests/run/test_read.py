@@ -328,7 +328,7 @@ def test_a_run_without_a_graph_says_how_to_name_one() -> None:
         ({"modle": {}}, "modle: no such field; did you mean model?"),
         (
             {"evaluation": {"zzz": 1}},
-            "evaluation.zzz: no such field; there are fanouts, batch_size, batch_edges, every",
+            "evaluation.zzz: no such field; there are fanouts, batch_size, batch_edges, every, every_steps",
         ),
     ],
 )
