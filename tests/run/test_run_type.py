@@ -161,7 +161,9 @@ def test_options_carry_the_bare_name_unless_their_table_shares_it() -> None:
 
 def test_a_default_in_the_list_is_what_an_empty_run_has() -> None:
     run = checked(RawRun({"graph": "g"}, "run.toml"))
-    assert all(value_at(run, entry.path) == entry.default for entry in run_fields() if not entry.required)
+    free = [entry for entry in run_fields() if not entry.required]
+    differ = [entry.path for entry in free if value_at(run, entry.path) != entry.default]
+    assert differ == ["device"]  # "auto" is replaced by the device of this machine
 
 
 class Table(Section):
