@@ -147,7 +147,7 @@ def test_ctrl_c_prints_what_there_is_and_leaves_no_process(small_run: Path, proc
     running.send_signal(signal.SIGINT)
     out, errors = running.communicate(timeout=WAIT_S)
     assert running.returncode == 130
-    assert errors.replace("khop: working\n", "") == ""  # which a busy machine adds
+    assert errors == ""
     assert "stopped after " in out
     assert "Timeline: p/timeline.png" in out
     assert Path("p/trace.json").exists()

@@ -131,14 +131,16 @@ FIRST_S, NEXT_S = 1.0, 30.0  # tests of other things change them
 def progress_lines(what: str) -> Iterator[ProgressCallback]:
     """Print a line FIRST_S seconds after the start, and then one every NEXT_S seconds, until the end.
 
-    Yields a callback: call it with the current work, the bytes done and all bytes. Short work prints nothing.
+    Yields a callback: call it with the current work, the bytes done and all bytes. Short work prints nothing,
+    and neither does work without a name.
     """
     at, ended = _Position(what), threading.Event()
 
     def watch() -> None:
         begun, pause = monotonic(), FIRST_S
         while not ended.wait(pause):
-            tell(at.line(monotonic() - begun))
+            if line := at.line(monotonic() - begun):
+                tell(line)
             pause = NEXT_S
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -161,10 +163,10 @@ class _Position:
         self._last = (what, min(done, total), total)
 
     def line(self, seconds: float) -> str:
-        """Return the report with an estimate of the time left."""
+        """Return the report with an estimate of the time left; "" before the first report."""
         what, done, total = self._last
         if not total:
-            return what or "working"
+            return what
         left = f", about {seconds * (total - done) / done:,.0f} s left" if done else ""
         return f"{what}: {100 * done // total} %{left}"
 

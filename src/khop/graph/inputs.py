@@ -199,8 +199,9 @@ def refuse_numeric_mask(name: str, values: Array, count: int | None = None) -> N
         count: Number of nodes of the type; None if it is not known. Below 16 nodes, integers are ids.
     """
     dtype = str(values.dtype).removeprefix("torch.")
-    is_like_mask = dtype in ("uint8", "int8") or (len(values) == count and len(values) >= _SURELY_MASK)
-    if is_like_mask and len(values) and bool(((values == 0) | (values == 1)).all()):
+    length = values.shape[0] if values.ndim else 0
+    is_like_mask = dtype in ("uint8", "int8") or (length == count and length >= _SURELY_MASK)
+    if is_like_mask and length and bool(((values == 0) | (values == 1)).all()):
         raise ValueError(
             f"{name}: {dtype} of shape {tuple(values.shape)} with only 0 and 1 is neither ids nor a mask; "
             "give a mask by .bool() or .astype(bool), or ids as int64"

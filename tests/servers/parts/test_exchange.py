@@ -139,7 +139,7 @@ GOOD = {"wire": VERSION, "randomness": 1, "fingerprint": "f" * 64, "part": 2}
         ({"fingerprint": "e" * 64}, WrongGraph, "start all servers with parts of one partitioned graph"),
         ({"part": 1}, WrongGraph, "the server has part 1, and owners.toml names it as an owner of part 2"),
         ({"part": None}, WrongGraph, "the server has the whole graph"),
-        ({"wire": 9}, WrongVersion, "version 9 of wire"),
+        ({"wire": VERSION + 1}, WrongVersion, f"version {VERSION + 1} of wire"),
         ({"randomness": 9}, WrongVersion, "version 9 of randomness"),
     ],
 )
