@@ -142,6 +142,37 @@ def test_stopped_inference_continues_with_the_next_chunk_to_the_same_bytes(
     assert not (tmp_path / f"parts{ending}.unfinished").exists()
 
 
+@pytest.mark.parametrize("ending", [".npy", ".parquet"])
+@pytest.mark.parametrize("files", [1, 2, 3])
+def test_an_attempt_that_ends_between_two_of_its_files_is_continued(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, files: int
+) -> None:
+    encoder = SAGE.for_graph(graph, hidden=8, layers=1, target=["user", "item"], outputs=5)
+    model = LinkPredictor.of(encoder, [BUYS], "dot", 5)
+
+    def run(name: str) -> list[bytes]:
+        infer(model, graph, tmp_path / f"{name}{ending}", node_types=["user", "item"])
+        return [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}.*"))]
+
+    expected, rename, there = run("whole"), Path.rename, list[Path]()
+
+    def some_renames(self: Path, target: Path) -> Path:
+        if target.suffix == ending and target.name.startswith("parts"):
+            if len(there) == min(files, len(expected) - 1):
+                raise KeyboardInterrupt
+            there.append(target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", some_renames)
+    with pytest.raises(KeyboardInterrupt):
+        run("parts")
+    monkeypatch.undo()
+    assert all(path.exists() for path in there)
+    assert run("parts") == expected
+    with pytest.raises(ValueError, match="exists already"):
+        run("parts")
+
+
 def test_work_of_another_model_graph_or_choice_is_refused(graph: Graph, model: SAGE, tmp_path: Path) -> None:
     out = tmp_path / "e.npy"
     with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,14 @@ def writer(home: Path) -> Iterator[Writer]:
     writer.close()
 
 
+def killed(writer: Writer, words: Sequence[str], last: int, restore: Callable[[], object]) -> None:
+    """Run a command and kill it at an event; a run with fewer events than the first one is killed earlier."""
+    while (ended := writer.run(*words, last=last))[0] == 0:
+        restore()
+        last = max(1, min(last, ended[1]) * 3 // 4)
+    assert ended[0] == -signal.SIGKILL
+
+
 def put(home: Path, name: str) -> None:
     """Put the graph there as it was before: as imported, or with the rows of the next day."""
     for old in (*home.glob("shop"), *home.glob(".shop.*")):
@@ -134,8 +143,7 @@ def test_a_graph_is_the_old_or_the_new_one_after_a_kill(
         writer.whole[words] = events, open_folder(home / "shop").fingerprint
         put(home, before)
     events, new = writer.whole[words]
-    last = 1 + number * (events - 1) // (KILLS - 1)
-    assert writer.run(*words, last=last)[0] == -signal.SIGKILL
+    killed(writer, words, 1 + number * (events - 1) // (KILLS - 1), partial(put, home, before))
     assert open_folder(home / "shop").fingerprint in (old, new)
     assert verify_folder(home / "shop") == []
     assert writer.run(*words)[0] == 0, "the same command completes the work"
@@ -160,8 +168,7 @@ def test_an_import_is_there_or_not_after_a_kill(home: Path, writer: Writer, numb
         writer.whole[words] = events, open_folder(home / "made").fingerprint
         clear()
     events, whole = writer.whole[words]
-    last = 1 + number * (events - 1) // (KILLS - 1)
-    assert writer.run(*words, last=last)[0] == -signal.SIGKILL
+    killed(writer, words, 1 + number * (events - 1) // (KILLS - 1), clear)
     if (home / "made").exists():
         assert open_folder(home / "made").fingerprint == whole
         assert verify_folder(home / "made") == []
@@ -192,11 +199,7 @@ def test_a_training_that_was_killed_goes_on_exactly(
         writer.whole[words] = events, ""
     events, _ = writer.whole[words]
     last = 1 + number * (events - 1) // (KILLS - 1)
-    # A run may change fewer files than the first one did, and is then killed earlier.
-    while (ended := writer.run(*words, "run-b", last=last))[0] == 0:
-        shutil.rmtree(home / "run-b")
-        last = max(1, min(last, ended[1]) * 3 // 4)
-    assert ended[0] == -signal.SIGKILL
+    killed(writer, (*words, "run-b"), last, partial(shutil.rmtree, home / "run-b"))
     if (home / "run-b/checkpoints/last").is_dir():
         assert writer.run("train", "--resume", "run-b")[0] == 0
     else:
@@ -213,17 +216,21 @@ def test_an_inference_that_was_killed_goes_on_exactly(
     put(home, "imported")
     if not (home / "trained").is_dir():
         assert writer.run("train", "run.toml", "--epochs", "1", "--out", "trained")[0] == 0
-    for old in (*home.glob("out-b*"), *home.glob(".out-b*")):
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+    def clear() -> None:
+        for old in (*home.glob("out-b*"), *home.glob(".out-b*")):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+    clear()
     if ("infer",) not in writer.whole:
         code, events = writer.run("infer", "trained", "--out", "out-a.npy")
         assert code == 0
         writer.whole[("infer",)] = events, ""
     events, _ = writer.whole[("infer",)]
-    last = 1 + number * (events - 1) // (KILLS - 1)
-    assert writer.run("infer", "trained", "--out", "out-b.npy", last=last)[0] == -signal.SIGKILL
+    words = ("infer", "trained", "--out", "out-b.npy")
+    killed(writer, words, 1 + number * (events - 1) // (KILLS - 1), clear)
     if not (home / "out-b.npy").is_file():
-        assert writer.run("infer", "trained", "--out", "out-b.npy")[0] == 0
+        assert writer.run(*words)[0] == 0
     np.testing.assert_array_equal(np.load(home / "out-a.npy"), np.load(home / "out-b.npy"))
 
 

@@ -69,7 +69,7 @@ from khop.inference.node_outputs import (
     takes_fanouts,
     unknown_fanouts,
 )
-from khop.inference.predictions import RowOutput
+from khop.inference.predictions import RowOutput, check_outputs
 from khop.inference.stages import CHUNK_EDGES, ChunkLimits
 from khop.inference.work_folder import is_seen_by_all, own_stage, rank_folder, remove, work_folder
 from khop.loading.columns import ColumnChoice, NamesByType
@@ -193,9 +193,8 @@ class Inference:
             path = out if is_one else out.with_name(f"{out.stem}.{stage.node_type}{out.suffix}")
             original, own = (of.get(stage.node_type) for of in (names.original_ids, names.ids))
             name = values.removesuffix("s")
-            output = RowOutput(path, stage.node_type, name, stage.count, ids, original, own)
-            output.check()
-            outputs.append(output)
+            outputs.append(RowOutput(path, stage.node_type, name, stage.count, ids, original, own))
+        check_outputs(outputs, out.with_name(out.name + UNFINISHED))
         with gathered(model):
             weights = _digest(*model.state_dict().values())
         facts = {
@@ -271,9 +270,8 @@ class Inference:
             output.of_rank(rank, rank_bounds(stage, sharing.group.world_size)[rank], own.count)
             for stage, own, output in zip(self.layers.stages[-1], stages, self.outputs, strict=True)
         ]
-        for output in outputs:
-            output.check()
         path = self.out.with_name(f"{self.out.name}.rank-{rank}{UNFINISHED}")
+        check_outputs(outputs, path)
         with rank_folder(path, self.facts, self.layers.stages, sharing.lanes) as folder:
             first = folder.first_layer(self.layers.stages)
             rows = self.layers.computed(sharing, folder, progress, first=first)

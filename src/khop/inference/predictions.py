@@ -6,7 +6,7 @@ Files are .npy with ids in a second file, or Parquet with ids and names. They ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -344,13 +344,16 @@ class RowOutput:
         nodes = torch.arange(rows.start, rows.stop) if self.nodes is None else self.nodes[rows]
         return replace(self, path=path, count=count, nodes=nodes)
 
-    def check(self) -> None:
-        """Raise ValueError if the file could not be written, so that errors appear before the computation."""
+    def check(self, *, replaces: bool = False) -> None:
+        """Raise ValueError if the file could not be written, so that errors appear before the computation.
+
+        With `replaces`, files that exist are replaced.
+        """
         if self.path.suffix not in _ENDINGS:
             raise ValueError(f"{self.path}: give a name that ends in {' or '.join(_ENDINGS)}")
         if self.path.suffix == ".parquet":
             parquet()
-        check_new(*self.files)
+        check_new(*(file for file in self.files if not (replaces and file.is_file())))
 
     def write(self, rows: Tensor, file: Path, group: Group) -> None:
         """Write rows that are mapped from the .npy file `file`, atomically. Collective."""
@@ -408,6 +411,16 @@ class RowOutput:
 
     def _ids_of(self, piece: slice) -> Tensor:
         return torch.arange(piece.start, piece.stop) if self.nodes is None else self.nodes[piece]
+
+
+def check_outputs(outputs: Sequence[RowOutput], work_folder: Path) -> None:
+    """Raise ValueError if the files could not be written.
+
+    An attempt that is killed between two files leaves the first one and `work_folder`, and is continued.
+    """
+    is_begun = work_folder.is_dir() and not all(file.exists() for each in outputs for file in each.files)
+    for output in outputs:
+        output.check(replaces=is_begun)
 
 
 def _pieces(count: int, size: int) -> list[slice]:
