@@ -38,7 +38,7 @@ RUNS: dict[str, dict[str, object]] = {
     "one-way": {
         **RUN,
         "training": BRIEF,
-        "links": {"eval_negatives": 10, "exact": True, "negatives": "degree", "loss": "bpr"},
+        "links": {"eval_negatives": 10, "exact": True, "negatives": "degree", "loss": {"kind": "bpr"}},
     },
     "diary": {
         **RUN,

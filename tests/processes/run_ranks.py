@@ -106,7 +106,7 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "lightgcn, bpr": {
         "task": LINKS,
-        "links": {"loss": "bpr", "negatives_per_positive": 3},
+        "links": {"loss": {"kind": "bpr"}, "negatives_per_positive": 3},
         "model": {"kind": "lightgcn"},
         "sampler": {"rule": {"kind": "symmetric-sum"}},
     },
@@ -118,14 +118,17 @@ RUNS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "infonce": {
         "task": LINKS,
-        "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},
+        "links": {"loss": {"kind": "infonce"}, "negatives_group": 20, "negatives_per_positive": 4},
     },
     "infonce, micro-batches": {
         "task": LINKS,
-        "links": {"loss": "infonce", "negatives_group": 20, "negatives_per_positive": 4},
+        "links": {"loss": {"kind": "infonce"}, "negatives_group": 20, "negatives_per_positive": 4},
         "training": {"micro_batches": 3},
     },
-    "margin": {"task": LINKS | {"metric": "ndcg@10"}, "links": {"loss": "margin", "negatives": "degree"}},
+    "margin": {
+        "task": LINKS | {"metric": "ndcg@10"},
+        "links": {"loss": {"kind": "margin"}, "negatives": "degree"},
+    },
 }
 
 
