@@ -18,7 +18,10 @@ from processes.run_ranks import COURSES, RUNS, STARTED, raw_run, starts, trained
 from support.small_labeled import write_labeled_graph
 from support.started_ranks import StartedRanks
 
-pytestmark = pytest.mark.filterwarnings("ignore:R-GCN averages the drawn edges")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:R-GCN averages the drawn edges"),
+    pytest.mark.timeout(1800),  # the first long test trains all runs on one, two and four ranks
+]
 RANKS = (1, 2, 4)
 # Quick, in the ordinary suite.
 OF_TWO_RANKS = ("clipped, sharded embeddings", "plateau", "within epochs", "mlp")
