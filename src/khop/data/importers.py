@@ -198,8 +198,8 @@ class RelbenchOptions:
     test: str | None = None
     """First day of test, such as 2021-01-01 (default: RelBench's, of rel-f1 and rel-trial)"""
     task: str | None = None
-    """Task of the database, such as driver-dnf: its tables of labels and a run file are written next to the
-    graph, in a folder of the graph's name and the task's"""
+    """Task of the database, such as driver-dnf; its tables of labels and a run file are written to the folder
+    OUT-TASK"""
 
 
 class Relbench:

@@ -80,7 +80,7 @@ class SeedTables:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What is known of labels and dates, as an import records it: names of classes, unit of times."""
+        """Names of the classes and unit of the times, in the form of an import's record."""
         classes, unit = self.config.seeds.classes, import_record(self.folder).get("time_unit")
         return {**({"classes": list(classes)} if classes else {}), **({"time_unit": unit} if unit else {})}
 

@@ -349,7 +349,7 @@ class RunConfig(Section):
     start_from: Annotated[str | None, Field(min_length=1), Default("new weights")] = None
     """Run folder with weights to start from, or a checkpoint in it; embeddings are found by ids of nodes"""
     start_optimizer: bool = False
-    """Start from the state of the optimizer in start_from too"""
+    """Load the state of the optimizer from start_from too"""
     device: Annotated[
         str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Allowed("auto, cpu, cuda or cuda:<number>")
     ] = "auto"

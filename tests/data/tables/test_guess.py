@@ -160,6 +160,22 @@ def test_a_label_is_found_by_its_name_or_is_the_last_category(
     assert f'# label = "{label}"' in guess_spec(["users.csv"], tmp_path)
 
 
+def test_joined_tables_have_names_and_columns_that_are_told_apart(tmp_path: Path) -> None:
+    """Two pairs of tables with one common beginning, and a third table with a column of a joined one."""
+    for kind in ("x", "y"):
+        for part, columns in (("one", ["age"]), ("three", ["size", "depth"]), ("two", ["size"])):
+            header = ",".join(["id", *(f"{column}{kind}" for column in columns)])
+            rows = [f"{kind}{n}{f',{n}.5' * len(columns)}" for n in range(4)]
+            (tmp_path / f"my_{part}_{kind}.csv").write_text("\n".join([header, *rows]) + "\n")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    (tmp_path / "spec.toml").write_text(guess_spec(names, tmp_path))
+    nodes = tomllib.loads((tmp_path / "spec.toml").read_text())["nodes"]
+    assert {name: len(table.get("also", ())) for name, table in nodes.items()} == {
+        "my": 1, "my_one_y": 1, "my_two_x": 0, "my_two_y": 0,
+    }  # fmt: skip
+    assert sum(import_tables(tmp_path / "spec.toml", tmp_path / "out").nodes.values()) == 16
+
+
 # Headers of published tables, each with rows of our own: files; nodes; edges; source, destination.
 FORMS: dict[str, tuple[dict[str, str], dict[str, int], dict[str, int], tuple[str, str]]] = {
     "movielens": ({"movies.csv": "movieId,title\n1,a b\n2,c d\n3,e f",

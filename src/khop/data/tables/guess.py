@@ -297,8 +297,8 @@ def _joined(tables: Sequence[_GuessedTable]) -> list[_GuessedTable]:
     """Return the tables without those of the same nodes as another: such a table is in the other's `also`.
 
     Two tables are of the same nodes if their keys have the same values. Integers from a range say nothing:
-    users and items are both counted from 1. A table with ids of other tables is not joined: its
-    links are edges.
+    users and items are both counted from 1. A table with ids of other tables is not joined, as its links
+    are edges, and neither is one with a column of a table that is joined already.
     """
     found: list[_GuessedTable] = []
     for table in tables:
@@ -321,7 +321,9 @@ def _of_same_nodes(
     table: _GuessedTable, key: ColumnFacts, others: Sequence[_GuessedTable]
 ) -> _GuessedTable | None:
     keys = {one.name: one.columns[one.key] for one in others if one.key is not None}
-    keys = {name: facts for name, facts in keys.items() if facts.rows == key.rows}
+    joined = {one.name: {name for each in one.also for name in each.columns} for one in others}
+    own = table.columns.keys() - {key.name}
+    keys = {n: facts for n, facts in keys.items() if facts.rows == key.rows and not own & joined[n]}
     same = [name for _, name, count in found_in(table.table, [key.name], keys) if count == key.rows]
     return next((one for one in others if one.name in same), None)
 

@@ -128,7 +128,7 @@ class Streams(Protocol):
         ...
 
     def background(self) -> Stream:
-        """Return another stream, whose work may be late."""
+        """Return a new stream of low priority."""
         ...
 
     def current(self) -> Stream:
@@ -191,7 +191,7 @@ class CudaStreams:
         return torch.cuda.Stream(self.device, priority=-1)
 
     def background(self) -> torch.cuda.Stream:
-        """Return another stream, of the lowest priority; see Streams."""
+        """Return a new stream of low priority; see Streams."""
         return torch.cuda.Stream(self.device, priority=0)
 
     def current(self) -> torch.cuda.Stream:
