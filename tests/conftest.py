@@ -51,6 +51,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    torch.manual_seed(0)  # the same weights in any order of the tests
     with real_starts() if item.get_closest_marker("real_start") else nullcontext():
         return (yield)
 
