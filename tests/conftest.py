@@ -28,6 +28,8 @@ from support.parts import is_long
 from support.slowest_files import SlowestFiles
 from support.started_ranks import ranks  # noqa: F401  # a fixture
 
+TESTS = Path(__file__).parent
+
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     if not pluginmanager.hasplugin("timeout"):
@@ -42,7 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what has no test for a GPU if only those are wanted: others need more packages."""
+    """Do not import files without a wanted test: long ones; for `-m gpu`, those that need more packages."""
+    if config.option.markexpr == "not long":
+        named = {Path(argument.partition("::")[0]).name for argument in config.args}
+        path = collection_path.relative_to(TESTS) if collection_path.is_relative_to(TESTS) else Path()
+        return True if named.isdisjoint(path.parts) and is_long(path, ()) else None
     if config.option.markexpr != "gpu":
         return None
     files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
@@ -63,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         named = set()  # else a file that is named runs whole
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if item.path.name not in named and is_long(item.path.relative_to(Path(__file__).parent), fixtures):
+        if item.path.name not in named and is_long(item.path.relative_to(TESTS), fixtures):
             item.add_marker(pytest.mark.long)
     for item in redundant(items):
         item.add_marker(pytest.mark.long)

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torchmetrics.functional.retrieval import retrieval_normalized_dcg
 
 from khop import triple_ranking
 from khop.inference.full_ranking import Best, FullRanking, full_ranking
@@ -66,7 +65,10 @@ def test_full_ranking_is_that_of_every_order(
     assert found.ndcg[k] == pytest.approx(ndcg, abs=1e-12)
 
 
+@pytest.mark.long
 def test_full_ndcg_is_what_torchmetrics_finds() -> None:
+    from torchmetrics.functional.retrieval import retrieval_normalized_dcg
+
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(30, 200, generator=generator).mul(8).round()  # with ties
     relevant = torch.rand(30, 200, generator=generator) < 0.05

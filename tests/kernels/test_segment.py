@@ -288,7 +288,9 @@ def test_edges_that_are_none_are_refused(
 
 
 @pytest.mark.parametrize(("operation", "reference"), PAIRS)
-def test_autocast_may_hand_it_bfloat16_between_float32_weights(operation: Segment, reference: Segment) -> None:
+def test_autocast_may_hand_it_bfloat16_between_float32_weights(
+    operation: Segment, reference: Segment
+) -> None:
     indptr, indices = edges(rows=6, sources=9, mean_degree=3, seed=1)
     x = some_x(9, 4, torch.float32)
     before, after = torch.nn.Linear(4, 5), torch.nn.Linear(5, 2)

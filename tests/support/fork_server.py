@@ -1,7 +1,7 @@
 """Processes of tests, forked from a server that has imported torch and khop.
 
-A start of the command, of torchrun or of a rank takes two seconds of a core, nearly all for imports. Within
-`forked_starts()`, `subprocess.Popen([sys.executable, "-m", "khop", ...])`, scripts and processes of
+A start of the command, of torchrun or of a rank takes two to six seconds of a core, nearly all for imports.
+Within `forked_starts()`, `subprocess.Popen([sys.executable, "-m", "khop", ...])`, scripts and processes of
 multiprocessing's spawn are forked from a process without threads instead. They have the arguments,
 environment, working directory, streams, session, group and signals of a real start, and are children of the
 process that started them; `tests/test_suite.py` compares both.
@@ -35,7 +35,9 @@ MODULES = (
     "khop", "torch.distributed.run",
     "support.gated_khop", "support.held_ranks", "support.killed_khop", "support.start_probe",
 )  # fmt: skip
-LOADED = ("torch", "torch.distributed.run", "khop.cli.main")  # by the server; pyarrow has a thread
+LOADED = (  # by the server; pyarrow has a thread. An optimizer imports torch._dynamo: 3 s
+    "torch", "torch.distributed.run", "torch._dynamo", "khop.cli.main", "khop.cli.train",
+)  # fmt: skip
 AT_START = (  # how names of variables begin
     "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_",
 )  # fmt: skip

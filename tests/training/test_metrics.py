@@ -15,7 +15,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
 from khop.batch import Batch
 from khop.training.metrics import (
@@ -141,7 +140,10 @@ def test_average_precision_is_that_of_each_threshold(found: list[tuple[float, bo
     assert average_precision(scores.double(), labels) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.long
 def test_auc_and_average_precision_are_what_torchmetrics_finds() -> None:
+    from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
     generator = torch.Generator().manual_seed(1)
     scores = torch.rand(500, generator=generator).mul(40).round() / 40  # with ties
     labels = (scores + torch.rand(500, generator=generator) > 1).long()
