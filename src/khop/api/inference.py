@@ -203,8 +203,8 @@ class Inference:
             "model": weights,
             "choice of nodes": "all" if ids is None else _digest(ids),
             "choice of values": f"{values} of {', '.join(node_types)}",
-            "chunk size": str(chunks.nodes),
-            "edges of a chunk": str(chunks.edges),
+            "chunk size": str(layers.limits.nodes),
+            "edges of a chunk": str(layers.limits.edges),
         }
         if draws.rule != UNIFORM:
             facts["rule"] = str(draws.rule)

@@ -203,6 +203,14 @@ class Graph:
         return self.topology.frontier_device
 
     @property
+    def device_stores(self) -> tuple[CscGraph, FeatureStore] | None:
+        """Edges and columns of nodes that kernels of a GPU read; None: the CPU reads the edges."""
+        stores = self.stores
+        return (
+            None if stores is None or stores.edges is None else (stores.edges, stores.features(self.schema))
+        )
+
+    @property
     def servers(self) -> RemoteView | None:
         """The servers that make batches of this graph; None: this process makes them."""
         found = self.topology.servers

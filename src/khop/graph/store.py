@@ -16,6 +16,7 @@ from khop.draw import DrawKey, DrawnNegatives, FrontierByType, NeighborsByType, 
 from khop.errors import Unsupported
 from khop.graph.atomic import Meter, ProgressCallback
 from khop.graph.derived import Derived
+from khop.graph.features.store import FeatureStore
 from khop.graph.folder import GraphFolder, open_folder
 from khop.graph.inputs import Given
 from khop.graph.needs import Columns, Need, RuleArrays, Store, StoredArrays, negative_needs, rule_needs
@@ -48,6 +49,11 @@ class GraphStore(Protocol):
     @property
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: that of the edges."""
+        ...
+
+    @property
+    def device_stores(self) -> tuple[CscGraph, FeatureStore] | None:
+        """Edges and columns of nodes that kernels of a device read; None: the CPU reads the edges."""
         ...
 
     @property
@@ -168,6 +174,11 @@ class GraphStoreBase(ABC):
     def frontier_device(self) -> torch.device:
         """The device of frontiers and drawn neighbors: by default the CPU."""
         return torch.device("cpu")
+
+    @property
+    def device_stores(self) -> tuple[CscGraph, FeatureStore] | None:
+        """None: the CPU reads the edges."""
+        return None
 
     @property
     def servers(self) -> object | None:

@@ -116,6 +116,11 @@ class ChunkSource(Protocol):
     """Source of the batches of a stage's chunks."""
 
     @property
+    def works_ahead(self) -> bool:
+        """True if threads make batches ahead; False if a batch is valid until the next one is made."""
+        ...
+
+    @property
     def move(self) -> Change:
         """Move a tensor to the model's device."""
         ...
@@ -140,6 +145,7 @@ class Chunks:
     columns: ColumnChoice
     key: DrawKey
     move: Change
+    works_ahead = True
 
     def with_threads(self, threads: int) -> Chunks:
         """Return a source that draws the same batches with up to `threads` threads each."""
@@ -203,20 +209,23 @@ class ChunkMeter:
         self._told = -1
 
     def rows(self, stage: Stage, layer_store: LayerStore, chunks: ChunkSource, rows_of: RowsOf) -> Tensor:
-        """Apply `rows_of` to all chunks; return the layer store's rows, on the CPU. Collective."""
-
+        """Apply `rows_of` to all chunks; return the layer store's rows. Collective."""
         together = chunks.with_threads(self._sharing.threads_each)
 
         def made(rows: slice) -> Batch:
             chunk = Chunk(stage.layer, rows.start, f"{words}, from row {rows.start:,}")
             return together.made(stage.node_type, stage.nodes_of(rows), stage.times_of(rows), chunk)
 
+        def ahead(rows: slice) -> Batch | slice:
+            return made(rows) if chunks.works_ahead else rows
+
         words = f"computing layer {stage.layer + 1} of {stage.node_type}"
         with self._sharing.group.exchanging(words), closing(layer_store.open(stage)) as place:
             before = stage.count - sum(stage.size(chunk) for chunk in place.missing)
-            with closing(self._sharing.taken(stage, place.missing, made, num_bytes)) as taken:
+            with closing(self._sharing.taken(stage, place.missing, ahead, _num_bytes)) as taken:
                 for each in taken:
-                    place.put(each.chunk, rows_of(each.made.map(chunks.move)).cpu())
+                    batch = made(each.made) if isinstance(each.made, slice) else each.made
+                    place.put(each.chunk, rows_of(batch.map(chunks.move)))
                     done = (stage.count - before) * each.done // len(place.missing)
                     self._tell(self._done + before + done)
             out = place.finished()
@@ -230,6 +239,10 @@ class ChunkMeter:
         if done > self._told:
             self._told = done
             self._progress(done, self._total)
+
+
+def _num_bytes(made: Batch | slice) -> int:
+    return 0 if isinstance(made, slice) else num_bytes(made)
 
 
 @contextmanager

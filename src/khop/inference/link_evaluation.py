@@ -428,6 +428,7 @@ class LinkChunks:
     links: LinkList
     edge_type: EdgeType
     first: int  # position of the type's first link among the links of all types
+    works_ahead = True
 
     def with_threads(self, threads: int) -> LinkChunks:
         """Return a source that draws the same batches with several threads each."""

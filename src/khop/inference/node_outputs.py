@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +26,7 @@ from khop.graph.store import GraphStore
 from khop.inference.chunks import (
     ChunkMeter,
     Chunks,
+    ChunkSource,
     Progress,
     RowsOf,
     Sharing,
@@ -32,6 +34,7 @@ from khop.inference.chunks import (
     sharing_of,
     unwatched,
 )
+from khop.inference.rows_on_device import EncodedBatch, RowsOnDevice, RowTable
 from khop.inference.stages import (
     CHUNK_EDGES,
     VALUES,
@@ -375,9 +378,13 @@ class Layers:
         stages: Sequence[Sequence[Stage]],
         rows_of: Sequence[Mapping[NodeType, RowsOf]],
         samplers: Sequence[NeighborSampler],
+        limits: ChunkLimits,
+        on_device: RowsOnDevice | None = None,
     ) -> None:
         self.stages = stages  # per layer, input layer first, one for each node type
+        self.limits = limits
         self._stores = graph, features
+        self._on_device = on_device  # None: chunks are made on the CPU
         self._model = model
         self._samplers = samplers  # of each layer
         self._rows_of = rows_of
@@ -414,14 +421,25 @@ class Layers:
             {t: _rows_of(model, index, t, depth is None and index == count - 1) for t in types}
             for index, types in enumerate(reach)
         ]
-        stages = []
         fanouts = draws.of_layers(graph.schema, followed, model.num_layers)[:count]
         samplers = _samplers(model, graph, draws.rule, fanouts)
-        bounds = ChunkBounds(graph, followed, chunks)
-        for index, of_type in enumerate(_row_shapes(model, graph, features, rows_of, draws.rule)):
-            nodes = wanted if index == count - 1 else {}
-            stages.append([bounds.stage(index, t, of_type[t], nodes.get(t)) for t in of_type])
-        return cls(model, graph, features, stages, rows_of, samplers)
+        shapes = _row_shapes(model, graph, features, rows_of, draws.rule)
+
+        def stages_of(limits: ChunkLimits) -> list[list[Stage]]:
+            bounds, nodes = ChunkBounds(graph, followed, limits), [*([{}] * (count - 1)), wanted]
+            return [
+                [bounds.stage(index, t, of_type[t], nodes[index].get(t)) for t in of_type]
+                for index, of_type in enumerate(shapes)
+            ]
+
+        on_device, limits = _on_device(model, graph, draws.rule), chunks
+        if on_device is not None:
+            limits = on_device.limits(chunks)
+            stages = stages_of(limits)
+            on_device = on_device.with_room(stages)
+        if on_device is None:
+            limits, stages = chunks, stages_of(chunks)
+        return cls(model, graph, features, stages, rows_of, samplers, limits, on_device)
 
     def sharing(self, lanes: Lanes | None, group: Group, in_flight: InFlight) -> Sharing:
         """Choose how ranks share the chunks; `lanes` are the graph's, if ranks hold parts of it."""
@@ -444,19 +462,47 @@ class Layers:
         total = sum(stage.count for layer in self.stages for stage in layer)
         skipped = sum(stage.count for layer in self.stages[:first] for stage in layer)
         meter = ChunkMeter(progress, total, sharing, skipped)
-        values = dict[NodeType, Tensor]()
-        with evaluating(self._model), gathered(self._model):
+        values, tables = dict[NodeType, Tensor](), dict[NodeType, RowTable]()
+        on_device, is_alone = self._on_device, sharing.group.world_size == 1
+        selected = nullcontext() if on_device is None else on_device.selected()
+        with selected, evaluating(self._model), gathered(self._model):
             for index, layer in enumerate(self.stages[first:], first):
-                chunks = _first_chunks(self._model, self._stores[1], self._samplers[index])
-                if values:
-                    below = layer_store.store(self.stages[index - 1], values)
-                    chunks = _over(chunks, self._stores[1], below, tuple(values))
                 is_last = index == len(self.stages) - 1
                 place = last if last is not None and is_last else layer_store
+                chunks: ChunkSource
+                if on_device is None:
+                    chunks = self._chunks(index, layer_store, values)
+                else:
+                    tables = on_device.encoded() if index == 0 else tables
+                    chunks = on_device.chunks(self._samplers[index], tables)
+                    tables = {} if is_last else on_device.tables(layer)
+                    if tables and is_alone and isinstance(layer_store, MemoryStore):
+                        place = MemoryStore(sharing.group, {t: table.rows for t, table in tables.items()})
                 rows_of = self._rows_of[index]
                 values = {s.node_type: meter.rows(s, place, chunks, rows_of[s.node_type]) for s in layer}
+                for node_type, table in tables.items():
+                    table.fill(values[node_type])
                 layer_store.release(index - 1)
         return values
+
+    def _chunks(self, index: int, layer_store: LayerStore, values: Mapping[NodeType, Tensor]) -> Chunks:
+        """Return the chunks of a layer after the rows of the layer before."""
+        features = self._stores[1]
+        chunks = _first_chunks(self._model, features, self._samplers[index])
+        if not values:
+            return chunks
+        return _over(chunks, features, layer_store.store(self.stages[index - 1], values), tuple(values))
+
+
+def _on_device(model: Layered, graph: GraphStore, rule: Rule) -> RowsOnDevice | None:
+    """Return the computation on the device of a placed graph, if the model is there; None: on the CPU."""
+    assert isinstance(model, nn.Module)
+    placed = graph.device_stores
+    if placed is None:
+        return None
+    edges, features = placed
+    nothing = dict.fromkeys(graph.schema.edge_types, 0)
+    return RowsOnDevice.of(model, _first_chunks(model, features, _samplers(model, edges, rule, [nothing])[0]))
 
 
 def _row_shapes(
@@ -519,7 +565,7 @@ def _rows_of(model: Layered, index: int, node_type: NodeType, head: bool) -> Row
     """Return a function that applies one layer, and with `head` the model's head, to a chunk's nodes."""
 
     def rows(batch: Batch) -> Tensor:
-        if index == 0:
+        if index == 0 and not isinstance(batch, EncodedBatch):
             h = model.encode(batch)
         else:
             h = {t: of_type[VALUES] for t, of_type in batch.columns.items()}

@@ -95,7 +95,7 @@ def row_table(rows: Mapping[NodeType, Tensor]) -> FeatureTable:
 
 
 def write_rows(descriptor: int, rows: Tensor, offset: int) -> None:
-    """Write all bytes of the rows at `offset` of a file; OSError if there is no space."""
+    """Write all bytes of the rows, on the CPU, at `offset` of a file; OSError if there is no space."""
     # pwrite, not assignment through a mapping: on a full disk a mapping ends the process by a signal.
     content = rows.contiguous().view(-1).view(torch.uint8).numpy().data
     while content:
@@ -112,7 +112,7 @@ class StageRows(Protocol):
         ...
 
     def put(self, chunk: int, rows: Tensor) -> None:
-        """Store the rows of one chunk."""
+        """Store the rows of one chunk, from any device."""
         ...
 
     def finished(self) -> Tensor:
@@ -262,13 +262,19 @@ class ChunkBounds:
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """Layer store in memory, with one copy per machine if all ranks are on one machine."""
+    """Layer store in memory, with one copy per machine if all ranks are on one machine.
+
+    Rows may be given: of a group without other ranks, on any device.
+    """
 
     group: Group
+    rows: Mapping[NodeType, Tensor] | None = None
 
     def open(self, stage: Stage) -> StageRows:
         """Use shared memory if several ranks can share it, else one tensor per rank."""
         group = self.group
+        if self.rows is not None:
+            return OwnRows(stage, group, self.rows[stage.node_type])
         if group.world_size > 1 and group.is_of_one_machine and stage.count * stage.row_bytes:
             shared = SharedRows.opened(stage, group)
             if shared is not None:
@@ -286,11 +292,11 @@ class MemoryStore:
 class OwnRows:
     """Rows of which every rank holds a copy; chunks are exchanged when all are computed."""
 
-    def __init__(self, stage: Stage, group: Group) -> None:
+    def __init__(self, stage: Stage, group: Group, out: Tensor | None = None) -> None:
         self.missing = range(stage.num_chunks)
         self._stage = stage
         self._group = group
-        self._out = stage.like.new_empty((stage.count, *stage.like.shape[1:]))
+        self._out = stage.like.new_empty((stage.count, *stage.like.shape[1:])) if out is None else out
         self._is_own = torch.zeros(stage.num_chunks, dtype=torch.uint8)
 
     def put(self, chunk: int, rows: Tensor) -> None:
@@ -343,7 +349,7 @@ class SharedRows:
 
     def put(self, chunk: int, rows: Tensor) -> None:
         """Copy the rows into place."""
-        write_rows(self._descriptor, rows, self._stage.span(chunk).start * self._stage.row_bytes)
+        write_rows(self._descriptor, rows.cpu(), self._stage.span(chunk).start * self._stage.row_bytes)
 
     def finished(self) -> Tensor:
         """Return all rows, memory-mapped."""

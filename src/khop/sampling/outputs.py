@@ -208,10 +208,11 @@ def normalized(sample: Sample, degrees: Degrees) -> Sample:
 
 
 def _normalized(adjacencies: Mapping[EdgeType, Adjacency], degrees: Degrees) -> dict[EdgeType, Adjacency]:
-    return {t: _divided(adjacency, degrees.get(t[0]), degrees[t[2]]) for t, adjacency in adjacencies.items()}
+    return {t: divided(adjacency, degrees.get(t[0]), degrees[t[2]]) for t, adjacency in adjacencies.items()}
 
 
-def _divided(adjacency: Adjacency, sources: Tensor | None, destinations: Tensor) -> Adjacency:
+def divided(adjacency: Adjacency, sources: Tensor | None, destinations: Tensor) -> Adjacency:
+    """Divide weights by the degrees of sources (None: all 1) and destinations, float64 (rows)."""
     assert adjacency.weight is not None
     rows = destinations[: adjacency.num_dst]
     product = torch.repeat_interleave(rows, adjacency.indptr.diff(), output_size=adjacency.indices.numel())

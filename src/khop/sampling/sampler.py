@@ -421,7 +421,7 @@ class NeighborSampler(SamplerBase):
         self.hops = tuple(
             Hop(number, of_hop, rule, edge_ids) for number, of_hop in enumerate(self.fanouts, start=1)
         )
-        self._degree_hop = degree_hop(rule, graph.schema, len(self.hops) + 1)
+        self.degree_hop = degree_hop(rule, graph.schema, len(self.hops) + 1)
         self.rule = rule
         self._trees: Trees = "disjoint" if reads_times(rule) else trees
         self.is_disjoint = self._trees == "disjoint"
@@ -512,7 +512,7 @@ class NeighborSampler(SamplerBase):
     def needs(self, seed_types: Collection[NodeType | EdgeType]) -> tuple[Need, ...]:
         """Return the arrays that draws by the rule need, for the edge types that hops follow."""
         followed = dict.fromkeys(t for of_hop in self.fanouts for t, fanout in of_hop.items() if fanout)
-        counted = () if self._degree_hop is None else self._degree_hop.fanouts
+        counted = () if self.degree_hop is None else self.degree_hop.fanouts
         return (
             *(need for edge_type in followed for need in self.rule.needs(edge_type)),
             *(need for t in counted if t not in followed for need in self.rule.needs(t)),
@@ -543,8 +543,8 @@ class NeighborSampler(SamplerBase):
         threads = whole_number("threads", threads, 1)
         sampler = copy(self)
         sampler.hops = tuple(replace(hop, threads=threads) for hop in self.hops)
-        if self._degree_hop is not None:
-            sampler._degree_hop = replace(self._degree_hop, threads=threads)
+        if self.degree_hop is not None:
+            sampler.degree_hop = replace(self.degree_hop, threads=threads)
         return sampler
 
     def sample(self, seeds: Seeds, key: DrawKey, *, view: GraphStore | None = None) -> Sample:
@@ -568,11 +568,11 @@ class NeighborSampler(SamplerBase):
         check_times(seeds, self.rule)
         with self._node_sets.lend() as node_set:
             sample = expand(seeds, draw, self.num_layers, self.expansion, node_set)
-            if self._degree_hop is not None:
+            if self.degree_hop is not None:
                 # Of the graph: the links of a step, which `view` may leave out, count too.
-                counter = self.graph.for_hops([self._degree_hop])
+                counter = self.graph.for_hops([self.degree_hop])
                 nodes = node_set.frontier(dict.fromkeys(node_set.counts(), 0))
-                sample = normalized(sample, counted_degrees(nodes, counter, self._degree_hop, key))
+                sample = normalized(sample, counted_degrees(nodes, counter, self.degree_hop, key))
             if isinstance(node_set, NodeSet) and self.output is Output.INDUCED:
                 # Hops are collective: all ranks must make the same number of them. So each makes one.
                 most = max(1, *(ids.numel() for ids in sample.nodes.values()))
