@@ -285,7 +285,7 @@ def memory(
     if chosen is None:
         yield Finding("memory", "huge pages", "not offered by this system", NOTE)
     elif chosen[1] == "never":
-        found = "never: training on the CPU is slower (docs/training.md#scripts-as-fast-as-the-command)"
+        found = "never: training on the CPU is slower (docs/models.md#process-settings)"
         yield Finding("memory", "huge pages", found, WRONG, f"echo madvise | sudo tee {huge_pages}")
     else:
         yield Finding("memory", "huge pages", chosen[1])
