@@ -21,7 +21,7 @@ from support.commands import PROGRAM
 
 PAGE = Path(__file__).parents[2] / "docs" / "pyg-arguments.md"
 ROW = re.compile(r"^\| (`.*`) \| (.*) \| (.*) \|$", re.MULTILINE)
-VERDICT = re.compile(r"same|better|not applicable|batches always|khop alone")
+VERDICT = re.compile(r"same|better|not applicable|batches always|only in khop")
 NAMES = ["NeighborLoader", "LinkNeighborLoader"]
 
 
