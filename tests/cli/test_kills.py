@@ -128,7 +128,6 @@ CHANGES = {
 }
 
 
-@pytest.mark.core(1)
 @pytest.mark.parametrize("number", range(KILLS))
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_graph_is_the_old_or_the_new_one_after_a_kill(
@@ -153,7 +152,6 @@ def test_a_graph_is_the_old_or_the_new_one_after_a_kill(
     assert [path.name for path in (home / "shop").rglob(".*")] == []
 
 
-@pytest.mark.core(1)
 @pytest.mark.parametrize("number", range(KILLS))
 def test_an_import_is_there_or_not_after_a_kill(home: Path, writer: Writer, number: int) -> None:
     def clear() -> None:
@@ -184,7 +182,6 @@ def scores(folder: Path) -> list[dict[str, object]]:
     return records(str(folder))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", range(KILLS))
 def test_a_training_that_was_killed_goes_on_exactly(
     home: Path, writer: Writer, kept: None, number: int
@@ -208,7 +205,6 @@ def test_a_training_that_was_killed_goes_on_exactly(
     assert scores(home / "run-a") == scores(home / "run-b")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("number", range(KILLS))
 def test_an_inference_that_was_killed_goes_on_exactly(
     home: Path, writer: Writer, kept: None, number: int
@@ -252,7 +248,6 @@ def ended(process: subprocess.Popen[str]) -> str:
 PROCESSES = ("main process", "rank 0", "rank 1")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("steps", range(KILLS))
 @pytest.mark.parametrize("who", PROCESSES)
 def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
@@ -285,7 +280,6 @@ def test_two_ranks_of_which_a_process_is_killed_go_on_exactly(
         assert all(one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-4) for name in one)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("chunks", range(7))  # each rank writes so many, whoever takes more of them
 @pytest.mark.parametrize("who", PROCESSES)
 def test_an_inference_on_two_ranks_of_which_a_process_is_killed_goes_on_exactly(

@@ -103,7 +103,13 @@ def test_every_command_has_a_panel_in_the_help() -> None:
 
 
 @pytest.mark.core(5)
-@pytest.mark.parametrize("command", sorted(set(LIGHT) - {"lookup", "graph sort", "part-files"}))
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=[pytest.mark.long] if command == "doctor" else [])  # which tries kernels
+        for command in sorted(set(LIGHT) - {"lookup", "graph sort", "part-files"})
+    ],
+)
 def test_a_command_ends_with_commands_that_run(khop_command: Command, place: Path, command: str) -> None:
     ran = khop_command(*LIGHT[command])
     check(ran)

@@ -134,6 +134,7 @@ def test_from_tables_to_recommendations_under_own_ids(
     assert shown.endswith("Next:\nkhop recommend a -k 4 --out a/recommended.parquet\n")
 
 
+@pytest.mark.long
 def test_the_next_day_of_users_and_items_ends_with_recommendations(
     khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

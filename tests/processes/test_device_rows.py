@@ -61,6 +61,7 @@ def test_an_unexpected_message_names_its_sender(told: list[dict[str, Any]]) -> N
     assert unknown.startswith(f"{sender}: an id of a row that this rank does not store")
 
 
+@pytest.mark.long
 def test_batches_are_those_over_the_host_wherever_rows_are(loaded: list[dict[str, Any]]) -> None:
     for of_rank in loaded:
         for name, found in of_rank.items():
@@ -72,6 +73,7 @@ def test_batches_are_those_over_the_host_wherever_rows_are(loaded: list[dict[str
     assert placement.endswith("as requested; exchanges between GPUs are untested")
 
 
+@pytest.mark.long
 def test_exchanges_and_gradients_have_one_order_on_all_ranks(loaded: list[dict[str, Any]]) -> None:
     orders = [of_rank["order"] for of_rank in loaded]
     assert orders == [orders[0]] * len(loaded)
@@ -82,6 +84,7 @@ def test_exchanges_and_gradients_have_one_order_on_all_ranks(loaded: list[dict[s
     )
 
 
+@pytest.mark.long
 def test_traffic_counts_at_least_the_rows_of_messages_of_exact_sizes(loaded: list[dict[str, Any]]) -> None:
     for of_rank in loaded:
         found = of_rank["features device"]
@@ -98,6 +101,7 @@ def test_traffic_counts_at_least_the_rows_of_messages_of_exact_sizes(loaded: lis
         assert after < before
 
 
+@pytest.mark.long
 def test_all_ranks_repeat_an_exchange_that_is_too_large_on_one(loaded: list[dict[str, Any]]) -> None:
     repeats = {of_rank["repeats"]["repeats"] for of_rank in loaded}
     assert len(repeats) == 1
@@ -109,6 +113,7 @@ def test_all_ranks_repeat_an_exchange_that_is_too_large_on_one(loaded: list[dict
     assert repeated == [repeated[0]] * len(loaded)
 
 
+@pytest.mark.long
 def test_a_run_places_the_rows_of_its_columns(loaded: list[dict[str, Any]]) -> None:
     for of_rank in loaded:
         assert of_rank["run"]["columns"] == {"user": ["age", "x"]}

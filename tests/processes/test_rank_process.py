@@ -87,14 +87,12 @@ def killed(parent: subprocess.Popen[str]) -> str:
     return told
 
 
-@pytest.mark.long
 def test_ranks_in_the_middle_of_their_imports_end_with_their_parent(tmp_path: Path) -> None:
     parent = parent_of(tmp_path, "imports")
     wait_until(lambda: len(list(tmp_path.glob("importing-*"))) == 3)
     assert killed(parent) == ""
 
 
-@pytest.mark.core(1)
 @pytest.mark.parametrize("after_ms", [20, 0, 60])
 def test_ranks_end_with_a_parent_that_is_killed_while_it_starts_them(tmp_path: Path, after_ms: int) -> None:
     parent = parent_of(tmp_path, "imports")
@@ -103,7 +101,6 @@ def test_ranks_end_with_a_parent_that_is_killed_while_it_starts_them(tmp_path: P
     assert killed(parent) == ""
 
 
-@pytest.mark.long
 def test_a_rank_whose_parent_died_before_its_interpreter_began_ends_at_once(tmp_path: Path) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text(
@@ -116,7 +113,6 @@ def test_a_rank_whose_parent_died_before_its_interpreter_began_ends_at_once(tmp_
     assert list(tmp_path.glob("importing-*")) == []
 
 
-@pytest.mark.long
 def test_a_rank_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     told, _ = parent_of(tmp_path, "thread").communicate(timeout=WAIT_S)
     assert told == "[0]\n"

@@ -161,7 +161,8 @@ def train_with_files(rank: int, device: torch.device, folder: str, graph: str, f
     prepare(parts, Path(out)).trainer(Path(out), Unwatched()).fit()
 
 
-@pytest.mark.parametrize("form", ["lists", pytest.param("pairs", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["lists", "pairs"])
 def test_scores_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
     form: str, tmp_path: Path, ranks: StartedRanks
 ) -> None:

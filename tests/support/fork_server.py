@@ -33,7 +33,8 @@ from typing import Any
 
 MODULES = (
     "khop", "torch.distributed.run",
-    "support.gated_khop", "support.held_ranks", "support.killed_khop", "support.start_probe",
+    "kernels.ill_formed", "support.gated_khop", "support.held_ranks", "support.killed_khop",
+    "support.start_probe",
 )  # fmt: skip
 LOADED = (  # by the server; pyarrow has a thread. An optimizer imports torch._dynamo: 3 s
     "torch", "torch.distributed.run", "torch._dynamo", "khop.cli.main", "khop.cli.train",

@@ -12,9 +12,9 @@ from pathlib import PurePath
 
 # Files and folders of tests/ that build, install, or start more processes than they test anything else.
 LONG_FILES = (
-    "memory", "network", "test_examples.py", "test_forks.py", "test_fresh_clone.py",
-    "test_lightning_loops.py",
-    "test_process_tuning.py", "test_site_browser.py", "test_taobao.py", "test_tutorials.py", "test_walks.py",
+    "cli/test_kills.py", "memory", "network", "processes/test_rank_process.py", "test_examples.py",
+    "test_forks.py", "test_fresh_clone.py", "test_lightning_loops.py", "test_process_tuning.py",
+    "test_site_browser.py", "test_taobao.py", "test_tutorials.py", "test_walks.py",
     "kernels/triton/test_compilation.py", "kernels/triton/test_versions.py", "pyg/test_versions.py",
 )  # fmt: skip
 LONG_FIXTURES = ("site", "wheel")  # built by these tests
@@ -47,7 +47,8 @@ RUNTIME = (
 OF_ALL = tuple(f"src/khop/{name}" for name in RUNTIME)
 PARTS = {
     "sanitizers": Part(
-        ("csrc", "tests/csrc", "CMakeLists.txt"), commands=("SANITIZE=thread scripts/test-native",)
+        ("csrc", "tests/csrc", "CMakeLists.txt"),
+        commands=("LEVELS=all scripts/test-native", "SANITIZE=thread scripts/test-native"),
     ),
     "machines": Part(("csrc",), commands=(
         "scripts/test-valgrind", "scripts/test-aarch64", "scripts/count-instructions",

@@ -117,6 +117,7 @@ def test_results_and_gradients_are_those_of_the_core_segment_softmax(edges: Edge
         assert_same_bits(a.cpu(), b)
 
 
+@pytest.mark.long
 def test_every_exponent_is_that_of_the_core() -> None:
     for dtype in DTYPES:
         scores = -torch.linspace(0, 800, 1500, dtype=torch.float64).to(dtype)

@@ -18,6 +18,7 @@ from support.same_samples import assert_same
 from support.triton_rows import DEVICE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "expansion", [Expansion.SUBGRAPH, pytest.param(Expansion.LAYERED, marks=pytest.mark.long)]
 )

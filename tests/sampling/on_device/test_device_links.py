@@ -110,14 +110,14 @@ def test_links_with_negatives_and_excluded_edges(
     check(sampler, [links(4, 2), links(3, 3)])
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @EXPANSIONS
 def test_excluded_edges_count_in_the_weights_of_sums(expansion: Expansion) -> None:
     sampler = LinkSampler(shop(), [2, -1], rule=SymmetricSum(), exclude=BOTH, expansion=expansion)
     check(sampler, [links(8, 2), links(6, 3)])
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("negatives", [None, DegreeNegatives(3, NegativeMode.TRIPLET)])
 def test_links_beside_seed_nodes(negatives: DrawnNegatives | None) -> None:
     sampler = LinkSampler(shop(), [5], negatives=negatives, exclude="edge")
@@ -125,7 +125,7 @@ def test_links_beside_seed_nodes(negatives: DrawnNegatives | None) -> None:
     check(sampler, [links(6, 2, nodes=nodes), links(6, 3), Seeds(nodes, {"item": torch.arange(3)})])
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @EXPANSIONS
 def test_links_with_times(expansion: Expansion) -> None:
     sampler = LinkSampler(

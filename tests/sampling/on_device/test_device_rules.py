@@ -63,7 +63,7 @@ def first_none(seeds: Seeds) -> Seeds:
 
 @pytest.mark.core(1)
 @EXPANSIONS
-@settings(max_examples=few(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=few(2), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(asked=timed_graphs(), rule=RULES, fanouts=FANOUTS)
 def test_temporal_batches_are_those_of_the_cpu(
     asked: tuple[CscGraph, Seeds], rule: Temporal, fanouts: list[int], expansion: Expansion
@@ -71,9 +71,9 @@ def test_temporal_batches_are_those_of_the_cpu(
     check(*asked, rule, fanouts, expansion)
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @EXPANSIONS
-@settings(max_examples=few(4), phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=few(2), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(asked=timed_graphs(), replacement=st.booleans(), fanouts=FANOUTS)
 def test_weighted_batches_are_those_of_the_cpu(
     asked: tuple[CscGraph, Seeds], replacement: bool, fanouts: list[int], expansion: Expansion
@@ -175,6 +175,7 @@ def test_other_weights_are_left_to_the_cpu(rule: Rule) -> None:
         DeviceSampler.measured(NeighborSampler(graph, [1], rule=rule), [(seeds, DrawKey(1))], DEVICE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rule",
     [

@@ -23,7 +23,7 @@ EXPANSIONS = pytest.mark.parametrize("expansion", list(Expansion))
 
 @pytest.mark.core(1)
 @EXPANSIONS
-@settings(max_examples=few(4))
+@settings(max_examples=few(2))
 @given(data=st.data())
 def test_batches_are_those_of_the_cpu(expansion: Expansion, data: st.DataObject) -> None:
     """Duplicate seeds, types without seeds, nodes or edges, batches of other sizes one after another."""
