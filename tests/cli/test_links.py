@@ -55,6 +55,7 @@ def test_a_run_continues_exactly(khop_command: Command, link_run: Path) -> None:
     assert whole == parts
 
 
+@pytest.mark.long
 def test_metrics_of_any_number_of_places_are_measured(khop_command: Command, link_run: Path) -> None:
     ran = khop_command("train", str(link_run), "--out", "a", "--json", "--metric", "hits@3", "--epochs", "1")
     trained = json.loads(ran.stdout.splitlines()[-1])

@@ -100,6 +100,7 @@ def test_the_first_rows_are_printed_without_a_file(trained: Path, khop_command: 
     assert [line.split()[0] for line in lines[1:6]] == later_tables()["item"]["item_id"].to_pylist()
 
 
+@pytest.mark.long
 def test_pairs_of_a_run_of_links_are_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, khop_command: Command
 ) -> None:

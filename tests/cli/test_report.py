@@ -40,6 +40,7 @@ def test_a_report_has_scores_worst_nodes_and_times(khop_command: Command, traine
     assert re.search(r"Computing takes|Training waits|Ranks wait|core", text)
 
 
+@pytest.mark.long
 def test_the_test_split_is_left_out_on_request_or_with_its_reason(
     khop_command: Command, trained_run: None
 ) -> None:

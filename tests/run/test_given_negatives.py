@@ -110,6 +110,7 @@ def scored(one: Run, split: str, sources: Tensor, destinations: Tensor) -> Tenso
     return found
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("split", ["val", "test"])
 def test_lists_of_negatives_give_the_mrr_of_ogb(folder: Path, split: str) -> None:
     files = {f"{name}_negatives": str(folder / f"{name}-lists.parquet") for name in ("val", "test")}

@@ -51,6 +51,7 @@ def test_tables_give_the_predictions_of_their_folder(trained: Path, tmp_path: Pa
     assert of_tables.notes == ("item.brand: 1 rows with words or categories that training lacks",)
 
 
+@pytest.mark.long
 def test_a_run_on_embedded_categories_predicts_later_tables(tmp_path: Path) -> None:
     spec = shop_spec(shop_tables())
     spec["nodes"]["item"]["columns"]["brand"] = {"kind": "category", "encoding": "embedding"}

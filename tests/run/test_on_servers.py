@@ -154,6 +154,7 @@ def test_a_local_run_is_evaluated_on_servers_and_resumed_there(
     assert scores[0] == scores[1]
 
 
+@pytest.mark.long
 def test_links_of_a_run_are_split_on_the_servers(
     shop: Path, tmp_path: Path, serving: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +191,7 @@ def test_servers_of_another_graph_are_refused_by_name(graph: Path, tmp_path: Pat
 BY_LINKS = ("--task", "link-prediction", "--target", "user buys item", "--embedding", "4")
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -224,7 +225,7 @@ FILES = {  # rows of one type, in order and of a split, and of both ends of link
 }
 
 
-@pytest.mark.core(1)
+@pytest.mark.long
 @pytest.mark.parametrize("partitioned", [False, True], ids=["whole", "partitioned"])
 @pytest.mark.parametrize("kind", FILES)
 def test_files_of_servers_have_the_users_names_and_the_bytes_of_local_ones(

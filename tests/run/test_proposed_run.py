@@ -39,6 +39,7 @@ def trains(graph: Path, folder: Path) -> dict[str, object]:
     return tomllib.loads(written.stdout)
 
 
+@pytest.mark.long
 def test_a_label_with_splits_is_the_task(tmp_path: Path) -> None:
     values = trains(write_diary(tmp_path / "diary"), tmp_path)
     assert values["task"] == {"kind": "node-classification", "target": "user", "label": "kind"}
@@ -81,6 +82,7 @@ def test_links_are_split_at_random_without_times(tmp_path: Path) -> None:
     assert values["model"]["embedding"] == 32  # type: ignore[index]
 
 
+@pytest.mark.long
 def test_links_of_an_import_follow_its_cut_offs(tmp_path: Path) -> None:
     khop.import_tables(spec(**many()), tmp_path / "shop")
     text = proposed_run(tmp_path / "shop")

@@ -61,8 +61,8 @@ def test_hubs_draw_64_bits_and_the_rows_beside_them_32(fanout: int, rule: Unifor
 @pytest.mark.parametrize(
     ("dtype", "fanout"),
     [
-        (torch.int32, 18),
         (torch.int64, 5),
+        (torch.int32, 18),
         pytest.param(torch.int32, 5, marks=pytest.mark.long),
         pytest.param(torch.int64, 18, marks=pytest.mark.long),
     ],

@@ -42,6 +42,7 @@ def test_hubs_are_chunks_of_their_own_wherever_their_edges_are(tmp_path: Path) -
         khop.layerwise_inference(model, there, there.features, "item", chunk_size=200)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("fanouts", [None, [3]])
 def test_scores_of_links_are_the_local_ones(typed_parts: Path, fanouts: list[int] | None) -> None:
     def scores(graph: khop.Graph) -> dict[str, float]:

@@ -102,7 +102,7 @@ def test_split_links_are_the_same_over_parts(typed_parts: Path) -> None:
         assert remote.state_dict() == local.state_dict()
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("kind", DATED, ids=lambda kind: kind.__name__)
 def test_splits_by_time_and_by_column_are_the_same_over_parts(dated_parts: Path, kind: Loaders) -> None:
     remote = connected_to_parts(dated_parts)
@@ -144,6 +144,7 @@ def test_parts_without_the_times_of_all_nodes_are_refused(tmp_path: Path) -> Non
         part_services(tmp_path / "parts")
 
 
+@pytest.mark.long
 def test_negatives_by_degree_of_a_split_count_the_edges_of_all_parts(typed_parts: Path) -> None:
     """The edges that a split leaves out are in all parts, and so are the partners of a source."""
 
