@@ -24,9 +24,10 @@ __attribute__((target("avx2"))) void run_avx2(Args... args) {
 #endif
 
 // A function of its own: inlined into a large caller, the loop would lack registers.
+// KHOP_PLAIN_KERNELS compiles the plain one alone: under sanitizers, each level takes a minute.
 template <class OfAvx512, class OfAvx2, class OfPlain, class... Args>
 [[gnu::noinline]] void run_by_level(Args... args) {
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(KHOP_PLAIN_KERNELS)
   switch (dispatch_level()) {
     case Level::avx512:
       if constexpr (std::is_same_v<OfAvx512, OfAvx2> && !std::is_same_v<OfAvx2, OfPlain>) {

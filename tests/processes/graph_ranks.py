@@ -268,7 +268,7 @@ def another_hop(group: Group, home: Path) -> str:
 @covered
 def graphs(rank: int, device: torch.device, home: str, counts: tuple[int, ...]) -> None:
     """Everything above, over these numbers of ranks."""
-    settings.register_profile("ranks", max_examples=3, derandomize=True, database=None, deadline=None)
+    settings.register_profile("ranks", max_examples=2, derandomize=True, database=None, deadline=None)
     settings.load_profile("ranks")
     neighbor.ROWS_AT_ONCE = 50  # of a store that asks nobody; ranks reach different numbers of nodes
     here, told = Path(home), dict[str, object]()
