@@ -10,7 +10,6 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import torch
 from torch import Tensor
 
 from khop.arguments import checked_field, whole_number
@@ -312,13 +311,9 @@ def machine_ranks(group: Group) -> MachineRanks:
     """
     first = group.rank - group.local_rank
 
-    def first_says(text: str) -> str:
-        with group.exchanging("sharing pinned memory"):
-            return group.gather_bytes(text.encode())[first].decode()
+    def texts(text: str) -> list[str]:
+        with group.exchanging("sharing memory of the machine"):
+            found = group.gather_bytes(text.encode())
+        return [each.decode() for each in found[first : first + group.local_world_size]]
 
-    def all_say(value: int) -> bool:
-        with group.exchanging("sharing pinned memory"):
-            values = group.gather(torch.tensor([value])).flatten()
-        return bool((values[first : first + group.local_world_size] == value).all())
-
-    return MachineRanks(group.local_rank == 0, first_says, all_say, group.local_world_size)
+    return MachineRanks(group.local_rank, group.local_world_size, texts)

@@ -48,6 +48,57 @@ class Copies:
     rows: Tensor  # (slots, ...), dtype and shape of rows as in the table
 
 
+@dataclass(frozen=True, eq=False)
+class Shards(Sequence[Tensor]):
+    """A table with as many rows in the memory of each of several GPUs, which kernels of one GPU read.
+
+    The last piece may have fewer rows. All have the same pitch.
+    """
+
+    tables: tuple[Tensor, ...]
+    starts: Tensor  # int64 (pieces) on the reading GPU: distance of each piece from the first, in 16 bytes
+
+    @classmethod
+    def of(cls, tables: Sequence[Tensor], device: torch.device) -> Shards:
+        """Return the table that consists of pieces; ValueError if their addresses or pitches do not fit."""
+        first = tables[0]
+        distances = [piece.data_ptr() - first.data_ptr() if piece.numel() else 0 for piece in tables]
+        alike = {(piece.dtype, piece.shape[1:], piece.stride()) for piece in tables if piece.shape[0] > 1}
+        if len(alike) > 1 or any(distance % 16 for distance in distances):
+            raise ValueError(
+                "shards: must have one dtype, shape and pitch, and begin at multiples of 16 bytes"
+            )
+        if any(piece.shape[0] != first.shape[0] for piece in tables[:-1]):
+            raise ValueError("shards: all but the last must have the same number of rows")
+        return cls(tuple(tables), torch.tensor(distances, dtype=torch.int64, device=device) // 16)
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU whose kernels read the table."""
+        return self.starts.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the numbers."""
+        return self.tables[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows of all pieces, ...)."""
+        return (sum(piece.shape[0] for piece in self.tables), *self.tables[0].shape[1:])
+
+    @property
+    def rows_each(self) -> int:
+        """Rows of each piece but the last."""
+        return max(1, self.tables[0].shape[0])
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def __getitem__(self, number: int) -> Tensor:  # type: ignore[override]
+        return self.tables[number]
+
+
 @dataclass(frozen=True)
 class GatheredColumn:
     """One of several tables to gather by the same ids."""
@@ -117,7 +168,8 @@ def gather_columns(
 
 def column_reference(column: GatheredColumn, ids: Tensor, live: Tensor | None = None) -> Tensor:
     """Return the rows of a column in plain torch, on any device; ids must be in range up to `live`."""
-    table = column.pieces[0] if len(column.pieces) == 1 else torch.cat(list(column.pieces))
+    pieces = [piece.to(ids.device) for piece in column.pieces]  # shards are on other devices
+    table = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     if column.copies is not None:
         slots = column.copies.slots
         table = table.clone()
@@ -146,7 +198,8 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
     from khop.kernels.triton.gather import gather as by_triton
 
     pieces = [piece.detach() for piece in column.pieces]
-    table = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    shards = column.table if isinstance(column.table, Shards) else None
+    table = pieces[0] if len(pieces) == 1 or shards is not None else torch.cat(pieces)
     slots, copies = (None, None) if column.copies is None else (column.copies.slots, column.copies.rows)
     out = column.out
     if out is None:
@@ -159,6 +212,7 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
         slots=slots,
         cache=copies,
         is_pinned=column.is_pinned,
+        shards=shards,
     )
     return out
 
@@ -166,7 +220,8 @@ def _column_by_triton(column: GatheredColumn, ids: Tensor, live: Tensor | None) 
 def _check_column(column: GatheredColumn, ids: Tensor) -> Engine:
     first = column.pieces[0]
     for piece in column.pieces:
-        by = _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype)
+        near = ids.device if isinstance(column.table, Shards) else piece.device
+        by = _check(piece, ids, column.out, torch.float32 if column.as_float32 else piece.dtype, near)
         if piece.dtype != first.dtype or piece.shape[1:] != first.shape[1:]:
             raise ValueError(
                 f"pieces of a table are {first.dtype} {tuple(first.shape)} and {piece.dtype} "
@@ -177,7 +232,9 @@ def _check_column(column: GatheredColumn, ids: Tensor) -> Engine:
     return by
 
 
-def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtype) -> Engine:
+def _check(
+    table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtype, near: torch.device
+) -> Engine:
     """Return the engine for the ids; ValueError if table, ids and out do not fit."""
     by = engine(ids.device)
     # Kernels read rows at any pitch.
@@ -190,7 +247,7 @@ def _check(table: Tensor, ids: Tensor, out: Tensor | None, out_dtype: torch.dtyp
         raise ValueError(f"ids are {ids.dtype}: must be int64; pass ids.long()")
     if ids.dim() != 1:
         raise ValueError(f"row ids are {ids.dtype} {tuple(ids.shape)}: must be int64 (n)")
-    if ids.device != table.device and not (by is Engine.TRITON and table.is_pinned()):
+    if ids.device != near and not (by is Engine.TRITON and table.is_pinned()):
         raise ValueError(f"ids are on {ids.device}, the table is on {table.device}: move one of them")
     if out is None:
         return by

@@ -190,4 +190,4 @@ def _table(
     rows = Rows(torch.empty(0, dtype=torch.int64), (name,), as_float32=widened)
     is_pinned = stores is not None and name in stores.plan.pinned_columns
     column = replace(column_of(table, node_type, name, rows, None), is_pinned=is_pinned)
-    return table if is_readable(column, device) else None
+    return table if isinstance(table, Tensor) and is_readable(column, device) else None

@@ -207,7 +207,7 @@ def check_gpu_is_there(config: RunConfig) -> None:
     Evaluation and inference of a run on another machine ignore its placement instead.
     """
     for name, place in (("topology", config.gpu.topology), ("features", config.gpu.features)):
-        if config.device == "cpu" and place in (StorePlace.DEVICE, StorePlace.PINNED):
+        if config.device == "cpu" and place in (StorePlace.DEVICE, StorePlace.SHARDED, StorePlace.PINNED):
             raise ValueError(
                 f"gpu.{name} is {place!r}, device is 'cpu': only a GPU reads that memory; give --device "
                 f"cuda, or --{name} auto"

@@ -228,10 +228,10 @@ class Gpu(Section):
     topology: Literal["auto", "device", "pinned", "host"] = "auto"
     """Memory of the edges: the GPU's (device), host memory read by the GPU (pinned) or by the CPU, which then
     samples (host), or the first of these with room (auto)"""
-    features: Literal["auto", "device", "pinned", "host", "mapped", "disk"] = "auto"
-    """Memory of the columns: the GPU's (device), host memory read by the GPU (pinned) or by the CPU (host),
-    the graph's files as memory (mapped) or row by row (disk), or the first of these with room,
-    without host (auto)"""
+    features: Literal["auto", "device", "sharded", "pinned", "host", "mapped", "disk"] = "auto"
+    """Memory of the columns: the GPU's (device), a part in each GPU of the machine (sharded), host memory
+    read by the GPU (pinned) or by the CPU (host), the graph's files as memory (mapped) or row by row (disk),
+    or the first of these with room, without host (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
     """GPU memory to cache frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
     launches: Literal["auto", "single", "recorded"] = "auto"

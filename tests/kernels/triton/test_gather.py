@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from khop.kernels.gather import SMALL_DTYPES, Copies, GatheredColumn, column_reference, gather, gather_columns
+from khop.kernels.gather import (
+    SMALL_DTYPES,
+    Copies,
+    GatheredColumn,
+    Shards,
+    column_reference,
+    gather,
+    gather_columns,
+)
 from khop.kernels.memory import empty_rows
 from khop.kernels.triton.gather import PINNED_PROGRAMS
 from khop.kernels.triton.launch import launch
@@ -106,6 +114,42 @@ def test_rows_are_written_where_the_caller_wants_them() -> None:
     with by_triton():
         found = gather(table.to(DEVICE), IDS.to(DEVICE), out=out.to(DEVICE))
     assert torch.equal(found.cpu(), gather(table, IDS))
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_shards_are_read_as_one_table(dtype: torch.dtype, pieces: int) -> None:
+    table = a_table(dtype, 20)
+    parts = table.split(-(-ROWS // pieces))  # the last one has fewer rows
+    shards = Shards.of([at_pitch(part) for part in parts], DEVICE)
+    live = torch.tensor([LIVE], dtype=torch.int32, device=DEVICE)
+    with by_triton():
+        (found,) = gather_columns([GatheredColumn(shards)], IDS.to(DEVICE))
+        (some,) = gather_columns([GatheredColumn(shards)], IDS.to(DEVICE), live=live)
+        outside = gather_columns([GatheredColumn(shards)], torch.tensor([-1, ROWS, 1 << 40], device=DEVICE))[
+            0
+        ]
+    assert torch.equal(found.cpu(), table[IDS])
+    assert torch.equal(some[:LIVE].cpu(), table[IDS[:LIVE]])
+    assert not some[LIVE:].any()
+    assert not outside.any()
+    assert torch.equal(
+        gather_columns(
+            [GatheredColumn(Shards.of([part.clone() for part in parts], torch.device("cpu")))], IDS
+        )[0],
+        table[IDS],
+    )
+
+
+def test_shards_that_do_not_fit_are_refused() -> None:
+    rows = at_pitch(a_table(torch.float32, 20))
+    for pieces in (
+        [rows[:20], rows[20:30], rows[30:]],
+        [rows[:20], rows[20:].double()],
+        [rows[:20, 1:], rows[20:, 2:]],
+    ):
+        with pytest.raises(ValueError, match="shards: "):
+            Shards.of(pieces, DEVICE)
 
 
 def test_ids_outside_the_table_give_zeros() -> None:

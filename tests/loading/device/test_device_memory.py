@@ -24,11 +24,15 @@ from torch import Tensor
 import khop
 from khop.distributed.placement import machine_ranks
 from khop.distributed.processes.group import this_group
+from khop.graph.features.store import Rows
 from khop.graph.store import CscGraph
+from khop.kernels.choice import Engine, forcing
+from khop.kernels.gather import Shards
 from khop.kernels.memory import PinningCalls
 from khop.loading.device import device_memory as machine_segment
 from khop.loading.device.device_memory import (
     CudaMemory,
+    MachineRanks,
     PinningRefused,
     SharedPins,
     memory_of,
@@ -38,6 +42,7 @@ from khop.loading.device.device_memory import (
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
 from khop.loading.device.memory_plan import FreeMemory
 from khop.loading.device.placed_stores import Conditions, PlacedStores, placed_stores
+from support import triton_interpreter
 from support.covered import covered
 from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
@@ -194,32 +199,13 @@ class Threads:
         self.barrier.wait()
         return found
 
-    def run(self, work: Callable[[OneOf], object]) -> list[object]:
+    def run(self, work: Callable[[MachineRanks], object]) -> list[object]:
         with ThreadPoolExecutor(self.count) as pool:
-            futures = [pool.submit(work, OneOf(self, rank)) for rank in range(self.count)]
+            futures = [pool.submit(work, self.machine(rank)) for rank in range(self.count)]
             return [future.exception() or future.result() for future in futures]
 
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of the threads."""
-
-    threads: Threads
-    rank: int
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
-
-    @property
-    def count(self) -> int:
-        return self.threads.count
-
-    def first_says(self, text: str) -> str:
-        return str(self.threads.exchanged(self.rank, text)[0])
-
-    def all_say(self, value: int) -> bool:
-        return set(self.threads.exchanged(self.rank, value)) == {value}
+    def machine(self, rank: int) -> MachineRanks:
+        return MachineRanks(rank, self.count, lambda text: [str(each) for each in self.exchanged(rank, text)])
 
 
 def opened(folder: Path) -> tuple[khop.Graph, CscGraph]:
@@ -231,7 +217,7 @@ def opened(folder: Path) -> tuple[khop.Graph, CscGraph]:
 def tensors(stores: PlacedStores) -> list[Tensor]:
     assert stores.edges is not None
     of_edges = [t for csc in stores.edges.edges.values() for t in (csc.indptr, csc.indices)]
-    of_columns = [column for of_type in stores.columns.values() for column in of_type.values()]
+    of_columns = [c for of_type in stores.columns.values() for c in of_type.values() if isinstance(c, Tensor)]
     return [*of_edges, *stores.edges.originals.values(), *of_columns]
 
 
@@ -239,22 +225,102 @@ def test_ranks_read_one_copy_of_what_each_would_have_copied(tmp_path: Path) -> N
     graph, edges = opened(write_typed_graph(tmp_path / "g", renumbered=True))
     request = DevicePlacement.of("cuda", "pinned", "pinned")
 
-    def place(machine: OneOf | None) -> tuple[PlacedStores, HostAsDevice]:
+    def place(machine: MachineRanks | None) -> tuple[PlacedStores, HostAsDevice]:
         memory = HostAsDevice()
         return placed_stores(edges, graph.columns, request, memory, Conditions(), machine), memory
 
     own, _ = place(None)
-    (first, memory), (second, other) = Threads(2).run(place)  # type: ignore[misc]
+    of_ranks: list[tuple[PlacedStores, HostAsDevice]] = Threads(2).run(place)  # type: ignore[assignment]
+    (first, memory), (second, other) = of_ranks
     for a, b, c in zip(tensors(own), tensors(first), tensors(second), strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c)
         assert (a.dtype, a.stride()) == (b.dtype, b.stride()) == (c.dtype, c.stride())
         assert b.numel() == 0 or b.data_ptr() != c.data_ptr()  # two mappings
     column = first.columns["user"]["x"]
+    assert isinstance(column, Tensor)
     column[0] = 77.0
     assert second.columns["user"]["x"][0].eq(77.0).all()  # of the same memory
     assert len(memory.registered) == len(other.registered) == 1
     assert memory.registered == other.registered
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_ranks_divide_the_rows_of_sharded_columns(tmp_path: Path, count: int) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g", renumbered=True))
+    request = DevicePlacement.of("cuda", "device", "sharded")
+    columns = {t: graph.columns[t] for t in graph.schema.node_types if t in graph.columns}
+
+    def place(machine: MachineRanks) -> tuple[PlacedStores, HostAsDevice]:
+        memory = HostAsDevice()
+        return placed_stores(edges, graph.columns, request, memory, Conditions(), machine), memory
+
+    of_ranks: list[tuple[PlacedStores, HostAsDevice]] = Threads(count).run(place)  # type: ignore[assignment]
+    whole = placed_stores(edges, graph.columns, DevicePlacement.of(), HostAsDevice(), Conditions()).plan
+    for stores, memory in of_ranks:
+        features = stores.features(graph.schema)
+        for node_type, of_type in columns.items():
+            ids = torch.arange(graph.num_nodes(node_type)).flip(0)
+            found = features.gather({node_type: Rows(ids, tuple(of_type))})[node_type]
+            for name, column in of_type.items():
+                assert torch.equal(found[name], column[ids])
+                table = stores.columns[node_type][name]
+                assert isinstance(table, Shards if count > 1 else Tensor)
+                assert (tuple(table.shape), table.dtype) == (tuple(column.shape), column.dtype)
+        assert stores.plan.bytes_on_device <= whole.bytes_on_device
+        assert memory.taken[StorePlace.PINNED] == 0
+
+
+def test_a_column_is_divided_where_a_copy_does_not_fit(tmp_path: Path) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g"))
+    whole = placed_stores(edges, graph.columns, DevicePlacement.of(), HostAsDevice(), Conditions()).plan
+    free = FreeMemory((1 << 29) + whole.bytes_on_device - 1, 1 << 40)
+
+    def places(reached: bool) -> list[set[StorePlace]]:
+        def place(machine: MachineRanks) -> set[StorePlace]:
+            # The ranks plan by the least free memory.
+            memory = HostAsDevice(
+                said=free if machine.rank else FreeMemory(1 << 40, 1 << 40), is_reached=reached
+            )
+            stores = placed_stores(edges, graph.columns, DevicePlacement.of(), memory, Conditions(), machine)
+            return {*stores.plan.columns.values()}
+
+        return Threads(2).run(place)  # type: ignore[return-value]
+
+    assert places(True) == [{StorePlace.DEVICE, StorePlace.SHARDED}] * 2
+    assert places(False) == [{StorePlace.DEVICE, StorePlace.PINNED}] * 2
+
+
+def test_shards_that_a_rank_cannot_open_are_refused_on_all(tmp_path: Path) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g"))
+
+    class Closed(HostAsDevice):
+        def opened(self, text: str, like: Tensor) -> Tensor:
+            raise RuntimeError("CUDA error: peer access is not supported between these two devices")
+
+    def place(machine: MachineRanks) -> PlacedStores:
+        memory, request = (
+            Closed() if machine.rank else HostAsDevice(),
+            DevicePlacement.of("cuda", "device", "sharded"),
+        )
+        return placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
+
+    for error in Threads(2).run(place):
+        assert isinstance(error, ValueError)
+        assert "a GPU cannot open the memory of another" in str(error)
+
+
+def test_gpus_that_cannot_read_each_other_refuse_sharded_columns(tmp_path: Path) -> None:
+    graph, edges = opened(write_typed_graph(tmp_path / "g"))
+    request = DevicePlacement.of("cuda", "device", "sharded")
+
+    def place(machine: MachineRanks) -> PlacedStores:
+        memory = HostAsDevice(is_reached=machine.rank == 0)
+        return placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
+
+    for error in Threads(2).run(place):
+        assert isinstance(error, ValueError)
+        assert 'columns "sharded": the GPUs of this machine cannot read each other' in str(error)
 
 
 def test_a_machine_with_too_little_memory_is_named_on_every_rank() -> None:
@@ -298,7 +364,7 @@ def test_ranks_that_cannot_share_divide_the_memory_of_the_host(tmp_path: Path) -
     def place(share: float) -> list[object]:
         said = FreeMemory(1 << 40, reserve + int(share * needed))
 
-        def of_rank(machine: OneOf) -> PlacedStores:
+        def of_rank(machine: MachineRanks) -> PlacedStores:
             return placed_stores(
                 edges, graph.columns, request, HostAsDevice(said=said), Conditions(), machine
             )
@@ -324,7 +390,7 @@ def test_if_one_rank_cannot_pin_all_take_the_next_plan(tmp_path: Path) -> None:
         def pinned(self, host: Tensor) -> Tensor:
             raise PinningRefused("not here")
 
-    def place(machine: OneOf) -> PlacedStores:
+    def place(machine: MachineRanks) -> PlacedStores:
         memory = Refuses() if machine.rank == 1 else HostAsDevice()
         return placed_stores(edges, graph.columns, request, memory, Conditions(), machine)
 
@@ -370,6 +436,26 @@ def _place_on_rank(rank: int, device: str, folder: Path, out: Path) -> None:
     (out / f"{rank}.json").write_text(
         json.dumps([held << 10, total, stores.plan.pinned_bytes, memory.registered])
     )
+
+
+@covered
+def _gather_shards(rank: int, device: str, path: Path) -> None:
+    triton_interpreter.correct()
+    group, (graph, edges) = this_group(), opened(path)
+    request, machine = DevicePlacement.of("cuda", "device", "sharded"), machine_ranks(group)
+    stores = placed_stores(edges, graph.columns, request, HostAsDevice(), Conditions(), machine)
+    ids = torch.arange(3, 300, 7).flip(0)
+    with forcing(Engine.TRITON):
+        found = stores.features(graph.schema).gather({"user": Rows(ids, ("x", "age"))})["user"]
+    for name, rows in found.items():
+        assert isinstance(stores.columns["user"][name], Shards)
+        assert torch.equal(rows, graph.columns["user"][name][ids])
+    group.barrier()  # the others may still read
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_kernels_read_the_shards_of_other_processes(tmp_path: Path, ranks: StartedRanks, count: int) -> None:
+    ranks.launch(_gather_shards, count, (write_typed_graph(tmp_path / "g", renumbered=True),))
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from khop.loading.device.memory_plan import (
     plans,
 )
 
-DEVICE, PINNED, HOST, MAPPED, DISK = StorePlace
+DEVICE, SHARDED, PINNED, HOST, MAPPED, DISK = StorePlace
 GB = 10**9
 WORK = WorkSizes(batch_bytes=GB // 10, ring_slots=4, model_bytes=GB // 10)
 
@@ -50,6 +50,18 @@ def test_all_goes_to_a_card_with_room() -> None:
 def test_a_column_too_large_for_the_card_is_pinned_and_for_the_host_mapped() -> None:
     assert planned(DevicePlacement.of(), free(5, 20)).columns == {"x": PINNED, "y": DEVICE}
     assert planned(DevicePlacement.of(), free(5, 2)).columns == {"x": MAPPED, "y": DEVICE}
+
+
+def test_a_column_too_large_for_one_card_is_divided_among_those_of_the_machine() -> None:
+    of_four = replace(sizes(), shards=4)
+    plan = planned(DevicePlacement.of(), free(5, 20), of_four)
+    assert plan.columns == {"x": SHARDED, "y": DEVICE}
+    assert (
+        plan.bytes_on_device == planned(DevicePlacement.of(), free(20, 20)).bytes_on_device - 3 * 10 * GB // 4
+    )
+    assert planned(DevicePlacement.of(), free(3, 20), of_four).columns == {"x": PINNED, "y": DEVICE}
+    failing = list(plans(DevicePlacement.of(), of_four, WORK, free(20, 20), only_requested=False))
+    assert [*dict.fromkeys(plan.columns["x"] for plan in failing)] == [DEVICE, SHARDED, PINNED, MAPPED]
 
 
 def test_a_column_that_memory_has_no_room_for_stays_on_disk() -> None:
@@ -224,7 +236,10 @@ def test_a_cache_is_never_larger_than_its_column(column: int, percent: int, size
 @pytest.mark.parametrize(
     ("given_", "words"),
     [
-        ({"topology": "gpu"}, r"topology 'gpu': must be one of 'device', 'pinned', 'host'.* or \"auto\""),
+        (
+            {"topology": "gpu"},
+            r"topology 'gpu': must be one of 'device', 'sharded', 'pinned', 'host'.* or \"auto\"",
+        ),
         ({"topology": "mapped"}, r'topology "mapped": .*topology="host"'),
         ({"columns": {"x": 3}}, "columns of 'x' 3: must be one of"),
         ({"columns": "x"}, "columns 'x': must be one of"),

@@ -32,7 +32,7 @@ from support.host_as_device import HostAsDevice
 from support.small_typed_folders import write_typed_graph
 
 MAPPED_FILES = Conditions(is_mapped=True)
-DEVICE, PINNED, HOST, MAPPED, DISK = StorePlace
+DEVICE, SHARDED, PINNED, HOST, MAPPED, DISK = StorePlace
 
 
 @pytest.fixture(scope="module")

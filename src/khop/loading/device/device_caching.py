@@ -14,7 +14,7 @@ from khop.graph.features.row_cache import RowCache
 from khop.graph.features.store import CachePlan, FeatureStore, Rows
 from khop.graph.features.table import FeatureTable
 from khop.graph.store import CscGraph
-from khop.kernels.gather import Copies, GatheredColumn, gather_columns
+from khop.kernels.gather import Copies, GatheredColumn, Shards, gather_columns
 from khop.loading.columns import ColumnChoice, Names
 from khop.loading.device.placed_stores import PlacedStores
 from khop.loading.source import BatchRequest, CachedRows, Drawn, StepRequests
@@ -227,7 +227,7 @@ def rows_of_host(
     return RowCache.filled(plan, features, graph.schema, stores.device)
 
 
-def _copies(table: Tensor, ids: Tensor, device: torch.device) -> Copies:
+def _copies(table: Tensor | Shards, ids: Tensor, device: torch.device) -> Copies:
     slots = torch.full((table.shape[0],), -1, dtype=torch.int32)
     slots[ids] = torch.arange(ids.numel(), dtype=torch.int32)
-    return Copies(slots.to(device), table.index_select(0, ids.to(device)))
+    return Copies(slots.to(device), gather_columns([GatheredColumn(table)], ids.to(device))[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import mmap
 import os
@@ -14,6 +15,7 @@ from weakref import finalize
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from khop.kernels.memory import PinningCalls, empty_rows, free_memory_bytes, memory_limit_bytes, padded_pitch
 from khop.loading.device.device_placement import StorePlace
@@ -55,6 +57,21 @@ class DeviceMemory(Protocol):
         """Pin a tensor's storage, which shares no page with others, and return the tensor for the device.
 
         Raises PinningRefused.
+        """
+        ...
+
+    def reaches(self, others: MachineRanks) -> bool:
+        """Return True if kernels read the memory of the devices of all ranks of the machine. Collective."""
+        ...
+
+    def exported(self, rows: Tensor) -> str:
+        """Return a text by which other processes of the machine open the rows, which are on the device."""
+        ...
+
+    def opened(self, text: str, like: Tensor) -> Tensor:
+        """Return the exported rows of another rank, with dtype and shape of `like` (rows, ...).
+
+        The memory lives as long as the process that it belongs to. Raises RuntimeError.
         """
         ...
 
@@ -104,6 +121,29 @@ class CudaMemory:
         return torch.empty(0, dtype=host.dtype, device=self.device).set_(
             whole.untyped_storage(), offset, shape, strides
         )
+
+    def reaches(self, others: MachineRanks) -> bool:
+        """Return True if all ranks see the same GPUs, which read each other's memory; see DeviceMemory."""
+        seen = others.texts(f"{self.device.index} of {torch.cuda.device_count()}")
+        cards = [int(text.partition(" ")[0]) for text in seen]
+        is_own = len(set(cards)) == len(seen) and len({text.partition(" of ")[2] for text in seen}) == 1
+        other = [card for card in cards if card != self.device.index]
+        can = is_own and all(torch.cuda.can_device_access_peer(self.device.index, card) for card in other)
+        return others.all_say(int(can)) and can
+
+    def exported(self, rows: Tensor) -> str:
+        """Return the handle of CUDA's inter-process communication as text; see DeviceMemory."""
+        _, arguments = reduce_tensor(rows)
+        facts = [arguments[3], *arguments[6:10], *arguments[11:]]  # offset, allocation, counter, event
+        return json.dumps([each.hex() if isinstance(each, bytes) else each for each in facts])
+
+    def opened(self, text: str, like: Tensor) -> Tensor:
+        """Return the rows of another GPU, whose memory this one may access from now on; see DeviceMemory."""
+        facts = [bytes.fromhex(each) if isinstance(each, str) else each for each in json.loads(text)]
+        view = (tuple(like.shape), like.stride(), facts[0], torch.storage.TypedStorage, like.dtype)
+        rows: Tensor = rebuild_cuda_tensor(*(Tensor, *view, *facts[1:5], False, *facts[5:]))
+        torch.empty_like(like[:1], device=self.device).copy_(rows[:1])  # from now on kernels may read it
+        return rows
 
 
 def memory_of(given: str) -> DeviceMemory:
@@ -162,10 +202,22 @@ _REFUSED = "!"
 class MachineRanks:
     """The ranks of one machine, which all make the same calls."""
 
-    is_first: bool  # True on one rank of the machine
-    first_says: Callable[[str], str]  # returns the text of the first rank; collective
-    all_say: Callable[[int], bool]  # True if every rank of the machine has this value; collective
-    count: int = 1
+    rank: int  # on the machine
+    count: int
+    texts: Callable[[str], Sequence[str]]  # returns the text of every rank, in their order; collective
+
+    @property
+    def is_first(self) -> bool:
+        """True on one rank of the machine."""
+        return self.rank == 0
+
+    def first_says(self, text: str) -> str:
+        """Return the text of the first rank. Collective."""
+        return self.texts(text)[0]
+
+    def all_say(self, value: int) -> bool:
+        """Return True if every rank of the machine has this value. Collective."""
+        return set(self.texts(str(value))) == {str(value)}
 
 
 class SharedPins:
@@ -207,6 +259,18 @@ class SharedPins:
     def pinned(self, host: Tensor) -> Tensor:
         """Pin a tensor where it is; see DeviceMemory."""
         return self._inner.pinned(host)
+
+    def reaches(self, others: MachineRanks) -> bool:
+        """Return True if kernels read the memory of the devices of all ranks; see DeviceMemory."""
+        return self._inner.reaches(others)
+
+    def exported(self, rows: Tensor) -> str:
+        """Return a text by which other processes open the rows; see DeviceMemory."""
+        return self._inner.exported(rows)
+
+    def opened(self, text: str, like: Tensor) -> Tensor:
+        """Return the exported rows of another rank; see DeviceMemory."""
+        return self._inner.opened(text, like)
 
     def close(self) -> None:
         """Store nothing more in the block."""

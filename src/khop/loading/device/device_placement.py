@@ -45,6 +45,7 @@ class StorePlace(StrEnum):
     """Memory that holds a store, from the fastest for the GPU to the slowest."""
 
     DEVICE = "device"  # memory of the GPU
+    SHARDED = "sharded"  # memory of all GPUs of the machine, a part of the rows in each (columns only)
     PINNED = "pinned"  # host memory that the GPU reads
     HOST = "host"  # host memory that the CPU reads
     MAPPED = "mapped"  # the graph's files, which the CPU reads as memory
@@ -53,7 +54,7 @@ class StorePlace(StrEnum):
     @property
     def is_read_by_gpu(self) -> bool:
         """True if kernels read the store, so that its rows need no copy by the CPU."""
-        return self in (StorePlace.DEVICE, StorePlace.PINNED)
+        return self in (StorePlace.DEVICE, StorePlace.SHARDED, StorePlace.PINNED)
 
 
 class Check(StrEnum):
@@ -119,10 +120,10 @@ class DevicePlacement:
     ) -> DevicePlacement:
         """Check a request as users write it; "auto" leaves a store to the plan."""
         wanted = _place("topology", topology)
-        if wanted in (StorePlace.MAPPED, StorePlace.DISK):
+        if wanted in (StorePlace.SHARDED, StorePlace.MAPPED, StorePlace.DISK):
             raise ValueError(
-                f'topology "{wanted}": must keep edges in memory, or mapped with topology="host"; '
-                'give "device", "pinned", "host" or "auto"'
+                f'topology "{wanted}": is a place of columns; edges are in memory, or mapped with '
+                'topology="host"; give "device", "pinned", "host" or "auto"'
             )
         named = as_mapping(columns, lambda place: {ALL: place})
         places = {name: _place(_of("columns", name), place) for name, place in named.items()}

@@ -10,7 +10,11 @@ from khop.loading.device.device_placement import DevicePlacement, StorePlace
 GIB = 1 << 30
 STAMP_BYTES = 8  # per node: the table in which a batch's nodes are numbered on the GPU
 SLOT_BYTES = 4  # per row of a cached column: its slot
-_STEPS = (StorePlace.DEVICE, StorePlace.PINNED)  # where the plan tries a store before the CPU reads it
+_STEPS = (
+    StorePlace.DEVICE,
+    StorePlace.SHARDED,
+    StorePlace.PINNED,
+)  # where the plan tries a store before the CPU reads it
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,12 @@ class StoreSizes:
     num_nodes: int  # of all types
     unread: StorePlace = StorePlace.HOST  # where a column stays that the CPU reads: HOST, or MAPPED
     on_disk: frozenset[str] = frozenset()  # columns that stay on disk instead, because memory has no room
+    shards: int = 1  # ranks of the machine that divide the rows of a sharded column
+
+    def steps(self, topology: bool = False) -> tuple[StorePlace, ...]:
+        """Return the places that a plan tries for a store, in this order, before the CPU reads it."""
+        is_divided = self.shards > 1 and not topology
+        return tuple(place for place in _STEPS if is_divided or place is not StorePlace.SHARDED)
 
     def unread_place(self, column: str) -> StorePlace:
         """Return where a column stays that the CPU reads."""
@@ -93,7 +103,9 @@ class MemoryPlan:
     @property
     def bytes_on_device(self) -> int:
         """Bytes that the plan takes on the card."""
-        stores = self._bytes_in(StorePlace.DEVICE)
+        stores = self._bytes_in(StorePlace.DEVICE) + -(
+            -self._bytes_in(StorePlace.SHARDED) // self.sizes.shards
+        )
         stamps = STAMP_BYTES * self.sizes.num_nodes if self.topology.is_read_by_gpu else 0
         slots = sum(SLOT_BYTES * self.sizes.rows[name] for name in self.caches)
         return stores + stamps + slots + sum(self.caches.values()) + self.work.total
@@ -155,11 +167,16 @@ def _improved(plan: MemoryPlan, free: FreeMemory) -> MemoryPlan:
     request, sizes = plan.request, plan.sizes
     if request.topology is None:
         plan = next(
-            (better for place in _STEPS if (better := replace(plan, topology=place)).fits(free)), plan
+            (
+                better
+                for place in sizes.steps(topology=True)
+                if (better := replace(plan, topology=place)).fits(free)
+            ),
+            plan,
         )
     for name in sorted(sizes.columns, key=lambda name: (sizes.columns[name], name)):
         if request.place_of(name) is None:
-            steps = [replace(plan, columns={**plan.columns, name: place}) for place in _STEPS]
+            steps = [replace(plan, columns={**plan.columns, name: place}) for place in sizes.steps()]
             plan = next((better for better in steps if better.fits(free)), plan)
     return plan
 
@@ -167,7 +184,8 @@ def _improved(plan: MemoryPlan, free: FreeMemory) -> MemoryPlan:
 def _smaller(plan: MemoryPlan) -> MemoryPlan | None:
     """Return the plan after a failed allocation; None if no planned store is left for the GPU to read.
 
-    The largest planned store on the card is pinned instead, then the CPU reads the largest pinned one.
+    The largest planned store on the card is divided among the machine's cards if they reach each other, else
+    pinned. Then the CPU reads the largest pinned one.
     """
     request, sizes = plan.request, plan.sizes
     stores = [(sizes.columns[n], n) for n in plan.columns if request.place_of(n) is None]
@@ -175,9 +193,8 @@ def _smaller(plan: MemoryPlan) -> MemoryPlan | None:
         there = [(size, name) for size, name in stores if plan.columns[name] is memory]
         if there:
             name = max(there)[1]
-            is_on_card = memory is StorePlace.DEVICE
-            next_memory = StorePlace.PINNED if is_on_card else sizes.unread_place(name)
-            return replace(plan, columns={**plan.columns, name: next_memory})
+            places = (*sizes.steps(), sizes.unread_place(name))
+            return replace(plan, columns={**plan.columns, name: places[places.index(memory) + 1]})
         if request.topology is None and plan.topology is memory:
             is_on_card = memory is StorePlace.DEVICE
             return replace(plan, topology=StorePlace.PINNED if is_on_card else StorePlace.HOST)
@@ -210,7 +227,7 @@ def _asked(plan: MemoryPlan, memory: StorePlace) -> str:
 
 def _remedy(plan: MemoryPlan) -> str:
     """Return the next smaller request."""
-    on_card = [name for name, place in plan.columns.items() if place is StorePlace.DEVICE]
+    on_card = [n for n, place in plan.columns.items() if place in (StorePlace.DEVICE, StorePlace.SHARDED)]
     if on_card:
         name = max(on_card, key=lambda name: (plan.sizes.columns[name], name))
         return f'give columns={{{name!r}: "pinned"}}'

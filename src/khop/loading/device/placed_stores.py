@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from khop.graph.features.store import FeatureStore
 from khop.graph.features.table import FeatureTable
 from khop.graph.folder import GraphFolder, copied_columns, disk_columns, feature_columns
 from khop.graph.store import CscGraph, stored_graph
+from khop.kernels.gather import Shards
 from khop.kernels.memory import padded_pitch
 from khop.loading.device.device_memory import (
     OUT_OF_MEMORY,
@@ -24,10 +28,11 @@ from khop.loading.device.device_memory import (
     shared_pins,
 )
 from khop.loading.device.device_placement import DevicePlacement, StorePlace
-from khop.loading.device.memory_plan import MemoryPlan, StoreSizes, WorkSizes, gigabytes, plans
+from khop.loading.device.memory_plan import FreeMemory, MemoryPlan, StoreSizes, WorkSizes, gigabytes, plans
 from khop.schema import EdgeType, NodeType, Schema
 
 Columns = Mapping[NodeType | EdgeType, Mapping[str, Tensor]]
+PlacedColumns = Mapping[NodeType, Mapping[str, Tensor | Shards]]
 
 _ARRAY_BYTES = 8  # per edge: a running sum, or a time
 
@@ -50,7 +55,7 @@ class PlacedStores:
     plan: MemoryPlan
     device: torch.device
     edges: CscGraph | None  # None: the CPU draws
-    columns: Columns  # columns of nodes that kernels read, with rows at padded pitch
+    columns: PlacedColumns  # columns of nodes that kernels read, with rows at padded pitch
     line: str  # the plan, and why it was chosen
 
     @classmethod
@@ -78,7 +83,8 @@ class PlacedStores:
 
     def features(self, schema: Schema) -> FeatureTable:
         """Return the columns of nodes that kernels read, with their scales on the device."""
-        return replace(FeatureTable.of(schema, self.columns), pinned=self.plan.pinned_columns)
+        columns = cast("Columns", self.columns)  # shards have the attributes of a tensor that a gather reads
+        return replace(FeatureTable.of(schema, columns), pinned=self.plan.pinned_columns)
 
     def reads(self, column: str) -> bool:
         """Return True if kernels of the device read a column of nodes."""
@@ -95,25 +101,32 @@ def placed_stores(
 ) -> PlacedStores:
     """Copy stores to where a request or its plan keeps them, and say in one line what was chosen and why.
 
-    With `machine`, its ranks share pinned copies, and the call is collective. If an allocation fails, the
-    next plan is tried. ValueError if a requested store fits nowhere, if kernels
+    With `machine`, its ranks share pinned copies and divide sharded columns, and the call is collective. If
+    an allocation fails, the next plan is tried. ValueError if a requested store fits nowhere, if kernels
     cannot run on the device, or if an array is damaged.
     """
     of_nodes: Columns = {t: columns[t] for t in edges.schema.node_types if t in columns}
     _check(request, of_nodes, conditions)
     sizes, free = store_sizes(edges, of_nodes, conditions), memory.free()
     why = _reason(request, conditions)
+    if machine is not None and conditions.no_kernels is None:
+        sizes, free = replace(sizes, shards=_shards(request, memory, machine)), _least_free(free, machine)
     for plan in plans(
         request, sizes, conditions.work, free, only_requested=conditions.no_kernels is not None
     ):
         stored = None
         try:
             pins = _sharing(plan, edges, of_nodes, memory, machine, free.host_room)
-            stored = _stored(plan, edges, of_nodes, pins)
+            stored = _stored(plan, edges, of_nodes, pins, machine)
         except (OUT_OF_MEMORY, PinningRefused) as error:  # not kept: it holds what was allocated so far
             why = f"a larger placement failed: {str(error).splitlines()[0]}"
         if machine is not None and not machine.all_say(int(stored is not None)) and stored is not None:
             stored, why = None, "a larger placement failed on another rank of this machine"
+        if stored is not None and machine is not None and sizes.shards > 1:
+            stored, why = (
+                _connected(stored, memory, machine, of_nodes),
+                "a GPU cannot open the memory of another",
+            )
         if stored is not None:
             return replace(stored, line=plan.line(free, why))
     raise ValueError(
@@ -163,13 +176,16 @@ def _sharing(
     return shared or memory
 
 
-def _stored(plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory) -> PlacedStores:
+def _stored(
+    plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceMemory, machine: MachineRanks | None
+) -> PlacedStores:
+    """Copy the stores of a plan, and of a sharded column the rows of this rank."""
     on_device = None
     if plan.topology.is_read_by_gpu:
         on_device = stored_graph(edges, partial(memory.stored, place=plan.topology))
-    copies = {
-        node_type: {
-            name: memory.stored_rows(column, plan.columns[name])
+    copies: dict[NodeType, dict[str, Tensor | Shards]] = {
+        str(node_type): {
+            name: memory.stored_rows(*_part(column, plan.columns[name], machine))
             for name, column in of_type.items()
             if plan.columns[name].is_read_by_gpu
         }
@@ -178,6 +194,76 @@ def _stored(plan: MemoryPlan, edges: CscGraph, columns: Columns, memory: DeviceM
     if isinstance(memory, SharedPins):
         memory.close()  # arrays of rules are stored when a rank first needs them
     return PlacedStores(plan, memory.device, on_device, copies, line="")
+
+
+def _part(column: Tensor, place: StorePlace, machine: MachineRanks | None) -> tuple[Tensor, StorePlace]:
+    """Return the rows of a column that this rank stores, and where."""
+    if place is not StorePlace.SHARDED or machine is None:
+        return column, StorePlace.DEVICE if place is StorePlace.SHARDED else place
+    each = -(-column.shape[0] // machine.count)
+    return column[machine.rank * each : machine.rank * each + each], StorePlace.DEVICE
+
+
+def _shards(request: DevicePlacement, memory: DeviceMemory, machine: MachineRanks) -> int:
+    """Return the number of ranks that can divide a column: 1 if a GPU of the machine cannot read another."""
+    if memory.reaches(machine):
+        return machine.count
+    if StorePlace.SHARDED in request.columns.values():
+        raise ValueError(
+            f'{request.device}: columns "sharded": the GPUs of this machine cannot read each other, or each '
+            'rank sees one GPU alone; give "device" or "pinned", or start the ranks by khop train --procs'
+        )
+    return 1
+
+
+def _least_free(free: FreeMemory, machine: MachineRanks) -> FreeMemory:
+    """Return the least free memory of the ranks of a machine, so that all have the same plan. Collective."""
+    found = [json.loads(text) for text in machine.texts(json.dumps(astuple(free)))]
+    return FreeMemory(*map(min, zip(*found, strict=True)))
+
+
+def _connected(
+    stores: PlacedStores, memory: DeviceMemory, machine: MachineRanks, columns: Columns
+) -> PlacedStores | None:
+    """Open the rows of other ranks in sharded columns. Collective. None if a rank of the machine cannot."""
+    names = [
+        (node_type, name)
+        for node_type, of_type in stores.columns.items()
+        for name in of_type
+        if stores.plan.columns[name] is StorePlace.SHARDED
+    ]
+    if not names:
+        return stores
+    own = [cast("Tensor", stores.columns[node_type][name]) for node_type, name in names]
+    try:
+        said = json.dumps([memory.exported(rows) if rows.shape[0] else "" for rows in own])
+    except RuntimeError:
+        said = ""
+    texts, found = machine.texts(said), None
+    if all(texts):
+        exported = zip(*map(json.loads, texts), strict=True)
+        counts = [columns[node_type][name].shape[0] for node_type, name in names]
+        with suppress(RuntimeError):
+            tables = [
+                _opened(memory, machine.rank, *each) for each in zip(own, exported, counts, strict=True)
+            ]
+            found = {t: dict(of_type) for t, of_type in stores.columns.items()}
+            for (node_type, name), table in zip(names, tables, strict=True):
+                found[node_type][name] = table
+    is_whole = machine.all_say(int(found is not None))
+    return replace(stores, columns=found) if found is not None and is_whole else None
+
+
+def _opened(memory: DeviceMemory, rank: int, own: Tensor, texts: Sequence[str], count: int) -> Shards:
+    """Return a column of `count` rows: those of this rank, and those that other ranks have exported."""
+    shape, each = own.shape[1:], -(-count // len(texts))
+    strides = (padded_pitch(shape.numel(), own.dtype), *own.stride()[1:])
+    tables = []
+    for number, text in enumerate(texts):
+        rows = max(0, min(each, count - number * each))
+        like = torch.empty_strided((rows, *shape), strides, dtype=own.dtype, device="meta")
+        tables.append(own if number == rank else memory.opened(text, like) if rows else own[:0])
+    return Shards.of(tables, memory.device)
 
 
 def _check(request: DevicePlacement, columns: Columns, conditions: Conditions) -> None:
