@@ -218,6 +218,7 @@ def test_a_layer_that_reads_the_ends_of_edges_is_refused_before_it_computes() ->
         case.model.to(DEVICE)(longer)
 
 
+@pytest.mark.long
 def test_dropout_by_a_key_reads_nothing() -> None:
     case = plain(lambda graph: SAGE.for_graph(graph, 8, 2, dropout=0.5))
     case.model.to(DEVICE)

@@ -54,6 +54,7 @@ def test_a_run_that_cannot_be_recorded_says_why(
     assert sentence.startswith(f"steps are launched one by one, not recorded: {reason}")
 
 
+@pytest.mark.long
 def test_a_step_that_waits_for_the_device_is_not_recorded(tmp_path: Path) -> None:
     watched = Warned()
 

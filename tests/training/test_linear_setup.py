@@ -130,7 +130,7 @@ class Noting(nn.Module):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="scripts/gpu-contact looks at the kernels on a GPU")
-@pytest.mark.parametrize("launches", ["single", "recorded"])
+@pytest.mark.parametrize("launches", ["single", pytest.param("recorded", marks=pytest.mark.long)])
 def test_steps_are_in_tf32_from_the_recording_on_and_evaluation_is_not(tmp_path: Path, launches: str) -> None:
     made: list[Noting] = []
     run = RecordedRun(tmp_path).with_(epochs=1, precision="float32", launches=launches)

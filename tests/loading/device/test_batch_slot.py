@@ -73,6 +73,7 @@ def test_a_batch_is_the_ordinary_one_with_rows_without_weight_behind_it() -> Non
             assert (made.weights[size:] == 0).all()
 
 
+@pytest.mark.long
 def test_few_programs_read_columns_in_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bool] = []
 

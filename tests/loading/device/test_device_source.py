@@ -87,7 +87,7 @@ def quantized() -> Graph:
     )
 
 
-@pytest.mark.core(2)
+@pytest.mark.core(1)
 @pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
 def test_batches_are_those_of_the_cpu_wherever_the_stores_are(placement: tuple[str, ...]) -> None:
     some = requests()[2:5]
