@@ -17,7 +17,6 @@ from khop.graph.features.store import Rows
 from khop.servers.codec import VERSION
 from khop.servers.errors import WrongVersion
 from khop.servers.messages import CLIENT_REQUESTS, PART_REQUESTS
-from support.commands import PROGRAM
 from support.dated_shop import write_dated_shop
 from support.named_shop import write_named_shop
 from support.server_processes import ENVIRONMENT, servers
@@ -33,7 +32,6 @@ import khop.servers.codec
 khop.servers.codec.VERSION = {OTHER}
 """
 SERVER = "from khop.cli.start import run; run()"
-CLIENT = "import khop; khop.connect(sys.argv[1:], deadline=20)"
 
 
 def test_fields_of_messages_change_with_the_version_alone(tmp_path: Path) -> None:
@@ -59,7 +57,8 @@ def test_fields_of_messages_change_with_the_version_alone(tmp_path: Path) -> Non
 @contextmanager
 def server_of_other_version(graph: Path) -> Iterator[str]:
     """Start a server that speaks another version of the messages; yield its address."""
-    words = [*PROGRAM, OF_OTHER + SERVER, "serve", str(graph), "--listen", "127.0.0.1:0"]
+    code = OF_OTHER + SERVER  # by -c, not PROGRAM: a fork has imported the version already
+    words = [sys.executable, "-c", code, "serve", str(graph), "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT
     )
