@@ -68,13 +68,13 @@ def test_stores_are_placed_on_a_gpu() -> None:
 class Runtime:
     """The calls of a GPU's runtime. `pin` returns a code; torch's view of pinned memory is the memory."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: int = 0, refused: int = 0) -> None:
         self.pinned: list[tuple[int, int, int]] = []  # address, bytes, flags
         self.unpinned: list[int] = []
         self.errors_cleared = 0
         self.viewed: list[object] = []  # kept alive as torch's tensors keep them
         self.selected: list[object] = []  # devices of the blocks that run
-        self._code = code
+        self._code, self._refused = code, refused
         self._functions = (
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)(self._pin),
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._unpin),
@@ -94,7 +94,7 @@ class Runtime:
 
     def _pin(self, address: int, num_bytes: int, flags: int) -> int:
         self.pinned.append((address, num_bytes, flags))
-        return self._code
+        return self._code if len(self.pinned) > self._refused else 0  # from this call on
 
     def _unpin(self, address: int) -> int:
         if self.selected:  # else the call takes memory of the device that is current: the first one
@@ -127,6 +127,28 @@ def test_a_pinned_copy_is_pinned_once_and_until_its_view_dies(monkeypatch: pytes
     address = found.data_ptr()
     runtime.viewed.clear()
     assert runtime.unpinned == [address]
+
+
+def test_large_memory_is_pinned_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_segment, "PIECE_BYTES", 4096)
+    runtime = Runtime(monkeypatch)
+    found = CPU.stored(torch.arange(3000.0), StorePlace.PINNED)
+    first = found.data_ptr()
+    assert [each[:2] for each in runtime.pinned] == [
+        (first, 4096),
+        (first + 4096, 4096),
+        (first + 8192, 3808),
+    ]
+    runtime.viewed.clear()
+    assert runtime.unpinned == [first, first + 4096, first + 8192]
+
+
+def test_pieces_before_a_refused_one_are_unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_segment, "PIECE_BYTES", 4096)
+    runtime = Runtime(monkeypatch, code=2, refused=2)
+    with pytest.raises(PinningRefused, match="of host memory could not be pinned"):
+        CPU.stored(torch.arange(3000.0), StorePlace.PINNED)
+    assert runtime.unpinned == [each[0] for each in runtime.pinned[:2]]
 
 
 def test_pinned_columns_share_no_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,21 +177,35 @@ class _Pinned:
         return {"shape": (self.num_bytes,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
 
+PIECE_BYTES = 1 << 30  # pinned by one call: other calls of the process wait for it
+
+
 def _register(calls: PinningCalls, pinned: _Pinned) -> None:
+    """Pin memory piece by piece; if one is refused, unpin those before it and raise PinningRefused."""
     pin = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)(calls.pin)
     for_every_device = 1
-    code = pin(pinned.address, pinned.num_bytes, for_every_device)
-    if code != 0:
-        ctypes.CFUNCTYPE(ctypes.c_int)(calls.last_error)()  # clears it, or torch's next call would report it
-        raise PinningRefused(
-            f"{gigabytes(pinned.num_bytes)} of host memory could not be pinned (error {code}): the "
-            "limit of locked memory (`ulimit -l`) or of the container is too low"
-        )
+    for offset in range(0, pinned.num_bytes, PIECE_BYTES):
+        size = min(PIECE_BYTES, pinned.num_bytes - offset)
+        code = pin(pinned.address + offset, size, for_every_device)
+        if code != 0:
+            ctypes.CFUNCTYPE(ctypes.c_int)(calls.last_error)()  # clears it, or torch's next call reports it
+            _unpin(calls, pinned.address, offset)
+            raise PinningRefused(
+                f"{gigabytes(pinned.num_bytes)} of host memory could not be pinned (error {code}): the "
+                "limit of locked memory (`ulimit -l`) or of the container is too low"
+            )
 
 
 def _unregister(calls: PinningCalls, host: Tensor) -> None:
     with torch.cuda.device(calls.device):
-        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(calls.unpin)(host.untyped_storage().data_ptr())
+        _unpin(calls, host.untyped_storage().data_ptr(), host.untyped_storage().nbytes())
+
+
+def _unpin(calls: PinningCalls, address: int, num_bytes: int) -> None:
+    """Unpin the first bytes of pinned memory, piece by piece."""
+    unpin = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(calls.unpin)
+    for offset in range(0, num_bytes, PIECE_BYTES):
+        unpin(address + offset)
 
 
 _ALIGNED = 64  # bytes: parts of the block begin at multiples of it
