@@ -57,6 +57,8 @@ class Adjacency:
         reverse: For bidirectional output, True where the edge was reversed, bool (edges); default None.
         weight: Final coefficients of a sum, float32 (edges). None (default): neighbors are averaged.
         is_padded: True for a static shape, in which entries of edges after `indptr[-1]` are unused.
+        elapsed: Time limit of the row minus the time of the edge, int64 (edges): `Temporal(elapsed=True)`
+            and `Temporal(limit="edge")` give it; 0 for edges without a time. Default None.
     Example:
         >>> edges = khop.Adjacency(torch.tensor([0, 2, 3]), torch.tensor([1, 2, 0]), num_src=3)
         >>> edges.edge_index
@@ -72,6 +74,7 @@ class Adjacency:
     reverse: Tensor | None = None
     weight: Tensor | None = None
     is_padded: bool = False
+    elapsed: Tensor | None = None
 
     @property
     def num_dst(self) -> int:
@@ -110,9 +113,8 @@ class Adjacency:
         """
         given = _if_given(change)
         edge_ids, columns = given(self.edge_ids), map_all(self.columns, change)
-        reverse, weight = given(self.reverse), given(self.weight)
-        indptr, indices = change(self.indptr), change(self.indices)
-        return Adjacency(indptr, indices, self.num_src, edge_ids, columns, reverse, weight, self.is_padded)
+        more = given(self.reverse), given(self.weight), self.is_padded, given(self.elapsed)
+        return Adjacency(change(self.indptr), change(self.indices), self.num_src, edge_ids, columns, *more)
 
 
 @dataclass(frozen=True)

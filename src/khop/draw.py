@@ -146,6 +146,7 @@ class Neighbors:
     nodes: Tensor  # int32 or int64 (edges), global ids of the source type; as wide as the graph stores them
     edges: Tensor | None = None  # int64 (edges), positions in the graph's CSC order, if Hop.edge_ids
     weights: Tensor | None = None  # float32 (edges), final coefficients, if Rule.has_weights
+    times: Tensor | None = None  # int64 (edges), if Rule.has_times; an edge without one has its row's limit
 
     def by_row(self, values: Tensor) -> Tensor:
         """Repeat a value per frontier row for each of the row's edges."""

@@ -60,6 +60,7 @@ RULES = {
     "latest": Temporal("time", TemporalStrategy.LATEST),
     "temporal and weighted": Temporal("time", inner=Weighted("weight")),
     "labor": Labor(kappa=2),
+    "along paths": Temporal("time", window=(None, -1), inner=Weighted("weight"), limit="edge"),
     "temporal and labor": Temporal("time", inner=Labor()),
     "top k": TopK("weight"),
     "relation mean": RelationMean("time"),

@@ -77,6 +77,14 @@ def temporal(graph: khop.Graph) -> khop.Loader:
     )
 
 
+def along_paths(graph: khop.Graph) -> khop.Loader:
+    """Edges until the edge before, and the time between them; a row for each drawn edge."""
+    rule = khop.Temporal("time", window=(None, -1), limit="edge")
+    times = {"user": torch.arange(40) * 250}
+    sampler = khop.NeighborSampler(graph, [4, 3], rule=rule)
+    return khop.Loader(sampler, {"user": torch.arange(40)}, 8, seed=SEED, seed_times=times)
+
+
 def times_of_a_column(graph: khop.Graph) -> khop.Loader:
     """Edges until the time of each seed, which is a column of the seeds."""
     rule = khop.Temporal("time", strategy=khop.TemporalStrategy.LATEST)
@@ -147,6 +155,7 @@ TYPED: tuple[Callable[[khop.Graph], khop.Loader], ...] = (
     as_stored,
     disjoint,
     temporal,
+    along_paths,
     times_of_a_column,
     weighted,
     labor,

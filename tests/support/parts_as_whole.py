@@ -168,5 +168,7 @@ def _assert_same_edges(old: Tensor, ours: Adjacency, theirs: Adjacency) -> None:
     assert torch.equal(old[ours.edge_ids], theirs.edge_ids)
     assert (ours.weight is None) == (theirs.weight is None)
     assert theirs.weight is None or torch.equal(ours.weight, theirs.weight)
+    assert (ours.elapsed is None) == (theirs.elapsed is None)
+    assert theirs.elapsed is None or torch.equal(ours.elapsed, theirs.elapsed)
     assert ours.columns.keys() == theirs.columns.keys()
     assert all(torch.equal(ours.columns[name], column) for name, column in theirs.columns.items())

@@ -50,9 +50,11 @@ def timed_graphs(draw: st.DrawFn) -> tuple[CscGraph, Seeds]:
 
 
 INNER = st.builds(Uniform, st.booleans()) | st.builds(Weighted, st.just("weight"), st.booleans())
+_LIMITS = {"limit": st.sampled_from(["seed", "edge"]), "elapsed": st.booleans()}
 RULES = st.builds(
     Temporal,
     st.just("time"),
-    window=st.none() | st.tuples(st.integers(2, 9), st.integers(-2, 0)),
+    window=st.none() | st.tuples(st.none() | st.integers(2, 9), st.integers(-2, 0)),
     inner=INNER,
-) | st.builds(Temporal, st.just("time"), st.just(TemporalStrategy.LATEST))
+    **_LIMITS,
+) | st.builds(Temporal, st.just("time"), st.just(TemporalStrategy.LATEST), **_LIMITS)

@@ -448,8 +448,7 @@ def _cut(drawn: Neighbors, counts: list[int]) -> list[Neighbors]:
     for count in counts:
         offsets = drawn.offsets[row : row + count + 1]
         begin, end = int(offsets[0]), int(offsets[-1])
-        edges = None if drawn.edges is None else drawn.edges[begin:end]
-        weights = None if drawn.weights is None else drawn.weights[begin:end]
-        found.append(Neighbors(offsets - begin, drawn.nodes[begin:end], edges, weights))
+        values = (None if v is None else v[begin:end] for v in (drawn.edges, drawn.weights, drawn.times))
+        found.append(Neighbors(offsets - begin, drawn.nodes[begin:end], *values))
         row += count
     return found

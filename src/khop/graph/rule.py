@@ -73,6 +73,16 @@ class Rule(Protocol):
         ...
 
     @property
+    def has_times(self) -> bool:
+        """True if drawn neighbors come with the times of their edges, which are sent with them."""
+        ...
+
+    @property
+    def has_paths(self) -> bool:
+        """True if the time of a drawn edge limits the edges behind it: each drawn edge has a row."""
+        ...
+
+    @property
     def is_uniform(self) -> bool:
         """True if every edge of a row is equally likely, so that degrees tell which nodes a batch visits."""
         ...
@@ -203,6 +213,16 @@ class RuleBase(ABC):
 
     def has_shares(self, fanout: int) -> bool:
         """Return True if a row's weights add up to 1; by default they are a sum's, so False."""
+        return False
+
+    @property
+    def has_times(self) -> bool:
+        """True if drawn neighbors come with the times of their edges; by default False."""
+        return False
+
+    @property
+    def has_paths(self) -> bool:
+        """True if the time of a drawn edge limits the edges behind it; by default False."""
         return False
 
     @property

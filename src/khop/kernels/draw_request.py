@@ -62,6 +62,9 @@ class DrawRequest:
     order: SourceNumbers | Tensor | None = None
     has_parallel: Tensor | None = None  # uint8 (rows), 1 where edges share a source; None: nowhere
     weigh: Callable[[DrawRequest, Neighbors], Tensor] | None = None  # (edges), weights of drawn neighbors
+    times: EdgeTimes | Tensor | None = (
+        None  # drawn neighbors get these times of edges, or int64 (rows) of rows
+    )
 
     def resolved(self) -> DrawRequest:
         """Return the same draw without time limits, from the ranges of edges that they allow."""
@@ -83,6 +86,15 @@ class DrawRequest:
     def weighed(self, drawn: Neighbors) -> Neighbors:
         """Return drawn neighbors with the weights of `weigh`, if it is given."""
         return drawn if self.weigh is None else replace(drawn, weights=self.weigh(self, drawn).float())
+
+    def dated(self, drawn: Neighbors) -> Neighbors:
+        """Return drawn neighbors, which have edges, with their times, if `times` is given."""
+        if self.times is None:
+            return drawn
+        if isinstance(self.times, Tensor):
+            return replace(drawn, times=drawn.by_row(self.times))
+        assert drawn.edges is not None  # `sample_hop` draws them
+        return replace(drawn, times=self.times.at(self.csc, drawn.edges))
 
     def check_drawn(self, drawn: Neighbors) -> None:
         """Raise ValueError unless drawn neighbors are edges of the request's rows."""

@@ -151,13 +151,13 @@ def exclude_edges(found: Neighbors, rows: Tensor, excluded: Tensor) -> Neighbors
     excluded = excluded.to(rows.device)
     if rows.device.type != "cpu":
         return exclude_edges_reference(found, rows, excluded)
-    if found.weights is None:
+    if found.weights is None and found.times is None:
         return Neighbors(*_kept(found, found.edges, rows, excluded))
     # With positions as ids, the core gives the places of all else that an edge has.
     offsets, nodes, kept = _kept(found, torch.arange(found.nodes.numel()), rows, excluded)
     assert kept is not None
-    edges = None if found.edges is None else found.edges[kept]
-    return Neighbors(offsets, nodes, edges, found.weights[kept])
+    values = (None if v is None else v[kept] for v in (found.edges, found.weights, found.times))
+    return Neighbors(offsets, nodes, *values)
 
 
 def _kept(
@@ -185,8 +185,8 @@ def exclude_edges_reference(found: Neighbors, rows: Tensor, excluded: Tensor) ->
     keep = ~torch.isin(numbers[pairs:], numbers[:pairs])
     kept_per_row = torch.bincount(row_of_edge[keep], minlength=rows.numel())
     offsets = torch.cat([kept_per_row.new_zeros(1), kept_per_row.cumsum(0)])
-    edges, weights = (None if each is None else each[keep] for each in (found.edges, found.weights))
-    return Neighbors(offsets, found.nodes[keep], edges, weights)
+    values = (None if v is None else v[keep] for v in (found.edges, found.weights, found.times))
+    return Neighbors(offsets, found.nodes[keep], *values)
 
 
 def _check(found: Neighbors, rows: Tensor, excluded: Tensor) -> None:

@@ -49,6 +49,15 @@ class EdgeTimes:
         of_sources = self.sources.long()[csc.indices.long()]
         return of_sources if self.edges is None else torch.maximum(of_sources, self.edges.long())
 
+    def at(self, csc: Csc, edges: Tensor) -> Tensor:
+        """Return the times of some edges, int64, by their positions in the graph."""
+        own = None if self.edges is None else self.edges[edges].long()
+        if self.sources is None:
+            assert own is not None
+            return own
+        of_sources = self.sources[csc.indices[edges].long()].long()
+        return of_sources if own is None else torch.maximum(of_sources, own)
+
     def core(self, csc: Csc) -> _core.OwnTimes:
         """Return the times in the form that the core takes."""
         edges, sources = (

@@ -63,14 +63,11 @@ class ByOwner:
         """Join the neighbors drawn by each owner, as if a single owner had drawn all of them."""
         if len(answers) == 1:
             return answers[0]
-        pieces = [(drawn.offsets, drawn.nodes, drawn.edges) for drawn in answers]
-        weights = [drawn.weights.view(torch.int32) for drawn in answers if drawn.weights is not None]
-        if not weights:
-            return Neighbors(*join_drawn(pieces, self.order))
-        words = [(offsets, of_owner, None) for (offsets, _, _), of_owner in zip(pieces, weights, strict=True)]
-        return Neighbors(
-            *join_drawn(pieces, self.order), join_drawn(words, self.order)[1].view(torch.float32)
-        )
+        joined = join_drawn([(drawn.offsets, drawn.nodes, drawn.edges) for drawn in answers], self.order)
+        words = [(of.offsets, of.weights.view(torch.int32), None) for of in answers if of.weights is not None]
+        times = [(of.offsets, of.times, None) for of in answers if of.times is not None]
+        weights = join_drawn(words, self.order)[1].view(torch.float32) if words else None
+        return Neighbors(*joined, weights, join_drawn(times, self.order)[1] if times else None)
 
 
 def first_outside(ids: Tensor, bounds: Sequence[int]) -> int:

@@ -30,8 +30,8 @@ def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int 
     """
     for request in requests:
         _check(request)
-    if any(request.weigh is not None for request in requests):
-        return _weighed(requests, edge_ids, threads)
+    if any(request.weigh is not None or request.times is not None for request in requests):
+        return _with_values(requests, edge_ids, threads)
     # The core finds the ranges of time limits when it draws; all others get them with the request.
     requests = [request if _is_native(request) else request.resolved() for request in requests]
     by = [_engine(request) for request in requests]
@@ -49,12 +49,13 @@ def sample_hop(requests: Sequence[DrawRequest], *, edge_ids: bool, threads: int 
     ]
 
 
-def _weighed(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> list[Neighbors]:
-    """Draw, then weigh the drawn neighbors: weights depend on the edges that a time limit allows."""
+def _with_values(requests: Sequence[DrawRequest], edge_ids: bool, threads: int) -> list[Neighbors]:
+    """Draw, then add weights and times: weights depend on the edges that a time limit allows."""
     requests = [request if request.weigh is None else request.resolved() for request in requests]
-    drawn = sample_hop([replace(request, weigh=None) for request in requests], edge_ids=True, threads=threads)
-    weighed = [request.weighed(found) for request, found in zip(requests, drawn, strict=True)]
-    return weighed if edge_ids else [replace(found, edges=None) for found in weighed]
+    plain = [replace(request, weigh=None, times=None) for request in requests]
+    drawn = sample_hop(plain, edge_ids=True, threads=threads)
+    valued = [request.dated(request.weighed(found)) for request, found in zip(requests, drawn, strict=True)]
+    return valued if edge_ids else [replace(found, edges=None) for found in valued]
 
 
 def _check(request: DrawRequest) -> None:

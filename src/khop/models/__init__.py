@@ -34,18 +34,22 @@ if TYPE_CHECKING:
     from khop.models.link_predictor import SharedDecoder as SharedDecoder
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
     from khop.models.node_embedding import gathered as gathered
+    from khop.models.rgat import RGAT as RGAT
     from khop.models.rgcn import RGCN as RGCN
     from khop.models.rgcn import RelationColumn as RelationColumn
     from khop.models.sage import SAGE as SAGE
     from khop.models.stack import Layered as Layered
     from khop.models.stack import Sequential as Sequential
+    from khop.models.time2vec import Time2Vec as Time2Vec
 
 _PUBLIC = {
     "GAT": "khop.models.gat",
+    "Time2Vec": "khop.models.time2vec",
     "GCN": "khop.models.gcn",
     "GIN": "khop.models.gin",
     "HGT": "khop.models.hgt",
     "LightGCN": "khop.models.light_gcn",
+    "RGAT": "khop.models.rgat",
     "RGCN": "khop.models.rgcn",
     "ComplEx": "khop.models.decoders",
     "DistMult": "khop.models.decoders",

@@ -32,6 +32,7 @@ from khop.models.layer import (
 )
 from khop.models.node_embedding import EmbeddingUpdate
 from khop.models.stack import Stack
+from khop.models.time2vec import Time2Vec
 from khop.schema import EdgeType, NodeType, Schema, Type
 
 Attention = Literal["gat", "gatv2"]
@@ -48,6 +49,8 @@ class GatOptions(StackOptions):
     """Attention scores of gat: static (gat), or dynamic, with a ranking of neighbors per node (gatv2)"""
     edge_column: Annotated[Text | None, Default("none")] = None
     """Edge column of features for the attention scores, for all edge types that have it"""
+    edge_times: Annotated[Count | None, Default("none")] = None
+    """Width of Time2Vec features in the attention scores: of the time between an edge and its limit"""
 
 
 class GAT(Stack):
@@ -68,7 +71,8 @@ class GAT(Stack):
         encoder: "linear" applies a linear layer per node type before the first layer (default "none").
         heads: Number of attention heads, a divisor of `hidden` (default 4).
         attention: Scores of edges: "gat" (default) or "gatv2".
-        edges: Edge column that the scores also depend on, as `edge_dim` in torch_geometric; default None.
+        edges: Edge column and times that the scores also depend on, as `edge_dim` in torch_geometric;
+            default None.
     Raises:
         ValueError: `heads` does not divide `hidden`.
     Example:
@@ -132,6 +136,7 @@ class GAT(Stack):
         attention: Attention = "gat",
         embedded_types: EmbeddedTypes = "missing",
         edge_column: str | None = None,
+        edge_times: int | None = None,
     ) -> GAT:
         """Make a model with the types and widths of a graph.
 
@@ -142,50 +147,65 @@ class GAT(Stack):
             attention: Scores of edges: "gat" (default) or "gatv2".
             edge_column: Edge column that the scores also depend on, of all edge types that have it. The
                 loader must gather it.
+            edge_times: Width of the `Time2Vec` features of `Adjacency.elapsed`, on which the scores also
+                depend; the rule must be `khop.Temporal(..., elapsed=True)` or have `limit="edge"`. Default
+                None.
         Returns:
             The model, with new weights from torch's generator.
         """
         inputs = (column, label, outputs, embedding, embedding_update, embedded_types)
         sizes = ModelSizes.of(graph, target, *inputs)
-        edges = None if edge_column is None else EdgeInputs.of(graph.schema, edge_column, sizes.edge_types)
+        edges = EdgeInputs.of(graph.schema, edge_column, sizes.edge_types, edge_times)
         return cls(sizes, hidden, layers, dropout, norm, residual, encoder, heads, attention, edges)
 
     @classmethod
     def build(cls, options: GatOptions, context: ModelInputs) -> GAT:
         """Make the model of a run, with new weights from torch's generator."""
         shape = (context.hidden, context.layers, options.dropout, options.norm, options.added)
-        named, schema = options.edge_column, context.graph.schema
-        edges = None if named is None else EdgeInputs.of(schema, named, context.sizes.edge_types)
+        of_edges = options.edge_column, context.sizes.edge_types, options.edge_times
+        edges = EdgeInputs.of(context.graph.schema, *of_edges)
         return cls(context.sizes, *shape, options.encoder, options.heads, options.attention, edges)
 
     @property
     def input_columns(self) -> Mapping[Type, tuple[str, ...]]:
         """Input column of node types, and the column of edge types."""
         columns: dict[Type, tuple[str, ...]] = dict(super().input_columns)
-        if self._edges is not None:
+        if self._edges is not None and self._edges.column is not None:
             columns |= {t: (self._edges.column,) for t in self._edges.widths}
         return columns
 
 
 @dataclass(frozen=True)
 class EdgeInputs:
-    """A column of numbers of edges, and its width for each edge type that has it."""
+    """A column of numbers of edges, its width by edge type, and the width of features of times."""
 
-    column: str
+    column: str | None
     widths: Mapping[EdgeType, int]
+    times: int = 0  # features of elapsed times, of all edge types
 
     @classmethod
-    def of(cls, schema: Schema, column: str, edge_types: Sequence[EdgeType]) -> EdgeInputs:
-        """Return the widths in a graph; ValueError if no edge type has the column."""
+    def of(
+        cls, schema: Schema, column: str | None, edge_types: Sequence[EdgeType], times: int | None = None
+    ) -> EdgeInputs | None:
+        """Return the widths in a graph, None without any; ValueError if no edge type has the column."""
+        if times is not None:
+            whole_number("edge_times", times, 1, LARGEST_WIDTH)
+        if column is None:
+            return None if times is None else cls(None, {}, times)
         specs = {t: schema.columns.get(t, {}) for t in edge_types}
         widths = {t: math.prod(of_type[column].shape) for t, of_type in specs.items() if column in of_type}
         if not widths:
             there = {" ".join(t): sorted(of_type) for t, of_type in specs.items()}
             raise ValueError(f"edge column {column!r}: no edge type has it; there are {there}")
-        return cls(column, widths)
+        return cls(column, widths, times or 0)
+
+    def width(self, edge_type: EdgeType) -> int | None:
+        """Return the number of inputs of an edge; None without any."""
+        return self.widths.get(edge_type, 0) + self.times or None
 
     def rows(self, edge_type: EdgeType, adjacency: Adjacency, dtype: torch.dtype) -> Tensor:
         """Return (edges, width): the numbers of the edges of a batch."""
+        assert self.column is not None
         if self.column not in adjacency.columns:
             raise ValueError(
                 f"column {self.column!r} of {edge_type}: the model reads it, the batch does not have it; "
@@ -215,12 +235,13 @@ class AttentionLayer(BlockLayer):
         names = [parameter_name(t) for t in destinations]
         self.bias = nn.ParameterDict({name: nn.Parameter(torch.zeros(hidden)) for name in names})
         self.norm = layer_norms(destinations, options)
+        self.times = Time2Vec(edges.times) if edges is not None and edges.times else None
         # A destination without rows, as in the first layer of types without a column, has no say in scores.
         self.edge_types = edge_types
         self.attention = nn.ModuleDict(
             {
                 parameter_name(*t): _EdgeAttention(
-                    (widths[t[0]], widths.get(t[2]), None if edges is None else edges.widths.get(t)),
+                    (widths[t[0]], widths.get(t[2]), None if edges is None else edges.width(t)),
                     hidden,
                     heads,
                     attention,
@@ -250,9 +271,17 @@ class AttentionLayer(BlockLayer):
 
     def _numbers(self, edge_type: EdgeType, adjacency: Adjacency | None, dtype: torch.dtype) -> Tensor | None:
         given = self.edges
-        if given is None or adjacency is None or edge_type not in given.widths:
+        if given is None or adjacency is None:
             return None
-        return given.rows(edge_type, adjacency, dtype)
+        inputs = [given.rows(edge_type, adjacency, dtype)] if edge_type in given.widths else []
+        if self.times is not None:
+            if adjacency.elapsed is None:
+                raise ValueError(
+                    f"elapsed times of {edge_type}: the model reads them, the batch does not have them; give "
+                    "the sampler rule=khop.Temporal(column, elapsed=True)"
+                )
+            inputs.append(self.times(adjacency.elapsed).to(dtype))
+        return torch.cat(inputs, dim=1) if inputs else None
 
 
 class _EdgeAttention(nn.Module):

@@ -31,7 +31,7 @@ from khop.run.values import RunConfig
 from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.links import LinkSettings as LinkSettings
 from khop.sampling.links.links import SamplerInputs
-from khop.sampling.rules.temporal import drawn_until
+from khop.sampling.rules.temporal import Temporal, TemporalStrategy
 from khop.sampling.rules.weighted import drawn_by
 from khop.sampling.sampler import Expansion, Fanout, Sampler, followed_types
 from khop.sampling.seed_table import SeedTable
@@ -88,7 +88,7 @@ _OF_EDGES = ("relation", "edge_column")  # settings of models that name a column
 # By input, the settings that it carries. Times of seeds reach a sampler with the seeds.
 _CARRIED = {
     "fanouts": ("fanouts",),
-    "rule": ("replacement", "weight", "temporal_strategy", "window", "rule"),
+    "rule": ("replacement", "weight", "temporal_strategy", "window", "temporal_limit", "rule"),
     "expansion": ("expansion",),
 }
 
@@ -273,9 +273,12 @@ def exact_draws_of(config: RunConfig, graph: Graph) -> ExactDraws:
     """
     sampler = config.sampler
     if not draws_all_edges(config):
-        name = "temporal_strategy" if sampler.window is None else "window"
+        usual = {"window": None, "temporal_strategy": "sample", "temporal_limit": "seed"}
+        named = [(f"sampler.{name}", getattr(sampler, name)) for name in usual]
+        named = [pair for pair, of in zip(named, usual.values(), strict=True) if pair[1] != of]
+        name, value = [*named, ("model.edge_times", edge_times(config))][0]
         raise ValueError(
-            f"sampler.{name} is {getattr(sampler, name)!r}: inference over all neighbors would use "
+            f"{name} is {value!r}: inference over all neighbors would use "
             "edges that training leaves out; khop evaluate RUN_FOLDER --predictions FILE draws as training "
             "does"
         )
@@ -290,8 +293,15 @@ def _all(config: RunConfig) -> list[int]:
 
 
 def draws_all_edges(config: RunConfig) -> bool:
-    """Return True if a seed at the end of the data may draw any edge: there is no window of time."""
-    return config.sampler.window is None and config.sampler.temporal_strategy == "sample"
+    """Return True if a seed at the end of the data may draw any edge, at any distance, and any time fits."""
+    sampler = config.sampler
+    is_any = sampler.window is None and sampler.temporal_strategy == "sample"
+    return is_any and sampler.temporal_limit == "seed" and edge_times(config) is None
+
+
+def edge_times(config: RunConfig) -> int | None:
+    """Return the width of the features of elapsed times, if the model reads them."""
+    return getattr(config.model, "edge_times", None)
 
 
 def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
@@ -306,7 +316,12 @@ def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
 def rule_of(config: RunConfig, graph: Graph) -> Rule:
     """Return the rule by which a run draws neighbors."""
     table, inner = config.sampler, untimed_rule_of(config, graph)
-    return drawn_until(table.time, table.temporal_strategy, table.window, inner)
+    if table.time is None:
+        return inner
+    strategy, window = TemporalStrategy(table.temporal_strategy), table.window
+    bounds = None if window is None else (window[0], window[1])
+    elapsed = edge_times(config) is not None
+    return Temporal(table.time, strategy, bounds, inner, table.temporal_limit, elapsed)
 
 
 class RunTask(Protocol):

@@ -244,7 +244,7 @@ def _fanouts() -> list[object]:
 
 def _times(values: _Values, raw: RawRun, say: _Say) -> _Values:
     """Draw by the column `time` if settings are about times, and evaluate as training draws."""
-    about = {"window": None, "temporal_strategy": "sample"}
+    about = {"window": None, "temporal_strategy": "sample", "temporal_limit": "seed"}
     given = [name for name, of in about.items() if value_in(values, f"sampler.{name}") not in (None, of)]
     dated = value_in(values, "seeds.time") is not None and value_in(values, "sampler.time") is None
     if dated and "sampler.time" not in raw.options:

@@ -206,7 +206,9 @@ class SamplerTable(Section):
     """Neighbors drawn if a time column is set: a random sample of the allowed ones (sample), or the latest
     (latest)"""
     window: Annotated[Window, Default("all earlier times")] = None
-    """Range of times before the seed, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
+    """Range of times before the limit, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
+    temporal_limit: Literal["seed", "edge"] = "seed"
+    """Latest time of a node's edges: that of its seed (seed), or of the edge that led to it (edge)"""
     rule: RuleTable | None = None
 
     @property

@@ -422,10 +422,15 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _times_are_kept_to(self) -> RunConfig:
         sampler = self.sampler
-        if sampler.time is None and (sampler.temporal_strategy != "sample" or sampler.window is not None):
+        timed = sampler.temporal_strategy != "sample" or sampler.window is not None
+        if sampler.time is None and (timed or sampler.temporal_limit != "seed"):
             raise ValueError(
-                "sampler.temporal_strategy and sampler.window need times: set sampler.time to the column of "
-                "times"
+                "sampler.temporal_strategy, sampler.temporal_limit and sampler.window need times: set "
+                "sampler.time to the column of times"
+            )
+        if sampler.time is None and getattr(self.model, "edge_times", None) is not None:
+            raise ValueError(
+                "model.edge_times needs times: set sampler.time to the column of times, or leave it out"
             )
         if sampler.time is not None and not self.evaluation.fanouts:
             raise ValueError(

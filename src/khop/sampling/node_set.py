@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
 CPU = torch.device("cpu")
-Set = TypeVar("Set", bound="NodeSet | TreeSet")
+Set = TypeVar("Set", bound="NodeSet | TreeSet | PathSet")
 
 
 class NodeSet:
@@ -185,6 +186,92 @@ class TreeSet:
         """Remove all pairs; the memory stays allocated."""
         for index in self._indexes.values():
             index.reset(0)
+
+
+class PathSet:
+    """Nodes at the ends of drawn edges by node type: each edge leads to a row, also to the same node.
+
+    Every seed is the root of a tree, as in `TreeSet`. The time of the edge that led to a row limits the edges
+    of the row, so that rows of one node in one tree have different edges.
+    """
+
+    def __init__(self, num_nodes: Mapping[NodeType, int], device: torch.device = CPU) -> None:
+        self._device = device
+        self._none = torch.empty(0, dtype=torch.int64, device=device)
+        self._positions = self._none  # of each tree's seed in the epoch's global order
+        self._rows = {node_type: _PathRows(self._none, self._none, self._none) for node_type in num_nodes}
+        self._expanded: dict[NodeType, _PathRows] = {}  # the rows of the last frontier
+
+    def plant(self, seeds: Seeds) -> dict[NodeType, Tensor]:
+        """Start a tree for each seed of an empty set; return the seeds' local ids, int64."""
+        assert seeds.times is not None  # the rule reads them
+        self._positions = _joined(seeds.positions).to(self._device)
+        roots, planted = {}, 0
+        for node_type, ids in seeds.nodes.items():
+            trees = torch.arange(planted, planted + ids.numel(), device=self._device)
+            times = seeds.times[node_type].to(self._device)
+            self._rows[node_type] = _PathRows(ids.to(self._device), trees, times)
+            roots[node_type] = torch.arange(ids.numel(), device=self._device)
+            planted += ids.numel()
+        return roots
+
+    def frontier(self, start: Mapping[NodeType, int]) -> dict[NodeType, Frontier]:
+        """Return the rows from `start` on, with the key of their tree and the limit of their edge."""
+        self._expanded = {t: rows.since(start[t]) for t, rows in self._rows.items()}
+        return {
+            t: Frontier(rows.nodes, rows.until, _of_trees(self._positions, rows.trees))
+            for t, rows in self._expanded.items()
+        }
+
+    def reach(self, found: NeighborsByType) -> dict[EdgeType, Tensor]:
+        """Add a row for each edge that the last frontier drew; return int32 local ids."""
+        local, added = {}, {t: [rows] for t, rows in self._rows.items()}
+        counts = self.counts()
+        for edge_type, of_type in found.items():
+            assert of_type.times is not None  # the rule has times
+            source, count = edge_type[0], of_type.nodes.numel()
+            trees = of_type.by_row(self._expanded[edge_type[2]].trees)
+            added[source].append(_PathRows(of_type.nodes.long(), trees, of_type.times))
+            end = counts[source] + count
+            if end >= 1 << 31:
+                raise ValueError(f"{end:,} rows of {source!r} in a batch: use fewer seeds or smaller fanouts")
+            local[edge_type] = torch.arange(counts[source], end, dtype=torch.int32, device=self._device)
+            counts[source] = end
+        self._rows = {t: _PathRows.joined(pieces) for t, pieces in added.items()}
+        return local
+
+    def counts(self) -> dict[NodeType, int]:
+        """Return the number of rows so far."""
+        return {node_type: rows.nodes.numel() for node_type, rows in self._rows.items()}
+
+    def nodes_and_trees(self) -> tuple[dict[NodeType, Tensor], dict[NodeType, Tensor]]:
+        """Return int64 global ids in local order, and the tree of each row: the number of its seed."""
+        return {t: r.nodes for t, r in self._rows.items()}, {t: r.trees for t, r in self._rows.items()}
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._rows = {t: _PathRows(self._none, self._none, self._none) for t in self._rows}
+
+
+@dataclass(frozen=True)
+class _PathRows:
+    """Rows of one node type: their nodes, trees and time limits, int64 (rows) each."""
+
+    nodes: Tensor
+    trees: Tensor
+    until: Tensor
+
+    @classmethod
+    def joined(cls, pieces: Sequence[_PathRows]) -> _PathRows:
+        """Return rows one piece after another."""
+        if len(pieces) == 1:
+            return pieces[0]
+        columns = zip(*((rows.nodes, rows.trees, rows.until) for rows in pieces), strict=True)
+        return cls(*(torch.cat(column) for column in columns))
+
+    def since(self, start: int) -> _PathRows:
+        """Return the rows from a number on, as views."""
+        return _PathRows(self.nodes[start:], self.trees[start:], self.until[start:])
 
 
 def _of_trees(values: Tensor, trees: Tensor) -> Tensor:

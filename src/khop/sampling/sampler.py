@@ -16,14 +16,14 @@ from torch import Tensor
 
 from khop.arguments import as_mapping, check_word, graph_of, list_of, shown, truth, whole, whole_number
 from khop.batch import Adjacency, Block, LinkRows, Sample, Subgraph
-from khop.draw import DrawKey, FrontierByType, NeighborsByType
+from khop.draw import DrawKey, FrontierByType, Neighbors, NeighborsByType
 from khop.errors import Unsupported
 from khop.graph.added_edges import Topology, visit_probabilities
 from khop.graph.needs import Need
 from khop.graph.rule import FrontierField, Hop, Rule, check_rule, reads_times
 from khop.graph.store import DrawHop, GraphStore
 from khop.kernels.memory import pooled_on
-from khop.sampling.node_set import NodeSet, NodeSetPool, TreeSet
+from khop.sampling.node_set import NodeSet, NodeSetPool, PathSet, TreeSet
 from khop.sampling.outputs import (
     ROWS_AT_ONCE,
     Output,
@@ -431,8 +431,12 @@ class NeighborSampler(SamplerBase):
         check_output(self.output, graph.schema)
         if self.output is not Output.DIRECTIONAL and self.expansion is not Expansion.SUBGRAPH:
             raise ValueError(f"output {self.output} with blocks per layer: give expansion=Expansion.SUBGRAPH")
-        self._node_sets: NodeSetPool[TreeSet] | NodeSetPool[NodeSet] = (
-            NodeSetPool(graph, TreeSet) if self.is_disjoint else NodeSetPool(graph, NodeSet)
+        if rule.has_times and self.output is not Output.DIRECTIONAL:
+            raise ValueError(
+                f"output {self.output} with {rule}: reversed edges have no elapsed time; use directional"
+            )
+        self._node_sets: NodeSetPool[NodeSet | TreeSet | PathSet] = NodeSetPool(
+            graph, PathSet if rule.has_paths else TreeSet if self.is_disjoint else NodeSet
         )
         self._draws = _Draws()
         weighs = any(rule.has_weights(fanout) for of_hop in self.fanouts for fanout in of_hop.values())
@@ -643,7 +647,7 @@ def check_times(seeds: Seeds, rule: Rule) -> None:
 
 
 def expand(
-    seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: NodeSet | TreeSet
+    seeds: Seeds, draw: Draw, num_hops: int, expansion: Expansion, node_set: NodeSet | TreeSet | PathSet
 ) -> Sample:
     """Expand the seeds by `num_hops` rounds of `draw`. `node_set` is empty and has every node type.
 
@@ -658,11 +662,16 @@ def expand(
     first = nothing
     for number in range(1, num_hops + 1):
         dst_counts = node_set.counts()
-        neighbors = draw(number, node_set.frontier(start=first))
+        frontier = node_set.frontier(start=first)
+        neighbors = draw(number, frontier)
         indices = node_set.reach(neighbors)
         src_counts = node_set.counts()
         rows = {
-            t: Adjacency(found.offsets, indices[t], src_counts[t[0]], found.edges, weight=found.weights)
+            t: Adjacency(
+                *(found.offsets, indices[t], src_counts[t[0]], found.edges),
+                weight=found.weights,
+                elapsed=_elapsed(found, frontier[t[2]].until),
+            )
             for t, found in neighbors.items()
         }
         drawn.append(_DrawnHop(rows, first, dst_counts, src_counts))
@@ -673,6 +682,14 @@ def expand(
         return Sample(nodes, blocks, seed_index, trees=trees)
     subgraph = _join(drawn, node_set.counts())
     return Sample(nodes, subgraph.blocks(), seed_index, subgraph, trees=trees)
+
+
+def _elapsed(found: Neighbors, until: Tensor | None) -> Tensor | None:
+    """Return the limit of each edge's row minus the time of the edge, if the rule gives times."""
+    if found.times is None:
+        return None
+    assert until is not None  # rules with times read limits
+    return found.by_row(until) - found.times
 
 
 @dataclass(frozen=True)
@@ -714,13 +731,18 @@ def _join_rows(drawn: Sequence[_DrawnHop], edge_type: EdgeType, counts: Counts) 
     indices = torch.cat(
         [piece.indices for _, piece in pieces], out=pooled_on(device, (num_edges,), torch.int32)
     )
-    ids = [piece.edge_ids for _, piece in pieces if piece.edge_ids is not None]
-    edge_ids = torch.cat(ids, out=pooled_on(device, (num_edges,), torch.int64)) if ids else None
+    edge_ids, elapsed = (
+        torch.cat(of_hops, out=pooled_on(device, (num_edges,), torch.int64)) if of_hops else None
+        for of_hops in (
+            [piece.edge_ids for _, piece in pieces if piece.edge_ids is not None],
+            [piece.elapsed for _, piece in pieces if piece.elapsed is not None],
+        )
+    )
     weight = None
     if any(piece.weight is not None for _, piece in pieces):
         weights = [_mean_weights(piece) if piece.weight is None else piece.weight for _, piece in pieces]
         weight = torch.cat(weights, out=pooled_on(device, (num_edges,), torch.float32))
-    return Adjacency(indptr, indices, counts[source], edge_ids, weight=weight)
+    return Adjacency(indptr, indices, counts[source], edge_ids, weight=weight, elapsed=elapsed)
 
 
 def _mean_weights(rows: Adjacency) -> Tensor:

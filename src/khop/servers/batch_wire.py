@@ -76,7 +76,7 @@ class BatchCheck:
     def _check_edges(self, edges: Adjacency, origin: EdgeType) -> None:
         """Check the values of edges: one each."""
         count = edges.indices.numel()
-        for name in ("edge_ids", "reverse", "weight"):
+        for name in ("edge_ids", "reverse", "weight", "elapsed"):
             values = getattr(edges, name)
             if values is not None and values.numel() != count:
                 raise ValueError(f"batch: {values.numel()} {name} of {count} edges of {origin}")

@@ -666,6 +666,7 @@ CODEC = Codec(
             "reverse": Annotated[Tensor, Array(torch.bool)] | None,
             "weight": Floats | None,
             "is_padded": None,
+            "elapsed": Ids | None,
         },
         LinkRows: {
             "source": Ids,

@@ -81,7 +81,9 @@ def most_bytes(
     for hop in neighbors.hops:
         edges, rows = reach.expand(hop)
         per_edge = (
-            _EDGE + _IDS * hop.edge_ids + _WEIGHT * any(map(hop.rule.has_weights, hop.fanouts.values()))
+            _EDGE
+            + _IDS * (hop.edge_ids + hop.rule.has_times)
+            + _WEIGHT * any(map(hop.rule.has_weights, hop.fanouts.values()))
         )
         total += sum(count * (per_edge + widths.of_edge(t)) for t, count in edges.items())
         total += sum(_OFFSET * (rows.get(t[2], 0) + 1) for t in edges)

@@ -172,11 +172,13 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     return [max(1, floor(weight * scale)) if weight > 0 else 0 for weight in exact]
 
 
-def allowed_range(times: Sequence[int], until: int, window: tuple[int, int] | None) -> tuple[int, int]:
+def allowed_range(times: Sequence[int], until: int, window: tuple[int | None, int] | None) -> tuple[int, int]:
     """Return begin and end of the entries of a sorted row that a time limit allows."""
     earliest, latest = -(1 << 63), until
     if window is not None:
-        earliest, latest = max(until - window[0], -(1 << 63)), max(until + window[1], -(1 << 63))
+        before, after = window
+        earliest = earliest if before is None else max(until - before, earliest)
+        latest = max(until + after, -(1 << 63))
     allowed = [at for at, time in enumerate(times) if earliest <= time <= latest]
     return (allowed[0], allowed[-1] + 1) if allowed else (0, 0)
 

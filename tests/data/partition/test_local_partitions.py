@@ -45,6 +45,7 @@ RULES = (
     Uniform(replacement=True),
     Weighted("weight"),
     Temporal("time", inner=Weighted("weight")),
+    Temporal("time", limit="edge"),
     Labor(),
     Temporal("time", inner=Labor(kappa=2)),
     TopK("weight"),
@@ -89,6 +90,8 @@ def test_draws_are_those_of_a_graph_without_the_edges_by_their_positions_with_th
         assert torch.equal(ours.offsets, theirs.offsets)
         assert torch.equal(ids.nodes[edge_type[0]][ours.nodes.long()], theirs.nodes.long())
         assert torch.equal(ids.edges[edge_type][ours.edges], before)
+        assert (ours.times is None) == (theirs.times is None) == (not rule.has_times)
+        assert ours.times is None or torch.equal(ours.times, theirs.times)
 
 
 def test_what_is_left_out_twice_is_left_out_once(ids: OldIds) -> None:

@@ -65,7 +65,7 @@ def test_a_node_has_a_number_in_every_tree() -> None:
     fill()
     count = int(nodes.counts[0].value)
     assert nodes.nodes[:count].tolist() == [7, 7, 3]
-    assert nodes.tree_numbers[:count].tolist() == [0, 1, 0]
+    assert nodes.tree_rows.trees[:count].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("base", [1 << 31, (1 << 31) - 3])

@@ -39,6 +39,7 @@ class HopWire:
     sources: Mapping[EdgeType, int]  # number of nodes of the source type
     edges: Mapping[EdgeType, int] | None  # number of edges; None: no edge ids are requested
     weighted: frozenset[EdgeType]  # edge types of which neighbors have weights
+    has_times: bool  # neighbors have the times of their edges
     fields: Mapping[NodeType, tuple[str, ...]]  # fields of the frontier that are sent with the nodes
     digest: int  # hash of everything that ranks have to agree on
 
@@ -63,6 +64,7 @@ class HopWire:
             {edge_type: nodes[edge_type[0]] for edge_type in fanouts},
             {edge_type: edges[edge_type] for edge_type in fanouts} if hop.edge_ids else None,
             frozenset(edge_type for edge_type, fanout in fanouts.items() if hop.rule.has_weights(fanout)),
+            hop.rule.has_times,
             fields,
             digest,
         )
@@ -139,6 +141,9 @@ class HopWire:
             if edge_type in self.weighted:
                 assert found.weights is not None
                 writer.put(found.weights, torch.float32, room)
+            if self.has_times:
+                assert found.times is not None
+                writer.put(found.times, torch.int64, room)
 
     def neighbors(self, message: Tensor, counts: Mapping[NodeType, int]) -> dict[EdgeType, Neighbors]:
         """Decode the neighbors that a rank has drawn for these row counts.
@@ -162,13 +167,14 @@ class HopWire:
                 edges = reader.take(torch.int64, room)[:total]
                 check_below(edges, self.edges[edge_type], f"edge of {edge_type}")
             weights = reader.take(torch.float32, room)[:total] if edge_type in self.weighted else None
-            found[edge_type] = Neighbors(offsets, nodes, edges, weights)
+            times = reader.take(torch.int64, room)[:total] if self.has_times else None
+            found[edge_type] = Neighbors(offsets, nodes, edges, weights, times)
         reader.check_done()
         return found
 
     def _edge_bytes(self, edge_type: EdgeType, count: int) -> int:
-        """Return the bytes of `count` edges: their sources, and their ids and weights if these are sent."""
-        ids = 0 if self.edges is None else 8 * count
+        """Return the bytes of `count` edges: sources, and ids, weights and times if these are sent."""
+        ids = 8 * count * ((self.edges is not None) + self.has_times)
         weights = padded(4 * count) if edge_type in self.weighted else 0
         return padded(count * narrowest(self.sources[edge_type]).itemsize) + ids + weights
 

@@ -29,6 +29,7 @@ class CsrBuffers:
     indices: Tensor  # int32 (edges)
     edge_ids: Tensor | None = None  # int64 (edges)
     weights: Tensor | None = None  # float32 (edges), which no kernel writes
+    elapsed: Tensor | None = None  # int64 (edges), which no kernel writes
 
 
 @dataclass(frozen=True)

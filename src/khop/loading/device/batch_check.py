@@ -105,7 +105,7 @@ def _tensors(batch: Batch) -> Iterator[tuple[str, Tensor]]:
     for number, block in enumerate(sample.blocks):
         for edge_type, edges in sorted(block.adjacencies.items()):
             columns = (edges.columns[name] for name in sorted(edges.columns))
-            parts = edges.indptr, edges.indices, edges.edge_ids, edges.weight, *columns
+            parts = edges.indptr, edges.indices, edges.edge_ids, edges.weight, edges.elapsed, *columns
             what = f"edges of {edge_type} in block {number}"
             yield from ((what, part) for part in parts if part is not None)
     for of_nodes in (batch.columns, batch.seed_columns):

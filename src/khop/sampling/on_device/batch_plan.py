@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -71,13 +72,19 @@ class BatchPlan:
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """Parameters of every hop."""
-        return self.sampler.hops
+        """Parameters of every hop; draws keep the edges if their times are read."""
+        hops = self.sampler.hops
+        return tuple(replace(hop, edge_ids=True) for hop in hops) if self.rule.has_times else hops
 
     @property
     def rule(self) -> Rule:
         """The rule of all draws."""
         return self.sampler.rule
+
+    @property
+    def has_edge_ids(self) -> bool:
+        """True if samples have the ids of edges."""
+        return any(hop.edge_ids for hop in self.sampler.hops)
 
     @property
     def is_layered(self) -> bool:
@@ -125,5 +132,7 @@ class BatchPlan:
     def _table(self, node_type: NodeType, num_nodes: int) -> DenseTable | TreeTable:
         if not self.sampler.is_disjoint:
             return DenseTable(num_nodes, self.device)
-        most = self.capacities.nodes[-1][node_type]
-        return TreeTable(num_nodes, most, sum(self.seeds.values()), self.device)
+        most, trees = self.capacities.nodes[-1][node_type], sum(self.seeds.values())
+        if self.rule.has_paths:  # a tree for each drawn edge, which is an int32 at most
+            trees += 1 << 31
+        return TreeTable(num_nodes, most, trees, self.device)

@@ -29,11 +29,12 @@ from khop.sampling.on_device.device_draw import (
     DrawnSlots,
     HopPlan,
     csr_buffers,
+    most_drawn,
     plan_hop,
 )
-from khop.sampling.on_device.edge_arrays import EdgeWeights, Ends, RowFanout
+from khop.sampling.on_device.edge_arrays import EdgeWeights, ElapsedTimes, Ends, RowFanout
 from khop.sampling.on_device.inputs import Excluded, Inputs
-from khop.sampling.on_device.type_nodes import Cell, Cells, Counts, SlotKeys, TypeNodes
+from khop.sampling.on_device.type_nodes import Branches, Cell, Cells, Counts, SlotKeys, TypeNodes
 from khop.sampling.seeds import Seeds
 from khop.schema import EdgeType, NodeType
 
@@ -52,6 +53,11 @@ class DeviceBatch:
         self.cells = Cells(1 + 2 * num_levels * len(plan.node_types) + num_edges, plan.device)
         self.stamp = 0  # of the batch in the buffers
         self._zero = self.cells.take()
+        self._branches = None
+        if plan.rule.has_paths:
+            assert self.inputs.trees is not None
+            self._branches = Branches(self.inputs.trees, most_drawn(plan))
+        self.trees: dict[NodeType, Tensor] = {}  # int64 (capacity), the number of each node's seed
         self.nodes = {t: self._type_nodes(t) for t in plan.node_types}
         self.seed_index: dict[NodeType, Tensor] = {}  # int64 (capacity), 0 behind the last seed
         self.hops: list[HopPlan] = []
@@ -72,18 +78,20 @@ class DeviceBatch:
     def _type_nodes(self, node_type: NodeType) -> TypeNodes:
         plan, capacity = self.plan, self.plan.capacities.nodes[-1][node_type]
         table, inputs = plan.tables[node_type], self.inputs
-        numbers = table.numbers(inputs.stamp, self.cells.overflow, capacity, inputs.trees)
+        trees = inputs.trees if self._branches is None else self._branches.of_tree
+        numbers = table.numbers(inputs.stamp, self.cells.overflow, capacity, trees)
         return TypeNodes(numbers, capacity, self._zero, plan.device)
 
     def _plan_launches(self) -> None:
         self._launches += [nodes.numbers.start for nodes in self.nodes.values()]
+        self._launches += [] if self._branches is None else [self._branches.start]
         seeds = {t: self.nodes[t].numbers.slots(ids) for t, ids in self.inputs.seeds.items()}
         for t, slots in seeds.items():
             trees = self.inputs.seed_trees.get(t)
             self._launches.append(partial(self.nodes[t].numbers.plant, slots, trees))
         self._add_level(0, seeds)
         for hop in self.plan.hops:
-            planned = plan_hop(self.plan, hop, self.nodes, self.inputs)
+            planned = plan_hop(self.plan, hop, self.nodes, self.inputs, self._branches)
             self.hops.append(planned)
             self._launches += [draw.run for draw in planned.draws.values()]
             self._add_level(hop.number, planned.slots)
@@ -95,6 +103,11 @@ class DeviceBatch:
             self.seed_index[t] = torch.zeros_like(self.inputs.seeds[t])
             numbering = self.nodes[t].numbers.numbering
             self._launches.append(partial(look_up, numbering, slots.keys, self.seed_index[t], 0))
+        for t, nodes in self.nodes.items() if self.plan.sampler.is_disjoint else ():
+            self.trees[t] = trees = nodes.tree_rows.trees
+            if self._branches is not None:
+                self.trees[t] = torch.zeros_like(trees)
+                self._launches.append(partial(_select, self._branches.roots, trees, self.trees[t]))
 
     def _add_level(self, level: int, slots: Mapping[NodeType, SlotKeys]) -> None:
         capacities = self.plan.capacities
@@ -117,6 +130,7 @@ class DeviceBatch:
                 self._launches.append(outputs[edge_type].run)
                 nodes, fanout = planned.frontier[edge_type[2]].nodes, planned.hop.fanouts[edge_type]
                 self._weigh(edge_type, buffers, nodes, (RowFanout(self._zero.value, fanout),))
+                self._date(edge_type, buffers)
         return outputs
 
     def _joined_outputs(self) -> list[Outputs]:
@@ -149,12 +163,13 @@ class DeviceBatch:
                 for first, hop in zip(firsts, self.hops, strict=False)
             )
             self._weigh(edge_type, joined, nodes.nodes, fanouts)
+            self._date(edge_type, joined)
         return outputs
 
     def _buffers(self, rows: int, edges: int) -> CsrBuffers:
         edge_ids = any(hop.edge_ids for hop in self.plan.hops)
-        weights = self.plan.has_weights
-        return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids, weights=weights)
+        weights, times = self.plan.has_weights, self.plan.rule.has_times
+        return csr_buffers(rows, edges, self.plan.device, edge_ids=edge_ids, weights=weights, times=times)
 
     def _output(
         self,
@@ -177,6 +192,16 @@ class DeviceBatch:
             ends = Ends(sources, degrees.get(edge_type[0]), degrees[edge_type[2]])
         weights = EdgeWeights(self.plan.arrays[edge_type], nodes, fanouts, buffers, ends)
         self._launches.append(weights.run)
+
+    def _date(self, edge_type: EdgeType, buffers: CsrBuffers) -> None:
+        """Add the launch that writes elapsed times, if edges have them."""
+        arrays = self.plan.arrays.get(edge_type)
+        if buffers.elapsed is None or arrays is None or arrays.limits is None:
+            return
+        times, until = arrays.limits.times.edges, self.nodes[edge_type[2]].tree_rows.until
+        assert times is not None
+        assert until is not None
+        self._launches.append(ElapsedTimes(times, until, buffers).run)
 
 
 @dataclass(frozen=True)
@@ -204,14 +229,14 @@ def exact_sample(batch: DeviceBatch, counts: Counts, seeds: Seeds) -> Sample:
     seed_index = {t: _of_seeds(batch, t)[: ids.numel()] for t, ids in seeds.nodes.items()}
     trees = None
     if batch.plan.sampler.is_disjoint:
-        trees = {t: of_type.tree_numbers[: levels[-1][t]] for t, of_type in batch.nodes.items()}
+        trees = {t: of_type[: levels[-1][t]] for t, of_type in batch.trees.items()}
     if not batch.plan.is_layered:
         subgraph = _subgraph(batch, counts, levels)
         return Sample(nodes, subgraph.blocks(), seed_index, subgraph, trees)
     blocks = []
     for level, outputs in enumerate(batch.outputs):
         adjacencies = {
-            t: _adjacency(output, levels[level][t[2]], counts[output.edges], levels[level + 1][t[0]])
+            t: _adjacency(batch, output, levels[level][t[2]], counts[output.edges], levels[level + 1][t[0]])
             for t, output in outputs.items()
         }
         blocks.append(Block(adjacencies, levels[level + 1], levels[level]))
@@ -235,12 +260,16 @@ def padded_sample(batch: DeviceBatch) -> PaddedSample:
     nodes = {t: of_type.nodes for t, of_type in batch.nodes.items()}
     trees = None
     if batch.plan.sampler.is_disjoint:
-        trees = {t: of_type.tree_numbers for t, of_type in batch.nodes.items()}
+        trees = dict(batch.trees)
     sample = Sample(nodes, tuple(reversed(blocks)), dict(batch.seed_index), trees=trees)
     num_nodes = {t: of_type.counts[-1].value for t, of_type in batch.nodes.items()}
     padded = PaddedSample(sample, num_nodes, batch.cells.overflow, batch.inputs.stamp, tuple(updates))
     padded.update()
     return padded
+
+
+def _select(values: Tensor, places: Tensor, out: Tensor) -> None:
+    torch.index_select(values, 0, places, out=out)
 
 
 def _levels(batch: DeviceBatch) -> range:
@@ -252,11 +281,14 @@ def _of_seeds(batch: DeviceBatch, node_type: NodeType) -> Tensor:
     return batch.seed_index.get(node_type, none)
 
 
-def _adjacency(output: CsrOutput, rows: int, edges: int, num_src: int) -> Adjacency:
+def _adjacency(batch: DeviceBatch, output: CsrOutput, rows: int, edges: int, num_src: int) -> Adjacency:
     buffers = output.buffers
-    edge_ids = None if buffers.edge_ids is None else buffers.edge_ids[:edges]
-    weight = None if buffers.weights is None else buffers.weights[:edges]
-    return Adjacency(buffers.indptr[: rows + 1], buffers.indices[:edges], num_src, edge_ids, weight=weight)
+    edge_ids = buffers.edge_ids if batch.plan.has_edge_ids else None
+    ids, weight, elapsed = (
+        None if each is None else each[:edges] for each in (edge_ids, buffers.weights, buffers.elapsed)
+    )
+    indptr, indices = buffers.indptr[: rows + 1], buffers.indices[:edges]
+    return Adjacency(indptr, indices, num_src, ids, weight=weight, elapsed=elapsed)
 
 
 def _padded(
@@ -268,8 +300,8 @@ def _padded(
         # The rows behind this hop's have the edges of later hops: here they have none.
         joined, indptr = indptr, torch.zeros_like(indptr)
         updates.append(partial(torch.minimum, joined, output.edges.value, out=indptr))
-    edges = buffers.indices, num_src, buffers.edge_ids
-    return Adjacency(indptr, *edges, weight=buffers.weights, is_padded=True)
+    edges = buffers.indices, num_src, buffers.edge_ids if batch.plan.has_edge_ids else None
+    return Adjacency(indptr, *edges, weight=buffers.weights, is_padded=True, elapsed=buffers.elapsed)
 
 
 def _subgraph(batch: DeviceBatch, counts: Counts, levels: list[dict[NodeType, int]]) -> Subgraph:
@@ -279,7 +311,8 @@ def _subgraph(batch: DeviceBatch, counts: Counts, levels: list[dict[NodeType, in
         so_far = [counts[outputs[edge_type].edges] for outputs in batch.outputs]
         source, _, destination = edge_type
         output = batch.outputs[-1][edge_type]
-        adjacencies[edge_type] = _adjacency(output, levels[-1][destination], so_far[-1], levels[-1][source])
+        rows, num_src = levels[-1][destination], levels[-1][source]
+        adjacencies[edge_type] = _adjacency(batch, output, rows, so_far[-1], num_src)
         edges_per_hop[edge_type] = tuple(_differences([0, *so_far]))
     nodes_per_hop = {t: tuple(_differences([0, *(level[t] for level in levels)])) for t in levels[0]}
     return Subgraph(adjacencies, nodes_per_hop, edges_per_hop)

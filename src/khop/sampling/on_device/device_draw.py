@@ -22,7 +22,15 @@ from khop.kernels.triton.to_csr import CsrBuffers, OutputPlace, num_row_blocks, 
 from khop.sampling.on_device.batch_plan import BatchPlan
 from khop.sampling.on_device.edge_arrays import EdgeArrays
 from khop.sampling.on_device.inputs import EMPTY, Inputs
-from khop.sampling.on_device.type_nodes import Cell, FrontierRows, Numbers, SlotKeys, TypeNodes
+from khop.sampling.on_device.type_nodes import (
+    Branches,
+    Cell,
+    Fork,
+    FrontierRows,
+    Numbers,
+    SlotKeys,
+    TypeNodes,
+)
 from khop.schema import EdgeType, NodeType
 
 
@@ -102,6 +110,7 @@ class SlotDraw:
     slots: Slots
     drawn: DrawnSlots
     excluded: ExcludedPairs | None = None  # edges that are left out after the draw
+    fork: Fork | None = None  # each drawn edge starts a tree
 
     def run(self) -> None:
         """Draw into the section, and mark the drawn nodes in the table of the source type."""
@@ -117,10 +126,12 @@ class SlotDraw:
             sample_weighted(csc, sums, self.rows, self.fanout, replacement, self.slots, marks)
         if self.excluded is not None:
             exclude_edges(self.frontier.nodes, self.excluded, self.slots, after)
-        trees = self.frontier.trees
-        section.source.reach(
-            section.slots, section.first, section.count, None if trees is None else trees.trees
-        )
+        trees = None if self.frontier.trees is None else self.frontier.trees.trees
+        if self.fork is not None:
+            assert trees is not None
+            assert self.slots.edges is not None  # plans of such rules keep the edges
+            trees = self.fork.trees(trees[:, None].expand(-1, self.fanout).reshape(-1), self.slots.edges)
+        section.source.reach(section.slots, section.first, section.count, trees)
 
     def _order(self) -> SourceOrder | EdgeOrder:
         """Return the order of the hop: numbers of sources have its counter word."""
@@ -139,6 +150,7 @@ class RowDraw:
     section: HopSection
     expansion: AllNeighbors
     drawn: DrawnRows
+    fork: Fork | None = None  # as in SlotDraw
 
     def run(self) -> None:
         """Write the edges into the section, and mark their nodes."""
@@ -146,6 +158,10 @@ class RowDraw:
         _limit(self.arrays, self.rows, self.frontier, -1)
         all_neighbors(self.arrays.csc, self.rows, self.expansion, section.source.marks(section.first))
         of_edges = None if trees is None else trees.of_edges
+        if self.fork is not None:
+            assert of_edges is not None
+            assert self.expansion.edges is not None
+            of_edges = self.fork.trees(of_edges, self.expansion.edges)
         section.source.reach(section.slots, section.first, section.count, of_edges)
 
 
@@ -180,7 +196,7 @@ class CsrOutput:
 
 
 def csr_buffers(
-    rows: int, edges: int, device: torch.device, *, edge_ids: bool, weights: bool = False
+    rows: int, edges: int, device: torch.device, *, edge_ids: bool, weights: bool = False, times: bool = False
 ) -> CsrBuffers:
     """Return CSR arrays without edges."""
     return CsrBuffers(
@@ -188,6 +204,7 @@ def csr_buffers(
         torch.zeros(edges, dtype=torch.int32, device=device),
         torch.zeros(edges, dtype=torch.int64, device=device) if edge_ids else None,
         torch.zeros(edges, dtype=torch.float32, device=device) if weights else None,
+        torch.zeros(edges, dtype=torch.int64, device=device) if times else None,
     )
 
 
@@ -221,7 +238,18 @@ class HopPlan:
         return DrawnSlots(Slots(rows[:0], counts, edges), sums_of(counts))
 
 
-def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inputs: Inputs) -> HopPlan:
+def most_drawn(plan: BatchPlan) -> int:
+    """Return the slots of all draws of all hops together."""
+    return sum(_room(plan, hop, t) for hop in plan.hops for t, fanout in hop.fanouts.items() if fanout)
+
+
+def plan_hop(
+    plan: BatchPlan,
+    hop: Hop,
+    nodes: Mapping[NodeType, TypeNodes],
+    inputs: Inputs,
+    branches: Branches | None = None,
+) -> HopPlan:
     """Allocate the slots of a hop and return its draws."""
     level = hop.number - 1
     rows = plan.capacities.rows[level]
@@ -252,7 +280,10 @@ def plan_hop(plan: BatchPlan, hop: Hop, nodes: Mapping[NodeType, TypeNodes], inp
     for edge_type, first in firsts.items():
         source = edge_type[0]
         section = HopSection(nodes[source].numbers, slots[source], first, counts[edge_type])
-        draws[edge_type] = _draw(plan, hop, edge_type, frontier[edge_type[2]], section, inputs)
+        limits, fork = plan.arrays[edge_type].limits, None
+        if branches is not None:
+            fork = branches.take(section.count, None if limits is None else limits.times.edges)
+        draws[edge_type] = _draw(plan, hop, edge_type, frontier[edge_type[2]], section, inputs, fork)
     return HopPlan(hop, frontier, slots, draws)
 
 
@@ -271,6 +302,7 @@ def _draw(
     frontier: FrontierRows,
     section: HopSection,
     inputs: Inputs,
+    fork: Fork | None,
 ) -> SlotDraw | RowDraw:
     arrays = plan.arrays[edge_type]
     capacity, ranges = frontier.nodes.numel(), None
@@ -297,8 +329,8 @@ def _draw(
         overflow, omitted = section.source.numbering.overflows, Omitted(arrays.sums, excluded)
         expansion = AllNeighbors(offsets, section.ids, edges, trees, overflow, omitted)
         drawn = DrawnRows(Expanded.of(section.keys, offsets, edges))
-        return RowDraw(arrays, frontier, rows, section, expansion, drawn)
+        return RowDraw(arrays, frontier, rows, section, expansion, drawn, fork)
     counts = torch.zeros(capacity, dtype=torch.int32, device=plan.device)
     of_keys = DrawnSlots(Slots(section.keys, counts, edges), sums_of(counts))
     slots = Slots(section.ids, counts, edges)
-    return SlotDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, slots, of_keys, excluded)
+    return SlotDraw(arrays, hop.fanouts[edge_type], frontier, rows, section, slots, of_keys, excluded, fork)

@@ -124,6 +124,27 @@ def _csc_on(csc: Csc, device: torch.device) -> Csc:
     return Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_sources, csc.home)
 
 
+@dataclass(frozen=True)
+class ElapsedTimes:
+    """The time limits of rows minus the times of their edges; 0 for edges without a time."""
+
+    times: Tensor  # int64 (edges of the type)
+    until: Tensor  # int64 (rows)
+    edges: CsrBuffers
+
+    def run(self) -> None:
+        """Write the elapsed times; the edges of all hops must be there. Nothing waits."""
+        indptr, ids, out = self.edges.indptr, self.edges.edge_ids, self.edges.elapsed
+        assert out is not None
+        assert ids is not None
+        if not out.numel() or not self.times.numel():
+            return
+        rows = searched_rows(indptr, out.numel())
+        limits = self.until[rows.clamp(max=indptr.numel() - 2)]
+        elapsed = limits - self.times[ids.clamp(0, self.times.numel() - 1)]
+        out.copy_(elapsed.masked_fill(rows == indptr.numel() - 1, 0))
+
+
 Degrees = Mapping[NodeType, Tensor]  # float64 (nodes of the graph), at least 1
 
 

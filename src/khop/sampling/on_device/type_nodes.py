@@ -127,6 +127,58 @@ class TreeTable:
         return _TreeNumbers(PairTable(self._keys, self._num_nodes, numbering), trees)
 
 
+class Branches:
+    """Trees of a rule with paths: one for each seed and, behind them, one for each slot of a draw.
+
+    A pair of such a tree and a node is then a drawn edge, so that each drawn edge has a row.
+    """
+
+    def __init__(self, seeds: Trees, slots: int) -> None:
+        count = seeds.positions.numel()
+        empty = seeds.positions.new_zeros(3, count + slots)
+        self._seeds = seeds
+        self._taken = count
+        self.of_tree = Trees(empty[0], empty[1])
+        self.roots = empty[2]  # int64 (trees), the number of each tree's seed
+        self.roots[:count] = torch.arange(count, device=empty.device)
+
+    def start(self) -> None:
+        """Copy the positions and limits of the seeds."""
+        count, until = self._seeds.positions.numel(), self.of_tree.until
+        assert until is not None
+        assert self._seeds.until is not None  # rules with paths read limits
+        self.of_tree.positions[:count] = self._seeds.positions
+        until[:count] = self._seeds.until
+
+    def take(self, slots: int, times: Tensor | None) -> Fork:
+        """Return the trees of the slots of a draw; `times` are those of all edges of its type."""
+        first, self._taken = self._taken, self._taken + slots
+        numbers = torch.arange(first, self._taken, device=self.roots.device)
+        return Fork(self, numbers, slice(first, self._taken), times)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Trees of the slots of a draw."""
+
+    branches: Branches
+    numbers: Tensor  # int64 (slots)
+    span: slice
+    times: Tensor | None  # int64 (edges of the type); None: edges have no time
+
+    def trees(self, parents: Tensor, edges: Tensor) -> Tensor:
+        """Write the trees of drawn edges, int64 (slots); `parents` are those of their rows. Nothing waits."""
+        of_tree, roots = self.branches.of_tree, self.branches.roots
+        assert of_tree.until is not None
+        until = of_tree.until[parents]
+        if self.times is not None:
+            until = self.times[edges.clamp(0, self.times.numel() - 1)]
+        of_tree.positions[self.span] = of_tree.positions[parents]
+        of_tree.until[self.span] = until
+        roots[self.span] = roots[parents]
+        return self.numbers
+
+
 class _DenseNumbers:
     """Nodes of one type, each once in a batch."""
 
@@ -222,10 +274,10 @@ class TypeNodes:
         self._none = none
 
     @property
-    def tree_numbers(self) -> Tensor:
-        """int64 (capacity), the tree of each node, of disjoint trees."""
+    def tree_rows(self) -> TreeRows:
+        """Trees of the nodes so far, as long as `nodes`; only of disjoint trees."""
         assert self._rows is not None
-        return self._rows.trees
+        return self._rows
 
     def frontier(self, level: int, rows: int) -> FrontierRows:
         """Return all nodes so far as rows to expand."""

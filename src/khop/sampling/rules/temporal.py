@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-from khop.arguments import column_name, instance_of, shown, whole_number
+from khop.arguments import check_word, checked_field, column_name, instance_of, shown, truth, whole_number
 from khop.draw import DrawKey, Frontier, Neighbors
 from khop.graph.needs import Arrays, RisingTimes, RuleNeed, StoredTimes
 from khop.graph.rule import FrontierField, Hop, Rule, RuleBase, reads_times
 from khop.kernels.draw_request import DrawRequest, RowLimits
+from khop.kernels.edge_times import EdgeTimes
 from khop.sampling.rules.uniform import UNIFORM
 from khop.schema import EdgeType, Schema
+
+TemporalLimit = Literal["seed", "edge"]
+"""The time that limits the edges of a node: that of its seed, or that of the edge that led to it."""
+_ANY = (1 << 63) - 1  # before the limit: no earliest time
 
 
 class TemporalStrategy(StrEnum):
@@ -41,6 +46,10 @@ class Temporal(RuleBase):
     The time of an edge is its column, or the column of its source node, or the later of both. Edge types
     with neither column are not limited.
 
+    With `limit="edge"`, times fall along every path: the edges of a node are not later than the edge that
+    led to it, as in TGAT (Xu et al. 2020) and TGN (Rossi et al. 2020). A node that several edges reach has a
+    row for each of them.
+
     A mean over draws of SAMPLE estimates what `inner` estimates, over the allowed edges of each seed.
     LATEST draws nothing, so its mean is no estimate of the mean over all allowed edges. There is no
     layer-wise inference for either: a node's edges depend on the seed. Evaluate over batches of the same
@@ -50,8 +59,13 @@ class Temporal(RuleBase):
         column: Integer column of edges or nodes; the rows of the graph are sorted by it (`sort_by`).
         strategy: Selection among the allowed edges: "sample" (default) or "latest".
         window: Pair (before, after) that also limits times to [limit - before, limit + after], in the
-            unit of the column; after is 0 or less. Default None.
+            unit of the column; after is 0 or less. With (None, -1), edges are earlier than the limit, and
+            never at the same time. Default None: all times up to the limit.
         inner: Rule that draws among the allowed edges, without time limits; default `Uniform()`.
+        limit: Limit of the edges of a node: "seed" (default), the time of its seed, or "edge", the time of
+            the edge that led to it.
+        elapsed: Give batches the time between each edge and its limit, `Adjacency.elapsed`, for models such
+            as `khop.models.GAT(edge_times=...)`. Default False; always given with `limit="edge"`.
     Raises:
         ValueError: The window contains no time or later times, or the inner rule does not fit.
     Example:
@@ -66,12 +80,16 @@ class Temporal(RuleBase):
 
     column: str
     strategy: TemporalStrategy = TemporalStrategy.SAMPLE
-    window: tuple[int, int] | None = None
+    window: tuple[int | None, int] | None = None
     inner: Rule = UNIFORM
+    limit: TemporalLimit = "seed"
+    elapsed: bool = False
 
     def __post_init__(self) -> None:
         column_name(self.column)
         object.__setattr__(self, "strategy", TemporalStrategy(self.strategy))
+        check_word("limit", self.limit, TemporalLimit)
+        checked_field(self, "elapsed", truth)
         remedy = "must be khop.Uniform(), khop.Weighted(column) or another rule without time limits"
         instance_of("inner", self.inner, RuleBase, remedy)
         if reads_times(self.inner):
@@ -84,11 +102,13 @@ class Temporal(RuleBase):
             return
         if not isinstance(self.window, Sequence) or len(self.window) != 2 or isinstance(self.window, str):
             raise ValueError(f"window {shown(self.window)}: must be two whole numbers, (before, after)")
-        before, after = (whole_number(f"window {self.window}:", time) for time in self.window)
+        given = f"window {self.window}:"
+        before = None if self.window[0] is None else whole_number(given, self.window[0])
+        after = whole_number(given, self.window[1])
         object.__setattr__(self, "window", (before, after))
         if after > 0:
             raise ValueError(f"window {self.window}: after {after} would allow later edges; give 0 or less")
-        if -after > before:
+        if before is not None and -after > before:
             raise ValueError(f"window {self.window}: contains no time; before must be {-after} or more")
 
     @property
@@ -105,10 +125,20 @@ class Temporal(RuleBase):
         return self.inner.has_shares(fanout)
 
     @property
+    def has_times(self) -> bool:
+        """True if batches have the time between each edge and its limit."""
+        return self.elapsed or self.has_paths
+
+    @property
+    def has_paths(self) -> bool:
+        """True if the time of a drawn edge limits the edges behind it."""
+        return self.limit == "edge"
+
+    @property
     def degrees(self) -> Rule | None:
         """Rule that counts the edges that the time limit allows, if the inner rule needs degrees."""
         counting = self.inner.degrees
-        return None if counting is None else replace(self, inner=counting)
+        return None if counting is None else replace(self, inner=counting, limit="seed", elapsed=False)
 
     def check(self, schema: Schema) -> None:
         """Raise ValueError unless the graph has the times, and the columns of the inner rule."""
@@ -133,11 +163,14 @@ class Temporal(RuleBase):
         """Return the inner rule's draw, from the edges that the time limits allow."""
         assert frontier.until is not None  # stores check frontiers before they plan
         times = arrays[RisingTimes(edge_type, self.column)]
+        planned = self._planned(edge_type, frontier, hop, key, arrays)
         if times is None:
-            return self._planned(edge_type, frontier, hop, key, arrays)
+            return replace(planned, times=frontier.until) if self.has_times else planned
         own, is_latest = arrays[StoredTimes(edge_type, self.column)], self.strategy is TemporalStrategy.LATEST
-        limits = RowLimits(times, own, frontier.until, self.window, is_latest)
-        return replace(self._planned(edge_type, frontier, hop, key, arrays), limits=limits)
+        window = self.window and (_ANY if self.window[0] is None else self.window[0], self.window[1])
+        limits = RowLimits(times, own, frontier.until, window, is_latest)
+        given = EdgeTimes(times.values) if own is None else own
+        return replace(planned, limits=limits, times=given if self.has_times else None)
 
     def _planned(
         self, edge_type: EdgeType, frontier: Frontier, hop: Hop, key: DrawKey, arrays: Arrays
@@ -157,11 +190,3 @@ class Temporal(RuleBase):
             f"{self}: the edges of a node depend on the time of the seed, so that no weights of all edges "
             "fit; score the batches of a loader with seed_times=..."
         )
-
-
-def drawn_until(column: str | None, strategy: str, window: Sequence[int] | None, inner: Rule) -> Rule:
-    """Return the rule within time limits by a column; without a column, the inner rule itself."""
-    if column is None:
-        return inner
-    bounds = None if window is None else (window[0], window[1])
-    return Temporal(column, TemporalStrategy(strategy), bounds, inner)
