@@ -169,6 +169,7 @@ MODELS = Family(
         "gin": "khop.models.gin:GIN",
         "gcn": "khop.models.gcn:GCN",
         "hgt": "khop.models.hgt:HGT",
+        "rgat": "khop.models.rgat:RGAT",
         "lightgcn": "khop.models.light_gcn:LightGCN",
     },
     default="sage",

@@ -22,6 +22,7 @@ from khop.graph.build import save_graph
 from khop.graph.folder import open_folder, refuse_damage
 from khop.graph.layout import is_partitioned
 from khop.graph.partitions.placements import Placement
+from khop.graph.resplit import resplit as random_splits
 from khop.graph.store import open_csc_graph
 from khop.graph.verify import verify_folder
 from khop.run.parts import words_of
@@ -55,6 +56,19 @@ def sort(graph: Path, out: Path, by: str) -> None:
         refuse_damage(folder, notice)
         save_graph(out, open_csc_graph(folder), folder.columns(), splits, notice, sort_by=by, origin=folder)
     typer.echo(f"{out}: sorted by {by}. Show it: khop info {out}")
+
+
+def resplit(graph: Path, out: Path, ratio: str, label: str | None, node_type: str | None, seed: int) -> None:
+    """Write a graph with random splits of the labeled nodes."""
+    try:
+        shares = [float(share) for share in ratio.split(",")]
+    except ValueError:
+        raise ValueError(f"--ratio {ratio!r}: must be numbers, such as 0.6,0.2,0.2") from None
+    refuse_existing(out)
+    with bytes_bar() as notice:
+        made = random_splits(graph, out, shares, node_type=node_type, label=label, seed=seed, notice=notice)
+    counts = ", ".join(f"{name} {count:,}" for name, count in made.items())
+    typer.echo(f"{out}: {counts}. Train on it: khop train --graph {out}")
 
 
 def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, seed: int) -> None:

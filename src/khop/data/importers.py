@@ -121,6 +121,11 @@ class IgbOptions:
     """Address of a folder with the publisher's files, to download from instead of the publisher"""
     classes: Literal["19", "2983"] = "19"
     """Number of classes of the labels"""
+    dtype: Literal["float32", "float16"] = "float32"
+    """Type of the features: as published (float32), or half the bytes (float16)"""
+    cites: Literal["typed", "mlperf"] = "typed"
+    """Edges between papers: citations and their reverses as two edge types (typed), or as one edge type with
+    a self loop per paper and direction, as MLPerf's benchmark reads them (mlperf)"""
 
 
 class Igb:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeGuard
 
 import numpy as np
@@ -100,6 +100,17 @@ class Given:
             "no class; labels are whole numbers, or NaN for unknown",
         )
         return Given(np.where(np.isnan(self.values), -1, self.values).astype(np.int64), "int64", self.name)
+
+    def as_float16(self) -> Given:
+        """Return floating numbers that are converted when they are written; ValueError outside the range."""
+        if self.dtype not in ("float16", "float32", "float64"):
+            raise ValueError(f"{self.name} is {self.dtype}: only floating numbers are stored as float16")
+        largest = float(np.finfo(np.float16).max)
+        self.refuse(
+            lambda numbers: np.asarray(np.abs(numbers) > largest),
+            f"float16 has numbers up to {largest:g}; keep float32",
+        )
+        return replace(self, dtype="float16")
 
     def check_labels(self, num_classes: int) -> None:
         """Raise ValueError unless it is a vector of classes in [0, num_classes), with -1 for unknown."""

@@ -39,6 +39,13 @@ NodeColumn = Array | Quantized | SparseColumn | SparseMatrix
 
 
 @dataclass(frozen=True, eq=False)
+class AsFloat16:
+    """A column of wider floating numbers that a folder stores as float16, converted while it is written."""
+
+    values: Array
+
+
+@dataclass(frozen=True, eq=False)
 class NodeTable:
     """The nodes of one type, ids 0 to count - 1.
 
@@ -64,7 +71,7 @@ class NodeTable:
     """
 
     count: int | None = None
-    columns: Mapping[str, NodeColumn] = field(default_factory=dict)
+    columns: Mapping[str, NodeColumn | AsFloat16] = field(default_factory=dict)
     splits: Mapping[str, Numbers] = field(default_factory=dict)
     num_classes: Mapping[str, int] = field(default_factory=dict)
     ids: GivenIds | None = None
@@ -273,7 +280,7 @@ def _node_count(where: str, count: int | None, columns: Mapping[str, Given], ids
     return whole_number(f"{where}: count", count, 0)
 
 
-def _stored(where: str, name: str, column: NodeColumn) -> Array | Quantized | SparseColumn:
+def _stored(where: str, name: str, column: NodeColumn | AsFloat16) -> _Stored:
     """Return a column as it is stored: a sparse matrix as rows of indices and values."""
     if is_sparse(column):
         return sparse_column(column, f"{where}: column {name!r}")
@@ -283,7 +290,7 @@ def _stored(where: str, name: str, column: NodeColumn) -> Array | Quantized | Sp
             f"{where}: column {name!r} is a tensor of layout {layout}: give tensor.to_sparse_csr(), or a "
             "dense one"
         )
-    return cast("Array | Quantized | SparseColumn", column)
+    return cast("_Stored", column)
 
 
 def _refuse_sparse(where: str, columns: Mapping[str, object]) -> None:
@@ -294,12 +301,20 @@ def _refuse_sparse(where: str, columns: Mapping[str, object]) -> None:
             )
 
 
-def _given_columns(where: str, columns: Mapping[str, Array | Quantized | SparseColumn]) -> dict[str, Given]:
-    arrays = {name: c.values if isinstance(c, Quantized | SparseColumn) else c for name, c in columns.items()}
-    return {name: Given.of(array, f"{where}: column {name!r}") for name, array in arrays.items()}
+_Stored = Array | Quantized | SparseColumn | AsFloat16
 
 
-def _scales(columns: Mapping[str, Array | Quantized | SparseColumn]) -> dict[str, tuple[float, ...]]:
+def _given_columns(where: str, columns: Mapping[str, _Stored]) -> dict[str, Given]:
+    given = {}
+    for name, column in columns.items():
+        array = column.values if isinstance(column, Quantized | SparseColumn | AsFloat16) else column
+        given[name] = Given.of(array, f"{where}: column {name!r}")
+        if isinstance(column, AsFloat16):
+            given[name] = given[name].as_float16()
+    return given
+
+
+def _scales(columns: Mapping[str, _Stored]) -> dict[str, tuple[float, ...]]:
     quantized = {name: column for name, column in columns.items() if isinstance(column, Quantized)}
     return {name: tuple(column.scales.flatten().tolist()) for name, column in quantized.items()}
 

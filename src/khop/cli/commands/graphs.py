@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     folders = typer.Typer(help="Write a new graph folder from an existing one.", no_args_is_help=True)
     folders.command("sort")(sort)
     folders.command("split")(split)
+    folders.command("resplit")(resplit)
     folders.command("cluster")(cluster)
     folders.command("walks")(walks)
     app.add_typer(folders, name="graph")
@@ -46,6 +47,34 @@ def verify(graph: GraphArgument, report: Report) -> None:
     from khop.cli import graph as work
 
     work.verify(folder, report.as_json)
+
+
+def resplit(
+    graph: GraphArgument,
+    out: Annotated[Path, typer.Argument(help="Graph folder to write.", show_default=False)],
+    ratio: Annotated[
+        str,
+        typer.Option(
+            help="Shares of training, validation and test nodes, such as 0.6,0.2,0.2. With two numbers, all "
+            "others are test nodes.",
+            metavar="TRAIN,VAL[,TEST]",
+            show_default=False,
+        ),
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="Label column (default: the only one).", metavar="COLUMN")
+    ] = None,
+    node_type: Annotated[
+        str | None,
+        typer.Option("--type", help="Node type with labels (default: the only one).", metavar="TYPE"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+) -> None:
+    """Write a graph with random splits of the labeled nodes. Arrays share their bytes with the old folder."""
+    folder = folder_of(graph)
+    from khop.cli import graph as work
+
+    work.resplit(folder, out, ratio, label, node_type, seed)
 
 
 def cluster(

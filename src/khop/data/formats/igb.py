@@ -16,7 +16,7 @@ from khop.data.formats.set_graph import SetGraph, memory_budget
 from khop.data.importers import IgbOptions, ImportContext
 from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import ProgressCallback, refuse_existing
-from khop.graph.tables import EdgeChunks, EdgeTable, NodeTable
+from khop.graph.tables import AsFloat16, EdgeChunks, EdgeTable, NodeTable
 from khop.schema import EdgeType, NodeType
 
 _ADDRESS = "https://igb-public-awsopen.s3.amazonaws.com"
@@ -63,14 +63,22 @@ IGB_SETS: Mapping[str, IgbSet] = {
 _EDGES_AT_ONCE = 1 << 20
 
 
-def igb_edges(folder: Path, node_types: Collection[NodeType]) -> dict[EdgeType, EdgeChunks]:
-    """Return the edge types between node types, in alphabetical order, each with its rev_RELATION."""
+def igb_edges(
+    folder: Path, node_types: Collection[NodeType], papers: int | None = None
+) -> dict[EdgeType, EdgeChunks]:
+    """Return the edge types between node types, in alphabetical order, each with its rev_RELATION.
+
+    With a number of papers, citations are one edge type in both directions, see `_both_ways`.
+    """
     found: dict[EdgeType, EdgeChunks] = {}
     for path in sorted(folder.glob("*__*__*/edge_index.npy")):
         source, relation, destination = path.parent.name.split("__")
         if {source, destination} <= set(node_types):
             reverse = (destination, f"rev_{relation}", source)
-            found[source, relation, destination] = EdgeChunks(_chunks(path), reverse)
+            of_type = EdgeChunks(_chunks(path), reverse)
+            if papers is not None and source == destination == PAPER:
+                of_type = EdgeChunks(_both_ways(path, papers))
+            found[source, relation, destination] = of_type
     if not found:
         raise ValueError(
             f"{folder}: has no SOURCE__RELATION__DESTINATION/edge_index.npy; give another folder"
@@ -87,6 +95,19 @@ def _chunks(path: Path) -> Iterator[EdgeTable]:
         yield EdgeTable(part[:, 0].copy(), part[:, 1].copy())
 
 
+def _both_ways(path: Path, count: int) -> Iterator[EdgeTable]:
+    """Yield edges without self loops and a self loop per node, backward and then forward, as MLPerf does."""
+    for is_forward in (False, True):
+        for chunk in _chunks(path):
+            ends = np.stack([np.asarray(chunk.sources), np.asarray(chunk.destinations)])
+            ends = ends[:, ends[0] != ends[1]]
+            sources, destinations = ends if is_forward else ends[::-1]
+            yield EdgeTable(sources.copy(), destinations.copy())
+        for first in range(0, count, _EDGES_AT_ONCE):
+            nodes = np.arange(first, min(first + _EDGES_AT_ONCE, count))
+            yield EdgeTable(nodes, nodes)
+
+
 PAPER, WIDTH = "paper", 1024
 LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}
 
@@ -100,6 +121,8 @@ class IgbImporter:
     mirror: str | None
     num_classes: int
     context: ImportContext
+    dtype: Literal["float32", "float16"] = "float32"
+    cites: Literal["typed", "mlperf"] = "typed"
 
     @property
     def name(self) -> str:
@@ -128,9 +151,12 @@ class IgbImporter:
             path = folder / node_type / "node_feat.npy"
             if path.is_file():
                 features = npy_array(path, WIDTH)
-                nodes[node_type] = NodeTable(len(features), {"x": features})
+                column = AsFloat16(features) if self.dtype == "float16" else features
+                nodes[node_type] = NodeTable(len(features), {"x": column})
         nodes[PAPER] = self._labeled(nodes[PAPER], folder / PAPER)
-        edges: dict[EdgeType, EdgeTable | EdgeChunks] = dict(igb_edges(folder, nodes))
+        edges: dict[EdgeType, EdgeTable | EdgeChunks] = dict(
+            igb_edges(folder, nodes, nodes[PAPER].count if self.cites == "mlperf" else None)
+        )
         return SetGraph(f"igb-{self.name}", nodes, edges)
 
     def _labeled(self, table: NodeTable, folder: Path) -> NodeTable:
@@ -158,4 +184,5 @@ def igb_importer(options: IgbOptions, context: ImportContext) -> IgbImporter:
     if options.name not in IGB_SETS:
         raise ValueError(f"igb:{options.name}: no such set; {nearest(options.name, list(IGB_SETS))}")
     root = None if options.root is None else context.folder / options.root
-    return IgbImporter(IGB_SETS[options.name], root, options.mirror, int(options.classes), context)
+    igb, classes = IGB_SETS[options.name], int(options.classes)
+    return IgbImporter(igb, root, options.mirror, classes, context, options.dtype, options.cites)

@@ -1,0 +1,98 @@
+"""Graph folders with random splits of the labeled nodes. All else is shared with the old folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from torch import Tensor
+
+from khop.arguments import seed_number, shown
+from khop.draw import DrawKey, Purpose
+from khop.graph import layout
+from khop.graph.atomic import Meter, ProgressCallback, new_folder
+from khop.graph.folder import GraphFolder, documents_of, open_folder, refuse_damage, write_documents
+from khop.graph.folder_writer import FolderWriter, share_files
+from khop.graph.manifest import write_manifest
+from khop.kernels.philox import permutation_slice
+from khop.schema import NodeType
+
+NAMES = ("train", "val", "test")
+
+
+def resplit(
+    graph: Path,
+    out: Path,
+    ratio: Sequence[float],
+    *,
+    node_type: NodeType | None = None,
+    label: str | None = None,
+    seed: int = 0,
+    notice: ProgressCallback | None = None,
+) -> dict[str, int]:
+    """Write a graph with random splits of the labeled nodes; return the number of nodes of each split.
+
+    Arrays are shared with `graph` where the file system has hard links, and copied elsewhere. The splits
+    depend on the graph's number of labeled nodes, the ratio and the seed alone.
+
+    Args:
+        graph: Graph folder, not partitioned.
+        out: Graph folder to write.
+        ratio: Shares of training, validation and test nodes. Without a third one, all others are test nodes.
+        node_type: Node type with labels; default: the only one.
+        label: Label column; default: the only one.
+        seed: Seed of the split, default 0.
+        notice: Receives the progress.
+    Raises:
+        ValueError: The shares are not 2 or 3 numbers from 0 to 1 with a sum of at most 1, or the folder is
+            partitioned, or damaged.
+    """
+    folder = open_folder(graph)
+    if not isinstance(folder, GraphFolder):
+        raise ValueError(f"{graph}: is partitioned; split the graph first, then partition it")
+    shares = _checked(ratio)
+    node_type, label = folder.schema.label_column(node_type, label)
+    refuse_damage(folder, notice)
+    labels = folder.columns()[node_type][label]
+    known = ~labels.isnan() if labels.is_floating_point() else labels >= 0
+    nodes = (known if known.dim() == 1 else known.any(1)).nonzero().squeeze(1)
+    splits = _drawn(nodes, shares, seed)
+    files = [file for file in folder.arrays if not file.startswith(f"{layout.node_splits(node_type)}/")]
+    with new_folder(out) as target:
+        writer = FolderWriter(target, Meter(sum(8 * ids.numel() for ids in splits.values()), notice))
+        share_files(folder, writer, files)
+        for name, ids in splits.items():
+            writer.array(layout.node_split(node_type, name), "int64", tuple(ids.shape), [ids.numpy()])
+        entries = tuple(
+            replace(entry, splits=NAMES if entry.type == node_type else entry.splits)
+            for entry in folder.manifest.nodes
+        )
+        documents = write_documents(target, documents_of(folder.path, folder.documents))
+        manifest = replace(folder.manifest, nodes=entries, arrays=writer.arrays, documents=documents)
+        write_manifest(target, manifest)
+    return {name: ids.numel() for name, ids in splits.items()}
+
+
+def _checked(ratio: Sequence[float]) -> list[float]:
+    shares = list(ratio)
+    fits = all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares)
+    if len(shares) not in (2, 3) or not fits or sum(shares) > 1 + 1e-9:
+        raise ValueError(
+            f"ratio {shown(ratio)}: must be the shares of training, validation and, if not all others, test "
+            "nodes, such as 0.6,0.2,0.2"
+        )
+    return shares
+
+
+def _drawn(nodes: Tensor, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
+    """Return the nodes of each split, in random order."""
+    count = nodes.numel()
+    key = DrawKey.of(seed_number(seed), Purpose.SPLIT)
+    order = nodes[permutation_slice(key.value, count, 0, count)]
+    sizes = [int(count * share + 1e-9) for share in shares]
+    if len(sizes) == 2:
+        sizes.append(count - sum(sizes))
+    bounds = pairwise(accumulate(sizes, initial=0))
+    return {name: order[first:last].clone() for name, (first, last) in zip(NAMES, bounds, strict=True)}
