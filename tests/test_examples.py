@@ -30,6 +30,7 @@ BY_THEMSELVES = [
     "torch_geometric_layers",
     "sweep",
     "ladies",
+    "mlperf_rgat",
 ]  # with tests of their own
 # One loop each, by plain torch, accelerate and Lightning; with the options that break it off and continue it.
 BREAK_OFF = {"plain_loop": ["--stop", "11"], "accelerate_loop": ["--stop", "12"], "lightning_trainer": []}

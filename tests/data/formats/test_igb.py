@@ -135,3 +135,28 @@ def test_addresses_and_checksums() -> None:
     assert one.md5 is not None
     assert IGB_SETS["full"].url is None
     assert IGB_SETS["full"].md5 is None
+
+
+def test_citations_as_mlperf_reads_them_and_features_of_half_the_bytes(tmp_path: Path) -> None:
+    """Both directions without loops, a loop per paper and direction, in one edge type."""
+    pairs = igb(tmp_path / "tiny")
+    options = IgbOptions("hetero-tiny", root=".", cites="mlperf", dtype="float16")
+    igb_importer(options, ImportContext(tmp_path)).write(tmp_path / "out")
+    graph = khop.open_graph(tmp_path / "out")
+    cites, author = ("paper", "cites", "paper"), ("paper", "written_by", "author")
+    assert set(graph.schema.edge_types) == {cites, author, ("author", "rev_written_by", "paper")}
+    csc = graph.csc(cites)
+    loops = [(node, node) for node in range(10)]
+    ends = [(s, d) for s, d in pairs.tolist() if s != d]
+    wanted = [(d, s) for s, d in ends] + loops + ends + loops
+    assert sorted(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True)) == sorted(wanted)
+    assert graph.schema.columns["paper"]["x"].dtype == "float16"
+    assert graph.columns["paper"]["x"].tolist() == np.ones((10, 1024)).tolist()
+
+
+def test_features_that_float16_does_not_have_are_named(tmp_path: Path) -> None:
+    igb(tmp_path / "tiny")
+    np.save(tmp_path / "tiny" / "processed" / "author" / "node_feat.npy", np.full((4, 1024), 1e5, np.float32))
+    importer = igb_importer(IgbOptions("hetero-tiny", root=".", dtype="float16"), ImportContext(tmp_path))
+    with pytest.raises(ValueError, match="'author'.*float16 has numbers up to 65504; keep float32"):
+        importer.write(tmp_path / "out")
