@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
-PACKAGES = ("pyarrow", "duckdb", "ray")  # extras, of importing, Parquet files and servers
+PACKAGES = ("pyarrow", "duckdb", "ray", "moto")  # extras, and the S3 server of tests
 
 
 def missing_packages() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from khop.cli.lines import tell
+from khop.cli.stores import with_staged
 from khop.components import ANY_NAMED, FAMILIES, Permission
 from khop.data.importers import BUILTIN_NAMES, builtin_path
 from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
@@ -53,7 +54,7 @@ def written(
     if not Path(source).is_file():
         raise ValueError(f"{source}: no such file; {_near(source)}")
     is_of_folder = Path(source).name == CONFIG
-    return replace(read_toml(Path(source)), permission=permission if is_of_folder else ANY_NAMED)
+    return replace(with_staged(read_toml(Path(source))), permission=permission if is_of_folder else ANY_NAMED)
 
 
 def _near(source: str) -> str:
@@ -78,7 +79,7 @@ def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
     If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
     run are compared with the checkpoint; all others are used as they are.
     """
-    return saved_run(folder, packages, tell)
+    return with_staged(saved_run(folder, packages, tell))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import typer
 
+from khop.cli.stores import published, stage_tables
 from khop.cli.terminal import tell_next
 from khop.components import LINK_PREDICTION
 from khop.graph.layout import owner_of
+from khop.graph.remote import with_urls
 from khop.loading.device.device_placement import byte_size
 from khop.process_tuning import allowed_cores
 from khop.run.read import is_run_folder, saved_run
@@ -37,15 +39,17 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
     from khop.cli.terminal import bytes_bar
 
     target = Path("graphs", spec.stem) if out is None else out
+    stage_tables(spec)
     budget = byte_size(memory, "memory") if memory else None
     with bytes_bar() as notice:
         done = import_tables(
             spec, target, memory=budget, threads=threads or allowed_cores(),
             environment=os.environ, notice=notice, encoders=encoders,
         )  # fmt: skip
-    typer.echo(f"{done}\nShow it: khop info {target}")
+    published(target)
+    typer.echo(with_urls(f"{done}\nShow it: khop info {target}"))
     if encoders is None:
-        typer.echo(f"Train on it: khop init {target} > run.toml && khop train run.toml")
+        typer.echo(with_urls(f"Train on it: khop init {target} > run.toml && khop train run.toml"))
     elif is_run_folder(encoders):
         _tell_predictions(spec, target, encoders)
 
@@ -55,11 +59,11 @@ def _tell_predictions(spec: Path, later: Path, run: Path) -> None:
     config = saved_run(run, (), lambda problem: None)
     task = config.values.get("task")
     if isinstance(task, dict) and task.get("kind") == LINK_PREDICTION:
-        path = Path(str(config.values["graph"]))
-        graph, folder = shlex.quote(str(owner_of(path) or path)), shlex.quote(str(run))
+        trained = str(config.values["graph"])
+        graph, folder = shlex.quote(str(owner_of(Path(trained)) or trained)), shlex.quote(str(run))
         typer.echo(f"Recommend for them: khop append {graph} {spec} && khop recommend {folder} --user ID")
     else:
-        typer.echo(f"Predict them: khop predict {run} --graph {later}")
+        typer.echo(with_urls(f"Predict them: khop predict {run} --graph {later}"))
 
 
 def run_append(

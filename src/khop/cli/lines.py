@@ -11,10 +11,13 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from khop.graph.remote import with_urls
+
 
 def tell(sentence: str, *command: str) -> None:
     """Print a message of khop on stderr, and a command to continue with: on a terminal, on a new line."""
-    line, width = f"khop: {sentence}", _terminal_width()
+    line, width = f"khop: {with_urls(sentence)}", _terminal_width()
+    command = tuple(map(with_urls, command))
     if width is None:
         lines = [f"{line}; continue with: {shlex.join(command)}" if command else line]
     elif command:

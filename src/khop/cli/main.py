@@ -35,6 +35,7 @@ from khop.cli.commands import (
 from khop.cli.lines import tell
 from khop.cli.options import takes_groups
 from khop.cli.start import INTERRUPTED, exit_code, interrupts, sentence
+from khop.cli.stores import with_mirrors
 
 DEBUG = "--debug"
 # Commands by purpose, as in the help of khop.
@@ -148,7 +149,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != DEBUG]
     interrupts.clear()
     try:
-        app(args=words, prog_name="khop")
+        app(args=with_mirrors(words), prog_name="khop")
     except Exception as error:  # the outermost level of the command
         if interrupts:
             raise KeyboardInterrupt from None

@@ -7,6 +7,7 @@ from pathlib import Path
 import khop
 from khop.graph.atomic import refuse_dangling
 from khop.graph.layout import owner_of
+from khop.graph.remote import with_urls
 from khop.run.check import to_toml
 from khop.run.read import CHECKPOINTS as CHECKPOINTS
 from khop.run.read import CONFIG, DIGEST, digest_of
@@ -67,7 +68,8 @@ def write_config(folder: Path, config: RunConfig) -> None:
     `khop train FOLDER/config.toml` repeats the run in a new folder.
     """
     head = f"# khop {khop.__version__}; khop train on this file repeats the run\n"
-    body = to_toml(config.model_copy(update={"out": None})).encode()
+    # Another machine has other mirrors of object stores.
+    body = with_urls(to_toml(config.model_copy(update={"out": None}))).encode()
     write_whole(folder / CONFIG, head.encode() + DIGEST + digest_of(body) + b"\n" + body)
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from khop.cli.lines import command_lines, shell_word, tell, wrapped
 from khop.graph.atomic import ProgressCallback
+from khop.graph.remote import with_urls
 
 _WIDE = 200  # width of a file or a pipe, in columns
 _ECHO = 4  # columns for two "^C" of the terminal: without them, Ctrl-C would move the bars down a line
@@ -27,7 +28,7 @@ _ECHO = 4  # columns for two "^C" of the terminal: without them, Ctrl-C would mo
 
 def say(console: Console, *lines: str) -> None:
     """Print lines without colors or markup. On a terminal, they are broken between words to fit it."""
-    for line in lines:
+    for line in map(with_urls, lines):
         parts = wrapped(line, console.width) if console.is_terminal else [line]
         for part in parts:
             console.print(part, markup=False, highlight=False, soft_wrap=True)
@@ -35,6 +36,7 @@ def say(console: Console, *lines: str) -> None:
 
 def say_command(console: Console, *command: str) -> None:
     """Print a shell command so that it can be copied, even if the terminal shows it in several lines."""
+    command = tuple(map(with_urls, command))
     parts = (
         command_lines(command, console.width) if console.is_terminal else [" ".join(map(shell_word, command))]
     )

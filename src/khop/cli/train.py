@@ -33,11 +33,13 @@ from khop.cli.run_folder import (
     write_config,
     write_whole,
 )
+from khop.cli.stores import published
 from khop.cli.terminal import fitting, say, say_next
 from khop.cli.trained import OwnFeatures, label_propagation_scores
 from khop.distributed.processes.group import Group, clock_offset, this_group
 from khop.errors import PeerLost, told
 from khop.graph.node_ids import stored_ids
+from khop.graph.remote import with_urls, writing
 from khop.process_tuning import usable_cores
 from khop.run.bottleneck import Bottleneck, bottleneck, has_fast_bfloat16, this_machine
 from khop.run.build import Run, notes_of
@@ -128,7 +130,11 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     if request.baselines:
         own_features(run, request.raw)  # an error comes before any work
     folder, is_resumed = _folder_of(run, request, group)
-    with _stoppable(folder, rank), _watchers(console, run, folder, rank) as watcher:
+    with (
+        writing(folder) if rank == 0 else nullcontext(),
+        _stoppable(folder, rank),
+        _watchers(console, run, folder, rank) as watcher,
+    ):
         trainer = run.trainer(folder, watcher)
         started = []
         if is_resumed:
@@ -157,6 +163,7 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
     if rank == 0:
         write_environment(folder, run.config, group, memory)
         _conclude(console, run, folder, result, request, compared)
+        published(folder)
 
 
 def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> dict[str, float]:
@@ -212,7 +219,7 @@ def _conclude(
         say(console, sentence)
     say_next(console, *_next_commands(run, folder))
     if request.as_json:
-        print(json.dumps(outcome))
+        print(with_urls(json.dumps(outcome)))
 
 
 # Settings to try first if a score does not beat its baseline; the first three that a run has not set so.

@@ -25,12 +25,14 @@ from khop.cli.lines import tell
 from khop.cli.progress import beside_scores, two_columns
 from khop.cli.ranks import as_ranks, fitted_run_of_rank, run_of_rank, with_device
 from khop.cli.run_folder import write_config, write_whole
+from khop.cli.stores import published_files
 from khop.cli.terminal import bytes_bar, counting_bar, reading, say, say_next
 from khop.distributed.processes.group import this_group
 from khop.errors import told
 from khop.graph.atomic import in_bytes
 from khop.graph.node_ids import Names, OwnIds, stored_ids
 from khop.graph.npy import header_of
+from khop.graph.remote import with_urls
 from khop.inference.chunks import Progress
 from khop.inference.predictions import Columns, check_parquet, id_columns, parquet, write_parquet
 from khop.run.build import Run
@@ -167,13 +169,14 @@ def evaluate_rank(rank: int, device: torch.device, request: TrainedCall) -> None
     report = ("khop", "report", str(request.folder), "-o", str(request.folder / "report.html"))
     say_next(console, report if request.predictions is None else reading(request.predictions))
     if request.as_json and rank == 0:
-        print(json.dumps(outcome))
+        print(with_urls(json.dumps(outcome)))
 
 
 def _written(evaluation: Evaluation, run: Run, path: Path, rank: int) -> dict[str, float]:
     """Write the predictions on rank 0; return the scores."""
     if rank == 0:
         write_parquet(path, evaluation.predictions.pieces(names_of(run.graph)))
+        published_files(path)
     return {**evaluation.scores, **evaluation.baselines}
 
 
@@ -223,6 +226,8 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     bar = counting_bar("computing nodes of all layers", rank)
     with _stoppable(inference, rank), terminations_raised(), bar as progress:
         files = inference.run(progress, in_flight_of(run.config))
+    if rank == 0:
+        published_files(*(file for output in inference.outputs for file in output.files))
     outcome: dict[str, Any] = {
         "run": str(request.folder),
         "checkpoint": request.checkpoint,
@@ -235,7 +240,7 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     say(console, *two_columns({**outcome, **texts}))
     say_next(console, reading(next(iter(files.values()))))
     if request.as_json and rank == 0:
-        print(json.dumps(outcome))
+        print(with_urls(json.dumps(outcome)))
 
 
 def _inference(run: Run, request: InferRequest) -> Inference:
@@ -343,13 +348,14 @@ def predict(request: PredictRequest) -> None:
             lines, outcome["rows"] = _lines(pieces)
         else:
             lines, outcome["rows"] = [], write_parquet(request.out, pieces)
+            published_files(request.out)
             outcome["predictions"] = str(request.out)
     for line in lines:
         say(console, line)
     say(console, *two_columns(outcome))
     say_next(console, _again_to_file(request) if request.out is None else reading(request.out))
     if request.as_json:
-        print(json.dumps(outcome))
+        print(with_urls(json.dumps(outcome)))
 
 
 def _again_to_file(request: PredictRequest) -> tuple[str, ...]:
@@ -457,7 +463,7 @@ def recommend_rank(rank: int, device: torch.device, request: RecommendRequest) -
     all_at_once = ("khop", "recommend", str(request.folder), *all_users)
     say_next(console, all_at_once if request.out is None else reading(request.out))
     if request.report.as_json:
-        print(json.dumps(outcome))
+        print(with_urls(json.dumps(outcome)))
 
 
 def _concluded(

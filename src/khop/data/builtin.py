@@ -13,6 +13,7 @@ from khop.data.debian.graph import read_snapshot, write_debian
 from khop.data.importers import BUILTIN_NAMES, SNAPSHOT_SHA256, builtin_path
 from khop.graph.atomic import ProgressCallback
 from khop.graph.folder import open_folder
+from khop.graph.remote import is_url, staged
 from khop.user_cache import cache_folder
 
 SNAPSHOT = "debian.npz"
@@ -64,8 +65,10 @@ def builtin_folder(
 def named_folder(graph: str | os.PathLike[str]) -> Path:
     """Return the folder for `graph`: a built-in graph given by its name as text, else the path itself.
 
-    ValueError if a name could be both.
+    A folder in an object store is staged to the cache. ValueError if a name could be both.
     """
+    if isinstance(graph, str) and is_url(graph):
+        return staged(graph)
     if not isinstance(graph, str) or graph not in BUILTIN_NAMES:
         close = difflib.get_close_matches(graph, BUILTIN_NAMES, n=1) if isinstance(graph, str) else []
         if close and not Path(graph).exists():

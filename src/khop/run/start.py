@@ -15,6 +15,7 @@ from khop.graph.folder import Folder
 from khop.graph.layout import owner_of
 from khop.graph.node_ids import nodes_in
 from khop.graph.partitions.parts_folder import known_folder
+from khop.graph.remote import local_path
 from khop.graph.snapshots import folder_with
 from khop.models.encoder import Encoder, refuse_other_tables
 from khop.run.build import Run, has_node_tables, recorded_graph
@@ -89,7 +90,11 @@ def _graph_before(run: Run, checkpoint: Path) -> Folder | None:
         )
     home = checkpoint.parent.parent / CONFIG
     name = str(read_toml(home).values.get("graph", "")) if home.is_file() else ""
-    places = [builtin_folder(name, cache_folder()) if name in builtin_names() else Path(name)] if name else []
+    places = (
+        [builtin_folder(name, cache_folder()) if name in builtin_names() else local_path(name)]
+        if name
+        else []
+    )
     for path in (*places, run.graph.folder.path):
         owner = owner_of(path) or path
         for folder in (path, folder_with(owner, str(recorded))):

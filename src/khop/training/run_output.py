@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from khop.distributed.processes.group import Group
+from khop.graph.remote import publish
 from khop.loading.device.streams import Event, Streams
 from khop.models.node_embedding import sharded_rows
 from khop.training import traffic
@@ -47,6 +48,7 @@ class CheckpointWriter:
         self._unwritten: dict[str, StateCopy] = {}
         self._writer: threading.Thread | None = None
         self._problem: OSError | None = None
+        self._unpublished: Exception | None = None  # of the object store that the run folder is in
         self._steps_since = 0
         self._saved_at = self._flushed_at = time.monotonic()
 
@@ -123,6 +125,11 @@ class CheckpointWriter:
                 del self._unwritten[name]
             except OSError as error:
                 self._problem = error
+        self._unpublished = None
+        try:
+            publish(self.folder.parent)
+        except (OSError, ValueError) as error:  # the next checkpoint, or the command at its end, tries again
+            self._unpublished = error
 
     def _wait(self) -> None:
         if self._writer is not None:
@@ -130,6 +137,8 @@ class CheckpointWriter:
             self._writer = None
             if self._problem is not None:
                 self._warn(f"{_sentence(self._problem)}; the run continues")
+            if self._unpublished is not None:
+                self._warn(f"{self._unpublished}; the run continues")
 
     def _flush(self) -> bool:
         """Flush the logs to disk; return True on success."""

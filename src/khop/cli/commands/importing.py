@@ -11,8 +11,10 @@ import typer
 
 from khop.cli.arguments import CommandWords
 from khop.cli.options import ComponentCommand, values_of_components
+from khop.cli.stores import published
 from khop.components import ANY_NAMED, Component, Permission
 from khop.data.importers import BUILTIN_NAMES, IMPORTERS, NAME, ImportContext
+from khop.graph.remote import with_urls
 from khop.run.fields import RunField
 from khop.run.read import COMMAND_LINE, RawRun, read_toml
 
@@ -128,9 +130,10 @@ def import_graph(
     target = Path("graphs", importer.name) if out is None else out
     with bytes_bar() as notice:
         size, *notes = importer.write(target, notice).split("\n")
+    published(target)
     if source == raw.values.get(NAME):
         notes.append(f"{source} is read as {raw.values[KIND]}:{source}")
-    typer.echo("\n".join([f"{target}: {size}. Show it: khop info {target}", *notes]))
+    typer.echo(with_urls("\n".join([f"{target}: {size}. Show it: khop info {target}", *notes])))
 
 
 def _context(folder: Path, memory: str, threads: int) -> ImportContext:

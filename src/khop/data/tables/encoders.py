@@ -62,6 +62,7 @@ from khop.data.tables.spec import (
 from khop.graph.folder import DOCUMENT, LATER, Folder, import_record
 from khop.graph.node_ids import OwnIds, ids_in
 from khop.graph.partitions.parts_folder import known_folder
+from khop.graph.remote import local_path
 from khop.kernels.id_table import Int64s, Keys
 from khop.schema import EdgeType, NodeType, edge_type_of
 
@@ -270,9 +271,10 @@ def _graph_of(path: Path) -> Path:
         graph = toml_values(settings).get("graph")
     except ValueError as error:
         raise ValueError(f"{error}; or give the graph folder of the run") from None
-    if not isinstance(graph, str) or not Path(graph).is_dir():
+    found = local_path(graph) if isinstance(graph, str) else None
+    if found is None or not found.is_dir():
         raise ValueError(f"{settings}: graph is {graph!r}: no such folder; give the graph folder of the run")
-    return Path(graph)
+    return found
 
 
 Values = npt.NDArray[Any]

@@ -1,0 +1,94 @@
+"""Paths in object stores among the words of a command and the settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from khop.graph.atomic import ProgressCallback
+from khop.graph.remote import is_url, matches, publish, publish_files, staged, target
+from khop.run.read import RawRun
+
+_OUTPUTS = {"--out", "--predictions"}
+_INPUTS_OF_IMPORT = {"--encoders", "--root", "--guess"}
+# Other commands change a graph folder, or start servers over one.
+_COMMANDS = {
+    "train", "evaluate", "infer", "predict", "recommend", "profile", "import", "info", "verify", "lookup",
+    "init", "runs", "compare", "report",
+}  # fmt: skip
+
+
+def with_mirrors(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with local paths instead of URLs of object stores.
+
+    Files and folders to read are staged first, with progress.
+    """
+    found: list[str] = []
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if not is_url(value):
+            found.append(word)
+            continue
+        option = name or (words[at - 1] if at and words[at - 1].startswith("--") else "")
+        is_output = option in _OUTPUTS or (
+            words[0] == "import" and at > 1 and option not in _INPUTS_OF_IMPORT
+        )
+        if words[0] not in _COMMANDS:
+            raise ValueError(
+                f"khop {words[0]} {value.partition('?')[0]}: reads and writes local folders alone; copy the "
+                "folder to this machine, by the tool of the store"
+            )
+        found.append(f"{name}{equals}{_mirror(value, is_output=is_output)}")
+    return found
+
+
+def _mirror(url: str, *, is_output: bool) -> Path:
+    from khop.cli.terminal import bytes_bar
+
+    with bytes_bar(f"reading {url.partition('?')[0]}") as notice:
+        return target(url, notice) if is_output else staged(url, notice)
+
+
+def stage_tables(spec: Path) -> None:
+    """Stage the files that a spec of tables names by URLs, so that their progress is shown."""
+    from khop.cli.terminal import bytes_bar
+    from khop.run.read import read_toml
+
+    with bytes_bar() as notice:
+        _stage_all(read_toml(spec).values, notice)
+
+
+def _stage_all(value: object, notice: ProgressCallback) -> None:
+    if isinstance(value, str) and is_url(value):
+        matches(value, notice)
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            _stage_all(inner, notice)
+
+
+def with_staged(raw: RawRun) -> RawRun:
+    """Return a run whose settings name local paths instead of URLs; `out` is written, the others are read."""
+    return replace(raw, values={name: _local(value, name) for name, value in raw.values.items()})
+
+
+def _local(value: object, name: str) -> object:
+    if isinstance(value, Mapping):
+        return {inner: _local(of_inner, inner) for inner, of_inner in value.items()}
+    return str(_mirror(str(value), is_output=name == "out")) if is_url(value) else value
+
+
+def published(folder: Path) -> None:
+    """Upload the changed files of a folder in an object store, with progress; other folders need nothing."""
+    from khop.cli.terminal import bytes_bar
+
+    with bytes_bar() as notice:
+        publish(folder, notice)
+
+
+def published_files(*files: Path | None) -> None:
+    """Upload new files of an object store, with progress; other files need nothing."""
+    from khop.cli.terminal import bytes_bar
+
+    with bytes_bar() as notice:
+        publish_files([file for file in files if file is not None], notice)

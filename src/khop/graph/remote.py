@@ -1,0 +1,619 @@
+"""Files in object stores: staged from a store to the user's cache, and published from there to the store.
+
+Each URL has a mirror, a path in the cache. All other modules see mirrors, which are local files. Files are
+compared by the version that the store names (ETag), and have sha256 digests.
+
+This module imports neither torch nor rich.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from glob import has_magic
+from importlib import import_module
+from itertools import chain, count
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, TypeVar
+
+from khop.graph.atomic import Meter, ProgressCallback, check_disk
+from khop.graph.layout import BOOK, MANIFEST, SNAPSHOT_RECORD
+from khop.graph.manifest import read_manifest
+from khop.user_cache import cache_folder
+
+# What pyarrow calls each scheme. Its default for Google retries for 15 minutes without a network.
+_PYARROW = {"s3": "s3://{}", "gs": "gs://{}?retry_limit_seconds=30", "az": "abfss://{}.dfs.core.windows.net"}
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "set AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET, or run az login",
+}
+_OTHERS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "wasb": "az", "azure": "az"}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_NO_NETWORK = re.compile(r"NETWORK_CONNECTION|REQUEST_TIMEOUT|curl|resolve|[Tt]imed? ?out|onnect|UNAVAILABLE")
+_REFUSED = re.compile(
+    r"ACCESS_DENIED|AccessDenied|INVALID_(ACCESS_KEY|CLIENT_TOKEN)|SIGNATURE|redential|HTTP status 40[13]"
+    r"|UNAUTHENTICATED|PERMISSION_DENIED|UNRECOGNIZED_CLIENT|MISSING_AUTHENTICATION"
+)
+_CODE = re.compile(r"AWS Error (\w+)|HTTP status (\d+)")
+_THREADS = 8
+_BLOCK = 8 << 20  # bytes
+_RECORD_S = 2.0  # seconds between writes of a record; files since then are read again after a kill
+CONFIG, STATE = "config.toml", "state.json"  # a run folder and a checkpoint have these
+INDEX = "checkpoints.json"  # of a run folder in a store: folder of a checkpoint -> the folder that it is in
+_LAST = (INDEX, MANIFEST, BOOK, SNAPSHOT_RECORD)  # published last: without them a folder is not used
+_FOLDERS = (MANIFEST, BOOK, SNAPSHOT_RECORD, CONFIG)  # one of them is in each folder that is staged
+
+Result = TypeVar("Result")
+
+
+class StoreError(ValueError):
+    """An object store refuses, or cannot be reached."""
+
+
+def is_url(text: object) -> bool:
+    """Return True for a URL of an object store; ValueError for a scheme that resembles one."""
+    found = _URL.fullmatch(text) if isinstance(text, str) else None
+    if found is None or found[1] in _PYARROW:
+        return found is not None
+    scheme = found[1].lower()
+    near = _OTHERS.get(scheme) or next(iter(difflib.get_close_matches(scheme, _PYARROW, 1, 0.5)), None)
+    if near is None:
+        return False
+    raise ValueError(
+        f"{found[1]}://: unknown scheme; did you mean {near}://? khop reads s3://, gs:// and az://"
+    )
+
+
+def with_urls(text: str) -> str:
+    """Replace the paths of mirrors in a text by their URLs."""
+    schemes = "|".join(_PYARROW)
+    return re.sub(rf"{re.escape(str(_mirrors()))}/({schemes})/", r"\1://", text)
+
+
+def _mirrors() -> Path:
+    return cache_folder().absolute() / "stores"
+
+
+@dataclass(frozen=True)
+class Location:
+    """A file, or a folder, in an object store."""
+
+    scheme: str
+    container: str  # the bucket; for Azure container@account
+    key: str
+
+    @classmethod
+    def of(cls, url: str) -> Location:
+        """Parse a URL; ValueError for one with credentials or options, or without a key."""
+        scheme, rest = _URL.fullmatch(url).groups()  # type: ignore[union-attr]  # `is_url` is True
+        container, _, key = rest.partition("/")
+        account = container.partition("@")[2] if scheme == "az" else ""
+        if ":" in container or ("@" in container) != bool(account):  # never print it
+            raise ValueError(
+                f"{scheme}://...: the URL has credentials; leave them out and {_CREDENTIALS[scheme]}"
+            )
+        if scheme == "az" and not account:
+            raise ValueError(f"{url}: the storage account is missing; give az://CONTAINER@ACCOUNT/PATH")
+        key = key.rstrip("/")
+        if not container or not key or {"", ".", ".."} & set(key.split("/")) or "?" in rest:
+            raise ValueError(
+                f"{url.partition('?')[0]}: give {scheme}://BUCKET/PATH, without options; settings of the "
+                "store come from the environment, as AWS_ENDPOINT_URL"
+            )
+        return cls(scheme, container, key)
+
+    @classmethod
+    def at(cls, path: Path) -> Location | None:
+        """Return the location that a path is the mirror of, or None."""
+        path = path.absolute()
+        parts = path.relative_to(_mirrors()).parts if path.is_relative_to(_mirrors()) else ()
+        if len(parts) < 3 or parts[0] not in _PYARROW:
+            return None
+        return cls(parts[0], parts[1], "/".join(parts[2:]))
+
+    @property
+    def mirror(self) -> Path:
+        """The path in the cache."""
+        return _mirrors() / self.scheme / self.container / self.key
+
+    @property
+    def url(self) -> str:
+        """The URL, without a slash at its end."""
+        return f"{self.scheme}://{self.container}/{self.key}"
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket, or of the container."""
+        return self.container.partition("@")[0]
+
+    def opened(self) -> Store:
+        """Return the store; pyarrow takes credentials from the environment."""
+        try:
+            file_systems = import_module("pyarrow.fs")
+        except ImportError:
+            raise ValueError(f"{self.url}: object stores need pyarrow: pip install pyarrow") from None
+        with self.asking():
+            found, _ = file_systems.FileSystem.from_uri(_PYARROW[self.scheme].format(self.container))
+        return Store(self, found, file_systems)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Turn an error of pyarrow into a sentence. Its text is never printed: it may have credentials."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except (OSError, ValueError) as error:
+            text, code = str(error), _CODE.search(str(error))
+            reason = next((word for word in code.groups() if word), "") if code else type(error).__name__
+            if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text:
+                problem = f"there is no bucket {self.bucket!r}; make it, or correct the name"
+            elif _REFUSED.search(text):
+                problem = f"the store refuses access ({reason}); {_CREDENTIALS[self.scheme]}"
+            elif _NO_NETWORK.search(text):
+                problem = (
+                    f"the store cannot be reached ({reason}); check the network and the "
+                    "endpoint, and try again"
+                )
+            else:
+                problem = f"the store answers with an error ({reason}); try again"
+            raise StoreError(f"{self.url}: {problem}") from None
+
+
+@dataclass(frozen=True)
+class Store:
+    """The object store of a location. Files have names relative to it; that of the location itself is ""."""
+
+    location: Location
+    system: Any  # pyarrow.fs.FileSystem
+    module: Any  # pyarrow.fs
+
+    def path(self, name: str = "") -> str:
+        """Return the path of a file, for pyarrow."""
+        base = f"{self.location.bucket}/{self.location.key}"
+        return f"{base}/{name}" if name else base
+
+    def files(self) -> dict[str, int]:
+        """Return the bytes of each file by name; none if nothing is there. StoreError without a bucket."""
+        kinds, base = self.module.FileType, self.path()
+        with self.location.asking():
+            if (whole := self.system.get_file_info(base)).type == kinds.File:
+                return {"": whole.size}
+            below = self.system.get_file_info(
+                self.module.FileSelector(base, recursive=True, allow_not_found=True)
+            )
+            found = {one.path[len(base) + 1 :]: one.size for one in below if one.type == kinds.File}
+            if not found and self.system.get_file_info(self.location.bucket).type == kinds.NotFound:
+                raise StoreError(
+                    f"{self.location.url}: there is no bucket {self.location.bucket!r}; make it, or correct "
+                    "the name"
+                )
+        return {name: size for name, size in sorted(found.items()) if name and not _is_hidden(name)}
+
+    def open(self, name: str) -> tuple[Any, str]:
+        """Open a file to read, and return its version too."""
+        with self.location.asking():
+            file = self.system.open_input_file(self.path(name))
+            known = {_text(key).lower(): _text(value) for key, value in (file.metadata() or {}).items()}
+            return file, known.get("etag") or f"{file.size()} {known.get('last-modified', '')}"
+
+    def write(self, name: str, source: Path, read: Callable[[int], None]) -> None:
+        """Upload a file. It appears complete: its stream is closed after its last byte alone."""
+        with source.open("rb") as file, self.location.asking():
+            stream = self.system.open_output_stream(self.path(name))
+            while block := file.read(_BLOCK):
+                stream.write(block)
+                read(len(block))
+            stream.close()
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files."""
+        with self.location.asking():
+            for name in names:
+                self.system.delete_file(self.path(name))
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a mirror that has the bytes of the store."""
+
+    version: str  # that the store names; "" if this process wrote it there
+    bytes: int
+    changed_ns: int  # of the local file
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path, version: str, sha256: str) -> _File:
+        there = path.stat()
+        return cls(version, there.st_size, there.st_mtime_ns, sha256)
+
+    def is_at(self, path: Path) -> bool:
+        """Return True if the local file has not changed since."""
+        try:
+            there = path.stat()
+        except FileNotFoundError:
+            return False
+        return (there.st_size, there.st_mtime_ns) == (self.bytes, self.changed_ns)
+
+
+@dataclass
+class _Record:
+    """The files of a mirror by name, in a file next to all mirrors."""
+
+    path: Path
+    files: dict[str, _File] = field(default_factory=dict)
+    _written_at: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
+
+    @classmethod
+    def of(cls, location: Location) -> _Record:
+        """Read the record of a mirror; an empty one if there is none."""
+        name = hashlib.sha256(location.url.encode()).hexdigest()
+        path = _mirrors() / "records" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            files = {name: _File(*entry) for name, entry in json.loads(path.read_bytes()).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            files = {}  # there is none, or it is damaged: files are read again
+        return cls(path, files)
+
+    def has(self, name: str, path: Path) -> bool:
+        """Return True if the file of the mirror has the bytes of the store, as far as is known here."""
+        return name in self.files and self.files[name].is_at(path)
+
+    def add(self, name: str, file: _File) -> None:
+        """Add a file that the mirror has now."""
+        with self._lock:
+            self.files[name] = file
+            if time.monotonic() - self._written_at > _RECORD_S:
+                self.write()
+
+    def write(self) -> None:
+        """Write the record."""
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps({name: list(vars(file).values()) for name, file in self.files.items()}))
+        new.replace(self.path)
+        self._written_at = time.monotonic()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Keep other processes from staging to a mirror while its files are written; other paths need nothing."""
+    location = Location.at(path)
+    if location is None:
+        yield
+        return
+    with _locked(location, "writer", fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _locked(location: Location, name: str, mode: int) -> Iterator[bool]:
+    """Lock a mirror; yield False if `mode` does not wait and another process has the lock."""
+    lock = os.open(_Record.of(location).path.with_suffix(f".{name}"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, mode)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(lock)
+
+
+def _at_once(tasks: Sequence[Callable[[], Result]], stop: Event) -> list[Result]:
+    """Return the results of tasks on a few threads, in order. Sets `stop` if one fails, or at Ctrl-C."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        futures = [pool.submit(task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+    return [future.result() for future in futures]
+
+
+def _in_turn(names: Iterable[str]) -> list[list[str]]:
+    """Divide names into those that come first, and those that say that a folder is complete."""
+    names = list(names)
+    return [[n for n in names if n not in _LAST], [n for n in names if n in _LAST]]
+
+
+def staged(url: str, notice: ProgressCallback | None = None) -> Path:
+    """Return the mirror of a file, a graph folder or a run folder, with the bytes of the store.
+
+    Only files that changed in the store since the last call are downloaded. An interrupted download
+    continues. A folder that a process of this machine writes is used as it is. ValueError if nothing is
+    there, or for files with other digests than graph.json has.
+    """
+    location = Location.of(url)
+    store = location.opened()
+    if not (found := store.files()):
+        raise ValueError(f"{location.url}: nothing is there; correct the path")
+    if "" not in found and not set(_FOLDERS) & found.keys():
+        raise ValueError(
+            f"{location.url}: neither a file, nor a graph folder, nor a run folder: it has none of "
+            f"{', '.join(_FOLDERS)}"
+        )
+    _stage(store, found, notice)
+    return location.mirror
+
+
+def local_path(path: str) -> Path:
+    """Return the mirror of a URL, staged, or the path itself."""
+    return staged(path) if is_url(path) else Path(path)
+
+
+def target(url: str, notice: ProgressCallback | None = None) -> Path:
+    """Return the mirror of a file or a folder to write, with what the store has there already.
+
+    Nothing remains in the mirror of what the store has no more, unless a process writes it.
+    """
+    location = Location.of(url)
+    store = location.opened()
+    if "" in (found := store.files()):
+        raise ValueError(f"{location.url}: exists already; remove it or choose another name")
+    if found and not set(_FOLDERS) & found.keys():
+        raise ValueError(f"{location.url}: the folder is not empty; remove it or choose another name")
+    location.mirror.parent.mkdir(parents=True, exist_ok=True)
+    _stage(store, found, notice)
+    if not found and location.mirror.is_dir() and not any(location.mirror.iterdir()):
+        location.mirror.rmdir()
+    return location.mirror
+
+
+def matches(pattern: str, notice: ProgressCallback | None = None) -> list[Path]:
+    """Return the mirrors of the files that a URL with *, ? or [ matches, all staged; in order of names."""
+    if not has_magic(pattern):
+        return [staged(pattern, notice)]
+    folder = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
+    location, rest = Location.of(folder), pattern[len(folder) + 1 :]
+    store = location.opened()
+    names = [
+        name for name in store.files() if name and Path(name).match(rest) and _depth(name) == _depth(rest)
+    ]
+    if not names:
+        raise ValueError(f"{pattern}: no file matches")
+    return [staged(f"{location.url}/{name}", notice) for name in names]
+
+
+def _depth(name: str) -> int:
+    return name.count("/")
+
+
+def _stage(store: Store, found: Mapping[str, int], notice: ProgressCallback | None) -> None:
+    """Make the mirror have the files of the store."""
+    location = store.location
+    with (
+        _locked(location, "reader", fcntl.LOCK_EX),  # before the other: readers wait for each other alone
+        _locked(location, "writer", fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free,
+    ):
+        if not is_free:
+            return
+        record, sources, stop = _Record.of(location), _sources(store, found), Event()
+        new = {name for name in sources if not record.has(name, _at(location, name))}
+        check_disk(location.mirror, sum(found[sources[name]] for name in new), location.url)
+        if new:
+            for name in _LAST:  # an interrupted folder is not used
+                (location.mirror / name).unlink(missing_ok=True)
+        meter = Meter(sum(found[source] for source in sources.values()), notice)
+        read = partial(_downloaded, store, record, meter, stop)
+        try:
+            changed = [
+                is_changed
+                for names in _in_turn(sources)
+                for is_changed in _at_once([partial(read, name, sources[name]) for name in names], stop)
+            ]
+            _remove_others(location, record, sources, is_changed=any(changed))
+        finally:
+            record.write()
+        _check_digests(location, record)
+
+
+def _at(location: Location, name: str) -> Path:
+    return location.mirror / name if name else location.mirror
+
+
+def _sources(store: Store, found: Mapping[str, int]) -> dict[str, str]:
+    """Return the name in the store of each file of the mirror. The index of a run names its checkpoints."""
+    if INDEX not in found:
+        return {name: name for name in found}
+    file, _ = store.open(INDEX)
+    with store.location.asking():
+        index = json.loads(file.read())
+    plain = {name: name for name in found if name != INDEX and not _AT.fullmatch(name)}
+    of_checkpoints = {
+        f"{folder}/{Path(name).name}": name
+        for folder, there in index.items()
+        for name in found
+        if _folder(name) == there
+    }
+    return plain | of_checkpoints
+
+
+def _downloaded(store: Store, record: _Record, meter: Meter, stop: Event, name: str, source: str) -> bool:
+    """Download a file unless the mirror has it; return True if it was downloaded."""
+    location = store.location
+    path, known = _at(location, name), record.files.get(name)
+    what = f"reading {name or location.url}"
+    file, version = store.open(source)
+    with file:
+        if known is not None and known.is_at(path) and known.version == version:
+            meter.at(what, known.bytes)
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mark = hashlib.sha256(version.encode()).hexdigest()[:12]
+        part = path.with_name(f".{path.name}.{mark}.part")
+        digest = hashlib.sha256()
+        with part.open("a+b") as written:
+            written.seek(0)
+            while block := written.read(_BLOCK):
+                digest.update(block)
+                meter.at(what, len(block))
+            with location.asking():
+                file.seek(written.tell())
+            while not stop.is_set() and (block := _block(location, file)):
+                written.write(block)
+                digest.update(block)
+                meter.at(what, len(block))
+            written.flush()
+            os.fsync(written.fileno())
+    if stop.is_set():
+        return False
+    part.replace(path)
+    record.add(name, _File.of(path, version, digest.hexdigest()))
+    return True
+
+
+def _block(location: Location, file: Any) -> bytes:  # noqa: ANN401  # pyarrow has no types
+    with location.asking():
+        return bytes(file.read(_BLOCK))
+
+
+def _remove_others(
+    location: Location, record: _Record, sources: Mapping[str, str], *, is_changed: bool
+) -> None:
+    """Remove files that the store has no more; those made from changed files too, such as derived arrays."""
+    gone = record.files.keys() - sources.keys()
+    for name in gone:
+        _at(location, name).unlink(missing_ok=True)
+        del record.files[name]
+    if not (is_changed or gone) or not location.mirror.is_dir():
+        return
+    for path in sorted(location.mirror.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif str(path.relative_to(location.mirror)) not in sources:
+            path.unlink()
+
+
+def _check_digests(location: Location, record: _Record) -> None:
+    """Compare the digests of staged files with those in graph.json, of a graph or of its parts."""
+    for name in record.files:
+        folder, _, file = f"/{name}".rpartition("/")
+        if file != MANIFEST:
+            continue
+        manifest, _ = read_manifest(location.mirror / folder.lstrip("/"))
+        for array, entry in manifest.arrays.items():
+            whole = f"{folder}/{array}".lstrip("/")
+            if whole in record.files and record.files[whole].sha256 != entry.sha256:
+                shutil.rmtree(location.mirror, ignore_errors=True)
+                raise ValueError(
+                    f"{location.url}/{whole}: has another digest than {MANIFEST} says: it was changed or "
+                    "damaged, or the upload was not finished; upload the graph again"
+                )
+
+
+def publish(path: Path, notice: ProgressCallback | None = None) -> None:
+    """Upload the files of a mirror that changed, and remove those from the store that are no more.
+
+    Does nothing for other paths. A reader of the store finds a graph folder once it is complete, and a run
+    folder with the old checkpoints or with the new ones.
+    """
+    location = Location.at(path)
+    if location is None or not path.is_dir():
+        return
+    store, record = location.opened(), _Record.of(location)
+    names = [str(one.relative_to(path)) for one in sorted(path.rglob("*")) if one.is_file()]
+    names = [name for name in names if not _is_hidden(name)]
+    index = {_folder(name): _stored(path, name) for name in names if f"/{name}".endswith(f"/{STATE}")}
+    sources = {
+        name: f"{index[of]}/{Path(name).name}" if (of := _folder(name)) in index else name for name in names
+    }
+    there = store.files() if index else {}
+    new = [
+        name
+        for name in names
+        if not record.has(name, path / name) and not (sources[name] in there and _AT.fullmatch(sources[name]))
+    ]
+    meter, stop = Meter(sum((path / name).stat().st_size for name in new), notice), Event()
+    for turn in _in_turn(new):
+        _at_once([partial(_uploaded, store, record, meter, name, sources[name]) for name in turn], stop)
+    if index:
+        with location.asking():
+            stream = store.system.open_output_stream(store.path(INDEX))
+            stream.write(json.dumps(index, indent=1).encode())
+            stream.close()
+        old = [name for name in there if _AT.fullmatch(name) and name not in sources.values()]
+        store.remove([*old, *(name for name in record.files if name in there and name not in sources)])
+    record.files = {name: file for name, file in record.files.items() if name in sources}
+    record.write()
+
+
+# A folder of a checkpoint in a store, by the digest of its state.json: it is written once, and never changed.
+_AT = re.compile(r"(.*/)?at-[0-9a-f]{16}/[^/]+")
+
+
+def _stored(path: Path, state: str) -> str:
+    """Return the folder in the store of the checkpoint with this state.json."""
+    digest = hashlib.sha256((path / state).read_bytes()).hexdigest()[:16]
+    return f"{_folder(_folder(state))}/at-{digest}".lstrip("/")
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _uploaded(store: Store, record: _Record, meter: Meter, name: str, source: str) -> None:
+    path = store.location.mirror / name
+    before = path.stat()
+    store.write(source, path, lambda size: meter.at(f"writing {name}", size))
+    file, version = store.open(source)
+    file.close()
+    with path.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256")
+    if path.stat().st_mtime_ns == before.st_mtime_ns:  # else it is uploaded again
+        record.add(name, _File.of(path, version, digest.hexdigest()))
+
+
+def publish_files(files: Sequence[Path], notice: ProgressCallback | None = None) -> None:
+    """Upload files of mirrors, and remove them from the cache. Does nothing for other paths.
+
+    If the store refuses one, the files go to the current folder, and the error says so: no result is lost.
+    """
+    new = [path for path in files if Location.at(path) is not None]
+    meter = Meter(sum(path.stat().st_size for path in new), notice)
+    for at, path in enumerate(new):
+        location = Location.at(path)
+        assert location is not None
+        try:
+            store = location.opened()
+            if store.files():
+                raise StoreError(f"{location.url}: was written by another process; it is not overwritten")
+            store.write("", path, partial(meter.at, f"writing {location.url}"))
+        except StoreError as error:
+            kept = [shutil.move(left, _free(Path(left.name))) for left in new[at:]]
+            raise StoreError(f"{error}. The result is in {', '.join(map(str, kept))}") from None
+        path.unlink()
+
+
+def _free(path: Path) -> Path:
+    """Return the path, or one with a number, where nothing is."""
+    numbered = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(1))
+    return next(name for name in chain([path], numbered) if not name.exists())

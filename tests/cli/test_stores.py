@@ -1,0 +1,292 @@
+"""Graphs, tables, results and runs in an object store, through a real S3 server and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import khop
+from cli.conftest import Ran
+from khop.graph.folder import open_folder
+from khop.graph.remote import Location, StoreError, publish, publish_files, staged, target, writing
+from support.commands import ENVIRONMENT
+from support.object_store import SECRET, Bucket, s3_server
+from support.small_folders import write_learnable_graph
+
+Command = Callable[..., Ran]
+SPEC = """
+[nodes.user]
+files = ["s3://data/tables/users-*.csv"]
+id = "id"
+columns = { x = "number" }
+label = "label"
+split = { ratio = [0.6, 0.2, 0.2] }
+[edges."user knows user"]
+files = ["s3://data/tables/edges.csv"]
+source = "src"
+destination = "dst"
+"""
+RUN = """
+graph = "s3://data/graphs/g"
+device = "cpu"
+compute_threads = 1
+threads = 1
+sampler = { fanouts = [4, 3] }
+model = { hidden = 8 }
+training = { epochs = EPOCHS, batch_size = 32 }
+checkpoint = { steps = 1 }
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    """A server with a bucket, for all tests of the file."""
+    with s3_server() as environment:
+        Bucket(environment)
+        yield environment
+
+
+@pytest.fixture
+def bucket(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """The bucket, in the environment of a machine with an empty cache."""
+    for name, value in server.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return Bucket(server)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph folder."""
+    return write_learnable_graph(tmp_path_factory.mktemp("graphs") / "g")
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {str(p.relative_to(folder)): p.stat().st_ino for p in folder.rglob("*") if p.is_file()}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_graph_is_staged_once_and_again_where_it_changed(bucket: Bucket, graph: Path) -> None:
+    bucket.upload(graph, "staged/g")
+    opened = khop.open_graph("s3://data/staged/g")
+    mirror = Location.of("s3://data/staged/g").mirror
+    assert opened.schema == khop.open_graph(graph).schema
+    assert content(mirror) == content(graph)
+    before = inodes(mirror)
+    seen: list[str] = []
+    assert staged("s3://data/staged/g/", lambda what, done, total: seen.append(what)) == mirror
+    assert inodes(mirror) == before  # a download replaces the file
+    assert seen  # progress
+    (mirror / "derived.npy").write_bytes(b"made from the old files")
+    bucket.upload(write_learnable_graph(graph.parent / "other", nodes=620), "staged/g")
+    staged("s3://data/staged/g")
+    assert content(mirror) == content(graph.parent / "other")
+
+
+def test_an_interrupted_download_continues(bucket: Bucket, tmp_path: Path) -> None:
+    whole = np.random.default_rng(0).bytes(30 << 20)
+    bucket.write("large.npy", whole)
+    code = (
+        "import os, sys\nfrom khop.graph.remote import staged\n"
+        "def stop(what, done, total):\n"
+        "    if done >= 8 << 20: os.kill(os.getpid(), 9)\n"
+        "staged('s3://data/large.npy', stop)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], env={**ENVIRONMENT, **os.environ}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    mirror = Location.of("s3://data/large.npy").mirror
+    assert not mirror.exists()
+    (part,) = mirror.parent.glob(".*.part")
+    first = part.stat().st_size
+    assert first > 0
+    begun: list[int] = []
+    assert staged("s3://data/large.npy", lambda what, done, total: begun.append(done)).read_bytes() == whole
+    assert begun[0] == min(first, 8 << 20)  # the bytes that are there count before those that are fetched
+    assert not part.exists()
+
+
+def test_a_folder_that_is_not_whole_is_not_used(bucket: Bucket, graph: Path) -> None:
+    bucket.upload(graph, "torn/g")
+    array = next(name for name in bucket.names("torn/g") if name.endswith("indices.npy"))
+    damaged = bytearray((graph / array).read_bytes())
+    damaged[-1] ^= 1
+    bucket.write(f"torn/g/{array}", bytes(damaged))
+    with pytest.raises(ValueError, match=f"{array}: has another digest than graph.json says"):
+        khop.open_graph("s3://data/torn/g")
+    mirror = Location.of("s3://data/torn/g").mirror
+    assert not mirror.exists()
+    bucket.upload(graph, "torn/g")
+    assert khop.open_graph("s3://data/torn/g").num_nodes
+    bucket.remove("torn/g/graph.json")
+    with pytest.raises(ValueError, match="neither a file, nor a graph folder"):
+        khop.open_graph("s3://data/torn/g")
+
+
+def test_checkpoints_change_in_the_store_together(bucket: Bucket) -> None:
+    run = target("s3://data/runs/by-hand")
+    (run / "checkpoints/last").mkdir(parents=True)
+    (run / "config.toml").write_text("graph = 'g'\n")
+    for state in ("one", "two"):
+        for name in ("model.safetensors", "state.json"):
+            (run / "checkpoints/last" / name).write_text(f"{state} {name}")
+        publish(run)
+        index = json.loads(bucket.read("runs/by-hand/checkpoints.json"))
+        folder = index["checkpoints/last"]
+        assert bucket.names(f"runs/by-hand/{folder}") == ["model.safetensors", "state.json"]
+        assert (
+            bucket.read(f"runs/by-hand/{folder}/model.safetensors") == f"{state} model.safetensors".encode()
+        )
+    assert len([n for n in bucket.names("runs/by-hand") if n.endswith("state.json")]) == 1  # old one removed
+    # An upload that is killed before the index leaves the old checkpoint in use.
+    bucket.write("runs/by-hand/checkpoints/at-0123456789abcdef/state.json", b"three")
+    before = content(run)
+    for path in sorted(run.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    assert content(staged("s3://data/runs/by-hand")) == before
+
+
+def test_the_command_works_on_a_store(
+    bucket: Bucket, khop_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(1)
+    for part in range(2):
+        rows = [f"u{i},{rng.random():.3f},{'ab'[i % 2]}" for i in range(part * 50, part * 50 + 50)]
+        bucket.write(f"tables/users-{part}.csv", "\n".join(["id,x,label", *rows]).encode())
+    edges = [f"u{a},u{b}" for a, b in rng.integers(0, 100, (600, 2))]
+    bucket.write("tables/edges.csv", "\n".join(["src,dst", *edges]).encode())
+    Path("spec.toml").write_text(SPEC)
+    imported = khop_command("import", "spec.toml", "s3://data/graphs/g")
+    assert imported.code == 0, imported.stderr
+    assert "s3://data/graphs/g: 100 user; 600 user knows user" in imported.stdout
+    assert "graph.json" in bucket.names("graphs/g")
+    again = khop_command("import", "spec.toml", "s3://data/graphs/g")
+    assert again.code == 2
+    assert again.stderr.startswith("khop: s3://data/graphs/g: exists already")
+
+    Path("run.toml").write_text(RUN.replace("EPOCHS", "2"))
+    trained = khop_command("train", "run.toml", "--out", "s3://data/runs/a", "--json")
+    assert trained.code == 0, trained.stderr
+    assert json.loads(trained.stdout)["run"] == "s3://data/runs/a"
+    assert {"config.toml", "metrics.jsonl", "checkpoints.json", "curve.png"} <= set(bucket.names("runs/a"))
+    config = bucket.read("runs/a/config.toml").decode()
+    assert 'graph = "s3://data/graphs/g"' in config
+    assert str(tmp_path) not in config
+
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    inferred = khop_command("infer", "s3://data/runs/a", "--out", "s3://data/out/rows.npy")
+    assert inferred.code == 0, inferred.stderr
+    assert bucket.names("out") == ["rows.ids.npy", "rows.npy"]
+    again = khop_command("infer", "s3://data/runs/a", "--out", "s3://data/out/rows.npy")
+    assert again.code == 2
+    assert again.stderr.startswith("khop: s3://data/out/rows.npy: exists already")
+    scored = khop_command("evaluate", "s3://data/runs/a", "--predictions", "s3://data/out/test.parquet")
+    assert scored.code == 0, scored.stderr
+    bucket.write("later/users.csv", b"id,x\nnew1,0.5\nnew2,0.1\n")
+    bucket.write("later/edges.csv", b"src,dst\nu1,new1\nu2,new2\n")
+    later = SPEC.replace("tables/users-*", "later/users").replace("tables", "later")
+    lines = [line for line in later.splitlines() if not line.startswith(("label", "split"))]
+    Path("later.toml").write_text("\n".join(lines))
+    made = khop_command("import", "later.toml", "later", "--encoders", "s3://data/runs/a")
+    assert made.code == 0, made.stderr
+    predicted = khop_command(
+        "predict", "s3://data/runs/a", "--graph", "later", "--out", "s3://data/out/new.parquet"
+    )
+    assert predicted.code == 0, predicted.stderr
+    assert pq.read_table(staged("s3://data/out/new.parquet")).num_rows == 2
+    assert open_folder(staged("s3://data/graphs/g")).schema.node_types == ("user",)
+
+
+@pytest.mark.long
+def test_a_killed_run_resumes_on_another_machine(
+    bucket: Bucket, graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.upload(graph, "graphs/g")
+    Path("run.toml").write_text(RUN.replace("EPOCHS", "6"))
+
+    def started(*words: str) -> subprocess.Popen[bytes]:
+        words = (sys.executable, "-m", "khop", *words)
+        with Path("log").open("ab") as log:
+            return subprocess.Popen(words, env={**ENVIRONMENT, **os.environ}, stdout=log, stderr=log)
+
+    def lines(run: Path) -> list[tuple[int, int, float]]:
+        found = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+        return [(line["epoch"], line["step"], line["loss"]) for line in found]
+
+    assert started("train", "run.toml", "--out", "s3://data/runs/whole").wait(600) == 0, Path(
+        "log"
+    ).read_text()
+    killed = started("train", "run.toml", "--out", "s3://data/runs/killed")
+    deadline = time.monotonic() + 600
+    while "checkpoints.json" not in bucket.names("runs/killed") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path / "another machine"))
+    assert started("train", "--resume", "s3://data/runs/killed").wait(600) == 0, Path("log").read_text()
+    whole, resumed = (staged(f"s3://data/runs/{name}") for name in ("whole", "killed"))
+    assert lines(resumed) == lines(whole)
+    last = "checkpoints/last/model.safetensors"
+    assert (resumed / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_a_run_that_is_written_here_is_not_staged_over(bucket: Bucket) -> None:
+    run = target("s3://data/runs/live")
+    run.mkdir()
+    (run / "config.toml").write_text("graph = 'g'\n")
+    publish(run)
+    with writing(run):
+        (run / "metrics.jsonl").write_text("{}\n")
+        assert staged("s3://data/runs/live") == run
+        assert (run / "metrics.jsonl").exists()
+    bucket.write("runs/live/config.toml", b"graph = 'changed'\n")
+    staged("s3://data/runs/live")
+    assert [path.name for path in run.iterdir()] == ["config.toml"]  # as in the store
+
+
+def test_a_result_that_cannot_be_uploaded_is_kept(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = target("s3://data/out/kept.parquet")
+    path.write_bytes(b"rows")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"cannot be reached .*The result is in kept.parquet$"):
+        publish_files([path])
+    assert Path("kept.parquet").read_bytes() == b"rows"
+
+
+def test_problems_of_a_store_are_one_sentence(bucket: Bucket, khop_command: Command) -> None:
+    for words, says in {
+        ("info", "s3://nowhere/g"): "khop: s3://nowhere/g: there is no bucket 'nowhere'; make it, or correct",
+        ("info", "s3://data/none"): "khop: s3://data/none: nothing is there; correct the path",
+        ("train", "run.toml", "--out", "s3://nowhere/run"): "khop: s3://nowhere/run: there is no bucket",
+    }.items():
+        ran = khop_command(*words)
+        assert ran.code == 2
+        assert ran.stderr.startswith(says)
+        assert ran.stderr.count("\n") == 1
+
+
+def test_refused_credentials_are_not_printed(khop_command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with s3_server(INITIAL_NO_AUTH_ACTION_COUNT="0") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        ran = khop_command("info", "s3://data/graphs/g")
+        assert ran.code == 2
+        assert ran.stderr.startswith(
+            "khop: s3://data/graphs/g: the store refuses access (ACCESS_DENIED); set"
+        )
+        assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in ran.stderr
+        assert SECRET not in ran.stderr
+        assert environment["AWS_ACCESS_KEY_ID"] not in ran.stderr
