@@ -143,7 +143,8 @@ def train_on_tuples(rank: int, device: torch.device, folder: str, placement: str
         Path(out).write_text(json.dumps(losses))
 
 
-@pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("procs", [2, 4])
 def test_losses_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
     procs: int, tmp_path: Path, ranks: StartedRanks
 ) -> None:

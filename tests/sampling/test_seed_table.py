@@ -240,7 +240,8 @@ def train_on_rows(rank: int, device: torch.device, folder: str, placement: str, 
         Path(out, "found.json").write_text(json.dumps(found))
 
 
-@pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("procs", [2, 4])
 def test_weighted_losses_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
     procs: int, tmp_path: Path, ranks: StartedRanks
 ) -> None:
