@@ -187,6 +187,7 @@ def train_runs(rank: int, device: torch.device, folder: str, graph: str, out: st
         prepare(raw, Path(out)).trainer(Path(out, kind), Unwatched()).fit()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("procs", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_losses_and_scores_are_the_same_on_one_process_and_on_ranks_of_a_partitioned_graph(
     procs: int, tmp_path: Path, ranks: StartedRanks

@@ -61,6 +61,7 @@ def still(name: str) -> tuple[str, ...]:
     return ("--learning-rate", "1e-300", "--start-from", "yesterday", "--out", name)
 
 
+@pytest.mark.core(1)
 @pytest.mark.parametrize("unknown", [False, True])
 def test_appended_nodes_get_the_row_unknown_or_a_new_one(
     yesterday: Path, khop_command: Command, unknown: bool
