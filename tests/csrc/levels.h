@@ -17,4 +17,14 @@ void at_every_level(const Fn& fn) {
   set_dispatch_level(before);
 }
 
+// The same for what only kernels of simd.h compute: KHOP_PLAIN_KERNELS leaves them one level.
+template <class Fn>
+void at_every_kernel_level(const Fn& fn) {
+#if defined(KHOP_PLAIN_KERNELS)
+  fn();
+#else
+  at_every_level(fn);
+#endif
+}
+
 }  // namespace khop::testing

@@ -24,7 +24,7 @@ void the_first_of_two_is_found(std::int64_t size) {
 }  // namespace
 
 TEST(the_first_id_outside_is_found_at_every_level) {
-  khop::testing::at_every_level([] {
+  khop::testing::at_every_kernel_level([] {
     for (const std::int64_t size : {1, 2, 1023, 1024, 1025, 1'500'000}) {
       the_first_of_two_is_found<std::int32_t>(size);
       the_first_of_two_is_found<std::int64_t>(size);

@@ -69,7 +69,7 @@ void widens_as_one_by_one(khop::GatherColumn::Kind kind, T (*number)(std::size_t
 }  // namespace
 
 TEST(rows_of_any_size_are_copied) {
-  khop::testing::at_every_level([] {
+  khop::testing::at_every_kernel_level([] {
     for (const std::int64_t bytes : {0, 1, 4, 8, 63, 400, 3000}) {
       std::vector<std::byte> table(static_cast<std::size_t>(kRows * bytes));
       for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::byte>(i * 31);
@@ -86,7 +86,7 @@ TEST(rows_of_any_size_are_copied) {
 
 TEST(small_numbers_are_widened_to_the_same_bits_at_every_level) {
   using Kind = khop::GatherColumn::Kind;
-  khop::testing::at_every_level([] {
+  khop::testing::at_every_kernel_level([] {
     widens_as_one_by_one<khop::Float16>(Kind::float16, [](std::size_t i) { return khop::Float16{static_cast<std::uint16_t>(i * 2551)}; });
     widens_as_one_by_one<khop::BFloat16>(Kind::bfloat16, [](std::size_t i) { return khop::BFloat16{static_cast<std::uint16_t>(i * 2551)}; });
     widens_as_one_by_one<std::int8_t>(Kind::int8, [](std::size_t i) { return static_cast<std::int8_t>(i * 7); });
@@ -160,7 +160,7 @@ TEST(several_columns_are_gathered_as_each_by_itself) {
 
 TEST(a_table_in_pieces_gives_the_rows_of_the_whole) {
   using Kind = khop::GatherColumn::Kind;
-  khop::testing::at_every_level([] {
+  khop::testing::at_every_kernel_level([] {
     for (const std::int64_t width : {0, 3, 100}) {
       std::vector<khop::Float16> table;
       for (std::int64_t i = 0; i < kRows * width; ++i) table.push_back({static_cast<std::uint16_t>(i * 977)});

@@ -68,7 +68,7 @@ const auto keep = [](auto sum, std::int64_t) { return sum; };
 // run(out, threads) gives `expected`, to the bit, at every level and on any number of threads.
 template <class T, class Run>
 void always_gives(const std::vector<T>& expected, Run run) {
-  khop::testing::at_every_level([&] {
+  khop::testing::at_every_kernel_level([&] {
     for (const int threads : {1, 2, 5}) {
       std::vector<T> out(expected.size());
       run(out.data(), threads);

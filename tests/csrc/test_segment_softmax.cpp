@@ -33,7 +33,7 @@ void is_the_same_everywhere(std::int64_t heads) {
   const auto indptr = some_rows();
   const auto scores = some_scores<T>(indptr.back() * heads);
   std::vector<std::vector<T>> results, gradients;
-  khop::testing::at_every_level([&] {
+  khop::testing::at_every_kernel_level([&] {
     for (const int threads : {1, 2, 5}) {
       std::vector<T> out(scores.size()), gradient(scores.size());
       khop::segment_softmax(scores.data(), heads, indptr, out.data(), threads);

@@ -47,7 +47,7 @@ void is_the_same_everywhere(std::int64_t width, std::int64_t heads) {
   const auto weights = some_numbers<A>(count * heads, 3);
   std::vector<std::vector<T>> sums;
   std::vector<std::vector<A>> dots;
-  khop::testing::at_every_level([&] {
+  khop::testing::at_every_kernel_level([&] {
     for (const int threads : {1, 2, 5}) {
       std::vector<T> sum(static_cast<std::size_t>(edges.rows() * width));
       std::vector<A> dot(static_cast<std::size_t>(count * heads));
