@@ -71,6 +71,14 @@ def test_a_store_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch
         staged("s3://b/g")
 
 
+def test_credentials_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KHOP_CACHE", str(tmp_path))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    says = r"gs://b/g: the store refuses access \(\w+\); set GOOGLE_APPLICATION_CREDENTIALS$"
+    with pytest.raises(ValueError, match=says):
+        staged("gs://b/g")
+
+
 def test_the_command_refuses_stores_where_it_changes_folders(
     khop_command: Callable[..., Ran],  # noqa: F811
 ) -> None:

@@ -159,7 +159,7 @@ class Location:
             yield
         except StoreError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, import_module("pyarrow").ArrowException) as error:
             text, code = str(error), _CODE.search(str(error))
             reason = next((word for word in code.groups() if word), "") if code else type(error).__name__
             if "NO_SUCH_BUCKET" in text or "NoSuchBucket" in text:
