@@ -69,7 +69,9 @@ def written(path: Path, orders: Orders) -> Path:
         }
         edges[edge_type] = khop.EdgeTable(ends[0], ends[1], columns)
     node_types, edge_types = orders
-    return khop.write_graph(path, {t: nodes[t] for t in node_types}, {t: edges[t] for t in edge_types})
+    return khop.write_graph(
+        path, {t: nodes[t] for t in node_types}, {t: edges[t] for t in edge_types}, sort_by="r"
+    )
 
 
 class Convolution(nn.Module):
@@ -139,8 +141,10 @@ MODELS: dict[str, Model] = {
     "gcn": of_nodes("GCN"),
     "gin": of_nodes("GIN"),
     "gat": of_nodes("GAT"),
+    "gat times": of_nodes("GAT", edge_times=5),
     "gatv2 edges": of_nodes("GAT", attention="gatv2", edge_column="w", norm="layer"),
     "hgt": of_nodes("HGT"),
+    "rgat": of_nodes("RGAT", dropout=0.0),
     "lightgcn": of_nodes("LightGCN"),
     "rgcn": of_nodes("RGCN"),
     "rgcn bases": of_nodes("RGCN", bases=2),
@@ -156,12 +160,21 @@ POSITIONAL = ["rgcn bases", "rgcn column bases", "links distmult", "links comple
 
 
 def batch_of(graph: khop.Graph, name: str) -> khop.Batch:
-    rules = {"gcn": khop.SymmetricSum(), "gin": khop.Sum(), "lightgcn": khop.SymmetricSum()}
+    rules: dict[str, khop.Rule] = {
+        "gcn": khop.SymmetricSum(),
+        "gin": khop.Sum(),
+        "lightgcn": khop.SymmetricSum(),
+    }
+    rules["gat times"] = khop.Temporal("r", elapsed=True)
+    times = {"item": torch.full((8,), 2)} if name == "gat times" else None
     columns = {**dict.fromkeys(COUNTS, ("x",)), **dict.fromkeys(EDGES, ("r", "w"))}
     rule = rules.get(name, khop.Uniform())
     if not name.startswith(("links", "edges")):
         sampler = khop.NeighborSampler(graph, [3, 3], rule=rule, edge_ids=True)
-        return khop.Loader(sampler, {"item": torch.arange(8)}, 8, columns=columns, threads=1).batch(0, 0)
+        loader = khop.Loader(
+            sampler, {"item": torch.arange(8)}, 8, columns=columns, threads=1, seed_times=times
+        )
+        return loader.batch(0, 0)
     random_ = torch.Generator().manual_seed(3)
     links = {
         t: torch.stack([torch.randint(COUNTS[t[end]], (5,), generator=random_) for end in (0, 2)])
