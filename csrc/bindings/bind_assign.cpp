@@ -15,7 +15,7 @@ namespace khop::bindings {
 namespace {
 
 // First source, first destination, indptr, indices.
-using Edges = std::tuple<std::int64_t, std::int64_t, In<std::int64_t>, AnyIn>;
+using EdgeArrays = std::tuple<std::int64_t, std::int64_t, In<std::int64_t>, AnyIn>;
 // By type, member bit, by degree, capacity.
 using Limit = std::tuple<std::vector<std::int64_t>, std::uint8_t, bool, std::int64_t>;
 
@@ -23,7 +23,7 @@ using Limit = std::tuple<std::vector<std::int64_t>, std::uint8_t, bool, std::int
 template <class Label>
 class Assignment {
  public:
-  Assignment(std::vector<std::int64_t> first_node, std::vector<Edges> edges, In<std::uint8_t> members, const std::vector<Limit>& limits,
+  Assignment(std::vector<std::int64_t> first_node, std::vector<EdgeArrays> edges, In<std::uint8_t> members, const std::vector<Limit>& limits,
              int parts, bool fennel, std::int64_t cluster_limit)
       : edges_(std::move(edges)),
         members_(std::move(members)),
@@ -46,7 +46,7 @@ class Assignment {
   Out<std::int64_t> loads() const { return copied<std::int64_t>(assigner_.loads()); }
 
  private:
-  static AssignSettings settings(std::vector<std::int64_t> first_node, const std::vector<Edges>& edges,
+  static AssignSettings settings(std::vector<std::int64_t> first_node, const std::vector<EdgeArrays>& edges,
                                  std::span<const std::uint8_t> members, const std::vector<Limit>& limits, int parts, bool fennel,
                                  std::int64_t cluster_limit) {
     AssignSettings made{std::move(first_node), {}, members, {}, parts, fennel ? Score::fennel : Score::ldg, cluster_limit};
@@ -70,7 +70,7 @@ class Assignment {
     return copy.tensor({values.size()});
   }
 
-  std::vector<Edges> edges_;
+  std::vector<EdgeArrays> edges_;
   In<std::uint8_t> members_;
   Assigner<Label> assigner_;
 };
@@ -80,7 +80,7 @@ void bind(nb::module_& module, const char* name) {
   using Class = Assignment<Label>;
   using Core = Assigner<Label>;
   nb::class_<Class>(module, name)
-      .def(nb::init<std::vector<std::int64_t>, std::vector<Edges>, In<std::uint8_t>, const std::vector<Limit>&, int, bool, std::int64_t>(),
+      .def(nb::init<std::vector<std::int64_t>, std::vector<EdgeArrays>, In<std::uint8_t>, const std::vector<Limit>&, int, bool, std::int64_t>(),
            nb::arg("first_node"), nb::arg("edges"), nb::arg("members"), nb::arg("limits"), nb::arg("parts"), nb::arg("fennel"),
            nb::arg("cluster_limit"))
       .def("cluster", &Class::template run<&Core::cluster>, nb::arg("begin"), nb::arg("end"), nb::arg("threads"))

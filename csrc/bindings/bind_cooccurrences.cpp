@@ -11,8 +11,6 @@
 namespace khop::bindings {
 namespace {
 
-using Offsets = In<std::int64_t>;
-
 template <class Index>
 using Pairs = std::tuple<Out<std::int64_t>, Out<Index>, Out<std::int32_t>>;
 

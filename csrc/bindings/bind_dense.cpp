@@ -21,11 +21,8 @@
 #include <utility>
 #include <vector>
 
+namespace khop::bindings {
 namespace {
-
-using namespace khop::bindings;
-using Offsets = In<std::int64_t>;
-using Ids32 = In<std::int32_t>;
 
 constexpr std::size_t kMostNarrowRows = std::size_t{1} << 31;
 
@@ -292,8 +289,10 @@ std::pair<std::int64_t, std::int64_t> build_csc(const AnyIn& sources, const AnyI
 }
 
 }  // namespace
+}  // namespace khop::bindings
 
 void bind_dense(nb::module_& module) {
+  using namespace khop::bindings;
   using nb::arg;
   module.def("check_rows", &check_rows, arg("indptr").noconvert(), arg("edges"));
   module.def("first_outside", &first_outside, arg("ids").noconvert(), arg("limit"), arg("threads"));

@@ -12,7 +12,6 @@
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
 using OutBytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::tuple<std::int64_t, int> read_file_rows(int file, std::int64_t first_byte, std::int64_t row_bytes, std::int64_t rows,

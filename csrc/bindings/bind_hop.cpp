@@ -25,13 +25,7 @@
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
-
 constexpr std::int64_t kMostFanout = (std::int64_t{1} << 31) - 1;
-
-std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
-  return ids ? span_of(*ids) : std::span<const std::int64_t>{};
-}
 
 // A graph's arrays, taken over from Python once.
 class Edges {

@@ -20,17 +20,14 @@
 namespace khop::bindings {
 namespace {
 
-using Offsets = In<std::int64_t>;
-using Bytes = In<std::uint8_t>;
-using Values = In<std::int64_t>;
-using Ids = Into<std::int64_t>;
+using IdsInto = Into<std::int64_t>;
 
 TextKeys text_keys(const Offsets& offsets, const Bytes& bytes) {
   check_offset_span(span_of(offsets), bytes.size());
   return {span_of(offsets), reinterpret_cast<const char*>(bytes.data())};
 }
 
-std::span<std::int64_t> room_for(const Ids& ids, std::int64_t keys) {
+std::span<std::int64_t> room_for(const IdsInto& ids, std::int64_t keys) {
   check_size(ids.size(), static_cast<std::size_t>(keys), "ids");
   return typed_span<std::int64_t>(ids);
 }
@@ -80,21 +77,21 @@ std::int64_t append_integers(IdTable<IntegerPool>& table, const Values& values) 
   return table.append({span_of(values)});
 }
 
-void add_text(IdTable<TextPool>& table, const Offsets& offsets, const Bytes& bytes, const Ids& ids) {
+void add_text(IdTable<TextPool>& table, const Offsets& offsets, const Bytes& bytes, const IdsInto& ids) {
   with_text(offsets, bytes, [&](TextKeys keys) { table.add(keys, room_for(ids, keys.size())); });
 }
 
-void add_integers(IdTable<IntegerPool>& table, const Values& values, const Ids& ids) {
+void add_integers(IdTable<IntegerPool>& table, const Values& values, const IdsInto& ids) {
   const nb::gil_scoped_release release;
   const IntegerKeys keys{span_of(values)};
   table.add(keys, room_for(ids, keys.size()));
 }
 
-void find_text(const IdTable<TextPool>& table, const Offsets& offsets, const Bytes& bytes, const Ids& ids) {
+void find_text(const IdTable<TextPool>& table, const Offsets& offsets, const Bytes& bytes, const IdsInto& ids) {
   with_text(offsets, bytes, [&](TextKeys keys) { table.find(keys, room_for(ids, keys.size())); });
 }
 
-void find_integers(const IdTable<IntegerPool>& table, const Values& values, const Ids& ids) {
+void find_integers(const IdTable<IntegerPool>& table, const Values& values, const IdsInto& ids) {
   const nb::gil_scoped_release release;
   const IntegerKeys keys{span_of(values)};
   table.find(keys, room_for(ids, keys.size()));

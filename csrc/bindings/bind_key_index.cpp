@@ -10,9 +10,6 @@
 namespace khop::bindings {
 namespace {
 
-using Values = In<std::int64_t>;
-using Bytes = In<std::uint8_t>;
-
 TextKeys checked_keys(const Values& offsets, const Bytes& bytes) {
   const auto span = span_of(offsets);
   check_offset_span(span, bytes.size());

@@ -14,13 +14,7 @@
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
-
 constexpr std::int64_t kMostPerPositive = (std::int64_t{1} << 31) - 1;
-
-std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
-  return ids ? span_of(*ids) : std::span<const std::int64_t>{};
-}
 
 template <class Index>
 using Kept = std::tuple<Out<std::int64_t>, Out<Index>, std::optional<Out<std::int64_t>>>;

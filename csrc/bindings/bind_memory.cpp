@@ -6,6 +6,7 @@
 #include "digest.h"
 #include "memory.h"
 
+namespace khop::bindings {
 namespace {
 
 std::tuple<std::size_t, std::size_t, std::size_t, std::size_t> buffer_pool_usage() {
@@ -29,11 +30,9 @@ void pin_buffer_pool(std::uintptr_t select_device, std::uintptr_t pin, std::uint
   khop::pinned_pool().set_pinning(pinning);
 }
 
-khop::bindings::Out<std::uint8_t> pooled_bytes(std::size_t count) {
-  return khop::bindings::Buffer<std::uint8_t>(count).tensor({count});
+Out<std::uint8_t> pooled_bytes(std::size_t count) {
+  return Buffer<std::uint8_t>(count).tensor({count});
 }
-
-using Bytes = khop::bindings::In<std::uint8_t>;
 
 // The advice returns at once, but requests of reading may wait for a place in the disk's queue.
 template <auto advise>
@@ -42,14 +41,16 @@ void advised(const Bytes& bytes) {
   advise(bytes.data(), bytes.size());
 }
 
-std::uint64_t digest(const khop::bindings::In<std::uint8_t>& bytes, int threads) {
+std::uint64_t digest(const In<std::uint8_t>& bytes, int threads) {
   const nb::gil_scoped_release release;
   return khop::digest(khop::bindings::span_of(bytes), threads);
 }
 
 }  // namespace
+}  // namespace khop::bindings
 
 void bind_memory(nb::module_& module) {
+  using namespace khop::bindings;
   module.def("pooled_bytes", &pooled_bytes, nb::arg("count"));
   module.def("expect_random_access", &advised<khop::expect_random_access>, nb::arg("bytes").noconvert());
   module.def("read_in_background", &advised<khop::read_in_background>, nb::arg("bytes").noconvert());

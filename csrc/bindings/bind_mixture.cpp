@@ -10,11 +10,8 @@
 #include <string>
 #include <vector>
 
+namespace khop::bindings {
 namespace {
-
-using namespace khop::bindings;
-using Offsets = In<std::int64_t>;
-using Ids32 = In<std::int32_t>;
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
@@ -98,8 +95,10 @@ void merge_edges(const std::vector<Offsets>& indptrs, const std::vector<Ids32>& 
 }
 
 }  // namespace
+}  // namespace khop::bindings
 
 void bind_mixture(nb::module_& module) {
+  using namespace khop::bindings;
   using nb::arg;
   module.def("segment_mixture", &segment_mixture, arg("x").noconvert(), arg("weights").noconvert(), arg("indptr").noconvert(),
              arg("indices").noconvert(), arg("out").noconvert(), arg("threads"));

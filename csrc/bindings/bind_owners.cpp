@@ -17,8 +17,6 @@
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
-
 std::tuple<Out<std::int64_t>, Out<std::int64_t>> remote_rows(Ids ids, std::int64_t first, std::int64_t end,
                                                              std::optional<Ids> slots, std::int64_t kept) {
   if (first < 0 || end < first || kept < 0) {
@@ -50,10 +48,10 @@ std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> owner_order(Ids 
 }
 
 // Offsets, nodes and maybe edges of every owner.
-using Drawn = std::tuple<Ids, AnyIn, std::optional<Ids>>;
+using DrawnByOwner = std::tuple<Ids, AnyIn, std::optional<Ids>>;
 
 // Offsets and edges; nodes go to `nodes`, which is of the widest type that any owner has.
-std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> join_drawn(const std::vector<Drawn>& drawn,
+std::tuple<Out<std::int64_t>, std::optional<Out<std::int64_t>>> join_drawn(const std::vector<DrawnByOwner>& drawn,
                                                                            std::optional<Ids> order, const AnyInto& nodes) {
   std::vector<OwnerDrawn> owners;
   std::size_t rows = 0;

@@ -20,8 +20,6 @@
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
-
 // The times of edges and of sources, and the source of each edge.
 using Column = std::variant<In<std::int64_t>, In<std::int32_t>, In<std::int16_t>, In<std::int8_t>, In<std::uint8_t>>;
 using OwnTimes = std::tuple<std::optional<Column>, std::optional<Column>, std::variant<In<std::int32_t>, In<std::int64_t>>>;

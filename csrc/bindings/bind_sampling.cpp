@@ -21,8 +21,6 @@
 namespace khop::bindings {
 namespace {
 
-using Ids = In<std::int64_t>;
-
 // An index, and what is looked up in it.
 using AnyIds = std::variant<In<std::int32_t>, In<std::int64_t>>;
 using Lookup = std::pair<NodeIndex*, AnyIds>;

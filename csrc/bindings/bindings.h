@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "buffer_pool.h"
@@ -20,6 +21,11 @@ namespace khop::bindings {
 // A contiguous CPU array that is only read. Anything with __dlpack__ or the buffer protocol is taken as it lies.
 template <class T>
 using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = In<std::int64_t>;
+using Ids32 = In<std::int32_t>;
+using Offsets = In<std::int64_t>;
+using Values = In<std::int64_t>;
+using Bytes = In<std::uint8_t>;
 
 // A contiguous torch tensor that is returned.
 template <class T>
@@ -28,6 +34,10 @@ using Out = nb::ndarray<T, nb::pytorch, nb::c_contig, nb::device::cpu>;
 template <class T>
 std::span<const T> span_of(const In<T>& array) {
   return {array.data(), array.size()};
+}
+
+inline std::span<const std::int64_t> optional_span(const std::optional<Ids>& ids) {
+  return ids ? span_of(*ids) : std::span<const std::int64_t>{};
 }
 
 // A block of the pool on its way into a tensor: goes back by itself if an exception comes first.
