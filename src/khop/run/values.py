@@ -302,7 +302,7 @@ class EvaluationTable(Section):
 
     fanouts: Annotated[Fanouts, Default("exact, over all neighbors")] = ()
     """Neighbors per node in evaluation, one number per hop"""
-    batch_size: Count = 4096
+    batch_size: Count = 8192
     """Nodes per chunk of evaluation and inference"""
     batch_edges: Count = 1 << 20
     """Edges per chunk of exact evaluation and inference; a chunk of one node may have more"""
