@@ -46,7 +46,7 @@ def test_work_that_does_not_fit_in_memory_is_refused_with_a_remedy(
         assert ran.code == 2
         said = ran.stderr.replace("\n", " ")
         assert "the run needs" in said
-        assert "for chunks of 4,096 nodes" in said
+        assert "for chunks of 8,192 nodes" in said
         assert "updates" not in said
     assert not Path("e.npy").exists()
 

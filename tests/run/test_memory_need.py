@@ -146,7 +146,7 @@ def test_evaluation_and_inference_count_their_chunks_alone(
     assert fitted(run, raw, "evaluation") == (run, None)
     monkeypatch.setattr(module, "free_memory_bytes", lambda: 0)
     for work in ("evaluation", "inference"):
-        with pytest.raises(ValueError, match=r"That is .* for rows of all nodes, 2 x .* for chunks of 4,096"):
+        with pytest.raises(ValueError, match=r"That is .* for rows of all nodes, 2 x .* for chunks of 8,192"):
             fitted(run, raw, work)  # type: ignore[arg-type]
 
 
