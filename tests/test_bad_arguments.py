@@ -246,6 +246,7 @@ REFUSED: dict[str, Cases] = {
         ("keep 'a': must be a whole number", lambda: khop.CheckpointPolicy(None, None, 'a')),
     ],
     "launch": [
+        ("bind 'all': must be", lambda: khop.launch(print, procs=2, device='cpu', bind='all')),
         ("procs 'a': must be a whole number, 1 or more", lambda: khop.launch(print, procs='a', device='cpu')),
         ('procs 1.5: must be a whole number, 1 or more', lambda: khop.launch(print, procs=1.5, device='cpu')),
         ('procs True: must be a whole number, 1 or more', lambda: khop.launch(print, procs=True, device='cpu')),

@@ -1,4 +1,4 @@
-"""Process settings for training on a CPU: allocator, OpenMP threads, core counts, warnings about forks.
+"""Process settings for training on a CPU: allocator, OpenMP threads, cores and memory nodes, forks.
 
 The command applies the settings before it imports torch, a script with its first epoch of batches.
 Environment variables that configure the allocator or OpenMP take precedence.
@@ -14,9 +14,13 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeVar
 
 # mallopt(3) of the GNU C library.
 _TRIM_THRESHOLD = -1
@@ -254,9 +258,12 @@ def allowed_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
-    """Return the number of cores that this process may use, limited by the container's CPU quota."""
-    cores = allowed_cores()
+def usable_cores(limit: Path = CGROUP_LIMIT, cores: int = 0) -> int:
+    """Return the number of cores that this process may use, limited by the container's CPU quota.
+
+    `cores` is the limit without a quota, by default the cores that the process may run on.
+    """
+    cores = cores or allowed_cores()
     try:
         quota, period = limit.read_text().split()
     except (OSError, ValueError):
@@ -266,6 +273,8 @@ def usable_cores(limit: Path = CGROUP_LIMIT) -> int:
 
 def cores_of_rank(ranks_here: int) -> int:
     """Return the number of cores per rank, for `ranks_here` ranks on this machine."""
+    if _Bound.has_own_cores:  # a quota of the container is still shared
+        return max(1, min(allowed_cores(), usable_cores(cores=1 << 20) // ranks_here))
     return max(1, usable_cores() // ranks_here)
 
 
@@ -277,3 +286,195 @@ def sampler_threads(cores: int, device_type: str = "cpu") -> int:
     the fastest in benchmarks/threads.py.
     """
     return min(cores, max(2, cores // 4 if device_type == "cpu" else cores - 2))
+
+
+Bind = Literal["none", "cores", "numa"]
+_CORES = Path("/sys/devices/system")
+# set_mempolicy(2); other machines keep the policy of their kernel, which allocates where a thread runs.
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_PREFERRED = 1  # MPOL_PREFERRED: other nodes if this one is full
+
+
+class _Bound:
+    """State of this process."""
+
+    has_own_cores = False  # no other rank of the machine runs on its cores
+
+
+def own_cores() -> None:
+    """State that no other rank of this machine runs on the cores of this process."""
+    _Bound.has_own_cores = True
+
+
+def bound_to() -> str:
+    """Return the cores of this process in words, if no other rank of the machine runs on them; else ""."""
+    if not _Bound.has_own_cores:
+        return ""
+    topology, cores = CoreTopology.read(), sorted(os.sched_getaffinity(0))
+    nodes = {topology.node_of(core) for core in cores}
+    return str(Place(tuple(cores), nodes.pop() if len(nodes) == 1 else None))
+
+
+@dataclass(frozen=True)
+class CoreTopology:
+    """Logical cores of a machine: those of each memory node, and those that share a physical core."""
+
+    nodes: Mapping[int, frozenset[int]]  # memory node -> cores
+    siblings: Mapping[int, frozenset[int]]  # core -> the cores of its physical core
+
+    @classmethod
+    def read(cls, system: Path = _CORES) -> CoreTopology:
+        """Read the topology from Linux' files; empty where there are none."""
+        nodes = {
+            int(folder.name[4:]): _listed(folder / "cpulist") for folder in system.glob("node/node[0-9]*")
+        }
+        siblings = {
+            int(folder.name[3:]): _listed(folder / "topology" / "thread_siblings_list")
+            for folder in system.glob("cpu/cpu[0-9]*")
+        }
+        return cls({node: cores for node, cores in sorted(nodes.items()) if cores}, siblings)
+
+    def node_of(self, core: int) -> int | None:
+        """Return the memory node of a core; None if unknown."""
+        return next((node for node, cores in self.nodes.items() if core in cores), None)
+
+    def default_bind(self, allowed: Collection[int], ranks: int) -> Bind:
+        """Return numa if the allowed cores are on several memory nodes and each rank gets one, else none."""
+        several = len({self.node_of(core) for core in allowed}) > 1
+        return "numa" if several and 1 < ranks <= len(allowed) else "none"
+
+    def places(self, allowed: Collection[int], ranks: int, bind: Bind) -> tuple[Place, ...]:
+        """Divide the allowed cores among the ranks of a machine: disjoint, and none if `bind` is none.
+
+        Physical cores stay whole while there are enough of them. With "numa" a rank has cores of one memory
+        node, or whole nodes if there are more nodes than ranks. ValueError for more ranks than cores.
+        """
+        if bind == "none":
+            return ()
+        if ranks > len(allowed):
+            raise ValueError(
+                f"bind {bind}: {ranks} processes, and this process may run on {len(allowed)} cores; start "
+                f"{len(allowed)} at most, or bind none"
+            )
+        by_node: dict[int | None, list[int]] = {}
+        for core in sorted(allowed):
+            by_node.setdefault(self.node_of(core), []).append(core)
+        groups = [*by_node.values()]
+        if bind == "cores" or len(groups) == 1:
+            shares = self._shares([core for group in groups for core in group], ranks)
+        elif ranks <= len(groups):
+            shares = [[core for group in part for core in group] for part in _even(groups, ranks)]
+        else:
+            counts = _proportional([len(group) for group in groups], ranks)
+            shares = [
+                share for group, n in zip(groups, counts, strict=True) for share in self._shares(group, n)
+            ]
+        return tuple(self._place(share) for share in shares)
+
+    def _shares(self, cores: Sequence[int], ranks: int) -> list[list[int]]:
+        """Divide cores evenly, by physical cores if there are enough."""
+        whole: dict[frozenset[int], list[int]] = {}
+        for core in cores:
+            whole.setdefault(self.siblings.get(core) or frozenset([core]), []).append(core)
+        units = [*whole.values()] if len(whole) >= ranks else [[core] for core in cores]
+        return [sorted(core for unit in part for core in unit) for part in _even(units, ranks)]
+
+    def _place(self, cores: Sequence[int]) -> Place:
+        nodes = {self.node_of(core) for core in cores}
+        return Place(tuple(sorted(cores)), nodes.pop() if len(nodes) == 1 else None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Cores of a rank, and their memory node."""
+
+    cores: tuple[int, ...]
+    node: int | None = None  # None: several, or unknown
+
+    def __str__(self) -> str:
+        """Return such as "cores 0-3 on memory node 0"."""
+        ranges = [
+            [core for _, core in run]
+            for _, run in groupby(enumerate(self.cores), key=lambda pair: pair[1] - pair[0])
+        ]
+        words = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ranges)
+        return f"cores {words}" + ("" if self.node is None else f" on memory node {self.node}")
+
+    def bind_thread(self) -> None:
+        """Bind the calling thread, and the threads and processes that it starts from now on."""
+        os.sched_setaffinity(0, self.cores)
+        if self.node is not None:
+            _prefer_node(self.node)
+
+    def bind_process(self) -> None:
+        """Bind all threads of this process; memory that it has already stays where it is."""
+        self.bind_thread()
+        for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.sched_setaffinity(int(thread.name), self.cores)
+
+    @contextmanager
+    def inherited(self) -> Iterator[None]:
+        """Bind the processes that the calling thread starts in the block."""
+        before = os.sched_getaffinity(0)
+        self.bind_thread()
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+            if self.node is not None:
+                _prefer_node(None)
+
+
+def places_of_ranks(ranks: int, bind: Bind | None) -> tuple[Place, ...]:
+    """Return the place of each rank of this machine; () for no binding.
+
+    None means numa on a machine with several memory nodes, else none. Cores that this process may not run on,
+    by its affinity or its control group, are left out.
+    """
+    if ranks == 1 or bind == "none" or not hasattr(os, "sched_getaffinity"):
+        return ()
+    topology, allowed = CoreTopology.read(), os.sched_getaffinity(0)
+    return topology.places(allowed, ranks, bind or topology.default_bind(allowed, ranks))
+
+
+def _prefer_node(node: int | None) -> None:
+    """Allocate memory of the calling thread on a memory node; None: where the thread runs."""
+    number = _SET_MEMPOLICY.get(os.uname().machine)
+    if sys.platform != "linux" or number is None:
+        return
+    words = (ctypes.c_ulong * 16)()
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    if node is not None:
+        words[node // bits] = 1 << node % bits
+    mode, mask = (0, None) if node is None else (_PREFERRED, words)
+    # A kernel without memory nodes, or a container that forbids it, refuses: then threads allocate where they
+    # run, which is on their node.
+    ctypes.CDLL(None).syscall(ctypes.c_long(number), mode, mask, ctypes.c_ulong(16 * bits if mask else 0))
+
+
+def _listed(file: Path) -> frozenset[int]:
+    """Return the numbers of a list of Linux, such as 0-3,8."""
+    try:
+        parts = file.read_text().strip().split(",")
+    except OSError:
+        return frozenset()
+    bounds = [part.partition("-") for part in parts if part]
+    return frozenset(core for first, _, last in bounds for core in range(int(first), int(last or first) + 1))
+
+
+T = TypeVar("T")
+
+
+def _even(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """Divide items into consecutive parts of equal size, up to one item."""
+    return [items[len(items) * n // parts : len(items) * (n + 1) // parts] for n in range(parts)]
+
+
+def _proportional(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Divide ranks among groups of cores: one each at least, and no more than its cores."""
+    counts = [1] * len(sizes)
+    for _ in range(ranks - len(sizes)):
+        free = [n for n, (size, count) in enumerate(zip(sizes, counts, strict=True)) if count < size]
+        counts[max(free, key=lambda n: sizes[n] / (counts[n] + 1))] += 1
+    return counts

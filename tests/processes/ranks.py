@@ -252,3 +252,11 @@ def pyg_loaders(rank: int, device: torch.device, out: str) -> None:
         used = [int(n) for _ in range(2) for batch in NeighborLoader(data, [1]) for n in batch.n_id[:1]]
     told = [str(one.message) for one in found if "do not divide" in str(one.message)]
     Path(out, f"{rank}.json").write_text(json.dumps([used, told]))
+
+
+def writes_cores(rank: int, device: torch.device, folder: str) -> None:
+    """Write the cores of all threads of this rank, each set once, and the number of torch's threads."""
+    threads = Path("/proc/self/task").iterdir()
+    cores = {tuple(sorted(os.sched_getaffinity(int(thread.name)))) for thread in threads}
+    found = {"cores": sorted(cores), "torch_threads": torch.get_num_threads()}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))

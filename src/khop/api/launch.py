@@ -6,11 +6,13 @@ there.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -20,7 +22,7 @@ import torch
 from torch import distributed
 
 from khop.arguments import check_word, instance_of, list_of, real_number, shown, whole_number
-from khop.distributed.processes.group import DEADLINE_S
+from khop.distributed.processes.group import DEADLINE_S, Group
 from khop.distributed.processes.launchers import (
     Listening,
     RankInfo,
@@ -32,7 +34,7 @@ from khop.distributed.processes.rendezvous import joined
 from khop.distributed.processes.spawning import has_main_file, run_ranks
 from khop.loading.device.streams import num_gpus
 from khop.loading.device.transfer import device_of
-from khop.process_tuning import cores_of_rank, usable_cores
+from khop.process_tuning import Bind, cores_of_rank, own_cores, places_of_ranks, usable_cores
 
 Work = Callable[..., None]  # (rank, device, *arguments)
 # Refused by default: listening on a public address; more than RANKS_PER_CORE processes per core.
@@ -60,6 +62,7 @@ def launch(
     deadline: float = DEADLINE_S,
     interface: str | None = None,
     allow: Sequence[Permission] = (),
+    bind: Bind | None = None,
 ) -> None:
     """Call `function(rank, device, *arguments)` as every rank of a run.
 
@@ -81,8 +84,13 @@ def launch(
             address. By default loopback on one machine, otherwise the interface that leads to rank 0.
         allow: Permissions: "oversubscribe" for more than 4 processes per core that this process may use,
             "public" for a public address, which states that a firewall protects it. Default none.
+        bind: "cores" gives each process of a machine its own cores, of those that it may run on; "numa" also
+            keeps them and its memory on one memory node; "none" leaves all to the kernel. Processes that
+            their launcher has bound, as srun does, stay so. Default: "numa" on machines with several memory
+            nodes, else "none".
     Raises:
-        ValueError: `function` cannot be imported by other processes, or a permission is missing.
+        ValueError: `function` cannot be imported by other processes, a permission is missing, or there are
+            more processes to bind than cores.
         PeerLost: A rank did not answer within `deadline`.
     Example:
         >>> def train(rank, device, epochs):
@@ -101,6 +109,8 @@ def launch(
         instance_of("interface", interface, str, "must be a name or an address, as text")
     for permission in list_of("allow", allow, '["oversubscribe"]'):
         check_word("allow", permission, Permission)
+    if bind is not None:
+        check_word("bind", bind, Bind)
     listening = Listening(interface, "public" in allow)
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     rank_info = rank_info_of(os.environ)
@@ -109,7 +119,7 @@ def launch(
             raise ValueError(
                 f"procs {procs}: a launcher has started {rank_info.world_size} ranks already; leave procs out"
             )
-        run_rank(rank_info, function, arguments, kind, deadline, listening)
+        run_rank(rank_info, function, arguments, kind, deadline, listening, bind)
         return
     count = procs if procs is not None else max(1, torch.cuda.device_count() if kind == "cuda" else 1)
     count = check_procs(count, kind, allow)
@@ -119,8 +129,13 @@ def launch(
     _check_main_is_guarded()
     for each in (function, *arguments):
         _check_importable(each)
+    places = places_of_ranks(count, bind)
+
+    def bound(rank: int) -> AbstractContextManager[None]:
+        return places[rank].inherited() if places else nullcontext()
+
     with _environment(_unset(_FOR_RANKS)):
-        run_ranks(run_rank, count, (function, _Arguments(arguments), kind, deadline, listening))
+        run_ranks(run_rank, count, (function, _Arguments(arguments), kind, deadline, listening), bound)
 
 
 def _check_main_is_guarded() -> None:
@@ -207,8 +222,12 @@ def run_rank(
     kind: str,
     deadline: float,
     listening: Listening,
+    bind: Bind | None = "none",
 ) -> None:
-    """Run one rank: join the others, call the function, leave."""
+    """Run one rank: join the others, call the function, leave.
+
+    `bind` is of ranks that other launchers start; khop starts its own with their places.
+    """
     device = torch.device(kind)
     if device.type == "cuda":
         device = torch.device("cuda", gpu_of_rank(rank_info.local_rank, num_gpus()))
@@ -223,8 +242,28 @@ def run_rank(
     variables = dict(named if listening.interface else _unset(named))
     if device.type == "cuda":
         variables |= _unset(_FOR_NCCL)
-    with _environment(variables), joined(rank_info, device, deadline, interface):
+    with _environment(variables), joined(rank_info, device, deadline, interface) as group:
+        _bind(group, bind)
         function(rank_info.rank, device, *arguments)
+
+
+def _bind(group: Group, bind: Bind | None) -> None:
+    """Bind the ranks of each machine that may all run on the same cores; others are bound already."""
+    if group.local_world_size == 1 or not hasattr(os, "sched_getaffinity"):
+        return
+    host, mine = socket.gethostname(), os.sched_getaffinity(0)
+    told = json.dumps([host, group.local_rank, sorted(mine)]).encode()
+    found = [json.loads(content) for content in group.gather_bytes(told)]
+    others = [set(cores) for there, rank, cores in found if there == host and rank != group.local_rank]
+    if all(cores == mine for cores in others):
+        places = places_of_ranks(group.local_world_size, bind)
+        if not places:
+            return
+        places[group.local_rank].bind_process()
+    elif any(cores & mine for cores in others):
+        return
+    own_cores()
+    torch.set_num_threads(cores_of_rank(group.local_world_size))
 
 
 def _unset(values: Mapping[str, str]) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module, metadata
@@ -28,7 +28,7 @@ from khop.cli.lines import tell
 from khop.cli.start import FAILED
 from khop.cli.terminal import say, say_next
 from khop.distributed.processes.launchers import Interface
-from khop.process_tuning import CGROUP_LIMIT, allowed_cores, usable_cores
+from khop.process_tuning import CGROUP_LIMIT, CoreTopology, Place, allowed_cores, usable_cores
 from khop.user_cache import cache_folder
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -247,6 +247,7 @@ def cores(
     reasons += [f"{allowed} by affinity (taskset, Slurm or a container)"] if allowed < of_machine else []
     reasons += [f"{usable} by the control group's quota"] if usable < allowed else []
     yield Finding("cores", "usable cores", f"{usable} ({', '.join(reasons)})")
+    yield memory_nodes(CoreTopology.read(), getattr(os, "sched_getaffinity", lambda _: range(of_machine))(0))
     load = os.getloadavg()[0] if load is None else load
     found = f"{load:.1f} running threads on {of_machine} cores"
     if load > of_machine:
@@ -264,6 +265,15 @@ def cores(
     if threads.isdigit() and int(threads) > usable:
         found = f"OMP_NUM_THREADS={threads}, more than the usable cores"
         yield Finding("cores", "OpenMP threads", found, WRONG, "unset OMP_NUM_THREADS")
+
+
+def memory_nodes(topology: CoreTopology, allowed: Collection[int]) -> Finding:
+    """Return the memory nodes of the usable cores, and the default binding of several processes."""
+    nodes = {node: sorted(cores & set(allowed)) for node, cores in topology.nodes.items()}
+    there = {node: Place(tuple(cores)) for node, cores in nodes.items() if cores}
+    bind = topology.default_bind(allowed, 2)
+    words = "; ".join(f"node {node}: {place}" for node, place in there.items()) or "unknown"
+    return Finding("cores", "memory nodes", f"{words}; processes of a run have --bind {bind} by default")
 
 
 def memory(

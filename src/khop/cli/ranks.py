@@ -61,6 +61,7 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
             deadline=config.deadline,
             interface=config.interface,
             allow=_permissions(config, ranks),
+            bind=None if ranks.bind is None else ranks.bind.value,
         )
     except KeyboardInterrupt as stop:
         if not is_told(stop):

@@ -20,7 +20,7 @@ from khop.cli.server_process import ANY_HOST, ServeRequest, _flight, run_server,
 from khop.cli.terminal import say_next, table_console, tell_next
 from khop.errors import PeerLost
 from khop.loading.device.device_placement import byte_size
-from khop.process_tuning import usable_cores
+from khop.process_tuning import places_of_ranks, usable_cores
 from khop.servers.access import (
     Access,
     Address,
@@ -66,7 +66,11 @@ def serve(folder: Path, listen: str, security: SecurityOptions, options: ServeOp
                 _command(folder, each.listen, each.metrics, security, options)
                 for each in map(request.later, range(options.procs))
             ]
-            if not supervise(commands, Life(options.exit_idle), stop, say):
+            places = places_of_ranks(options.procs, None if options.bind is None else options.bind.value)
+            for number, place in enumerate(places):
+                say(f"server {number} is bound to {place}")
+            starts = [place.inherited for place in places]
+            if not supervise(commands, Life(options.exit_idle), stop, say, starts):
                 raise SystemExit(1)
         elif not run_server(request, stop, _print_address):
             os._exit(1)  # gRPC would wait for clients that no longer read
@@ -119,6 +123,8 @@ def _check_on_ray(count: int, options: ServeOptions, address: Address) -> None:
         raise ValueError(f"--on-ray {count}: must be at least 1")
     if options.procs > 1:
         raise ValueError(f"--on-ray {count}: excludes --procs; Ray starts all {count} servers")
+    if options.bind is not None:
+        raise ValueError("--on-ray: excludes --bind, as Ray gives each server its cores")
     if options.part is not None:
         raise ValueError(
             "--on-ray: excludes --part, as Ray chooses the machines; start servers of parts by hand"

@@ -40,7 +40,7 @@ from khop.distributed.processes.group import Group, clock_offset, this_group
 from khop.errors import PeerLost, told
 from khop.graph.node_ids import stored_ids
 from khop.graph.remote import with_urls, writing
-from khop.process_tuning import usable_cores
+from khop.process_tuning import bound_to, usable_cores
 from khop.run.bottleneck import Bottleneck, bottleneck, has_fast_bfloat16, this_machine
 from khop.run.build import Run, notes_of
 from khop.run.check import to_toml
@@ -96,6 +96,13 @@ def write_environment(folder: Path, config: RunConfig, group: Group, memory: Mem
     write_whole(folder / ENVIRONMENT, (json.dumps(found, indent=1) + "\n").encode())
 
 
+def bound_ranks(group: Group) -> list[str]:
+    """Return a line with the cores of each process, if processes are bound. Collective."""
+    of_ranks = [content.decode() for content in group.gather_bytes(bound_to().encode())]
+    words = ", ".join(f"{rank} to {place}" for rank, place in enumerate(of_ranks) if place)
+    return [f"processes are bound: {words}"] if words else []
+
+
 def memory_of_ranks(group: Group, device: torch.device) -> dict[str, list[int]]:
     """Return the most memory that each rank has had, and its GPU if it has one. Collective."""
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
@@ -145,6 +152,8 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
             write_config(folder, run.config)
             write_environment(folder, run.config, group)
         say(console, f"{_title(run)}; results in {folder}")
+        for line in bound_ranks(group):
+            say(console, line)
         if run.graph.stores is not None:
             say(console, run.graph.placement)
         for note in (

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -453,6 +453,7 @@ class _Process:
     begun: float = 0.0
     not_before: float = 0.0
     pause: float = field(default=_RESTART_S[0])
+    start: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while it is started
 
     def keep_up(self, now: float, say: Callable[[str], None]) -> None:
         """Start the process, again after a pause if it has failed."""
@@ -462,17 +463,24 @@ class _Process:
             self.not_before, self.running = now + self.pause, None
             say(f"a server ended with code {code} after {lived:.0f} s; restarting it in {self.pause:g} s")
         if self.running is None and now >= self.not_before:
-            self.running, self.begun = subprocess.Popen(self.command), now
+            with self.start():
+                self.running, self.begun = subprocess.Popen(self.command), now
 
 
 def supervise(
-    commands: Sequence[Sequence[str]], life: Life, stop: threading.Event, say: Callable[[str], None]
+    commands: Sequence[Sequence[str]],
+    life: Life,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    starts: Sequence[Callable[[], AbstractContextManager[None]]] = (),
 ) -> bool:
     """Keep one process per command running until `stop` is set, or until all have ended by themselves.
 
+    `starts` has a context for each command, which is entered while its process is started; default none.
     Return whether all that were running then have ended as intended, with nothing dropped.
     """
-    processes = [_Process(command) for command in commands]
+    contexts = starts or [nullcontext] * len(commands)
+    processes = [_Process(command, start=start) for command, start in zip(commands, contexts, strict=True)]
     codes: list[int] = []
     try:
         while processes and not stop.wait(_POLL_S):

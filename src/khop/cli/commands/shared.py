@@ -27,6 +27,25 @@ Insecure = Annotated[
 ]
 
 
+class BindChoice(StrEnum):
+    """Cores and memory nodes of processes."""
+
+    NONE = "none"
+    CORES = "cores"
+    NUMA = "numa"
+
+
+BindOption = Annotated[
+    BindChoice | None,
+    typer.Option(
+        "--bind",
+        help="Cores of each process: its own (cores), on one memory node (numa), or all (none) (default: "
+        "numa on machines with several memory nodes, else none).",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class SecurityOptions:
     """Options of a server for tokens and certificates."""
@@ -98,6 +117,7 @@ class ServeOptions:
         Path | None,
         _option("--owners", "FILE", "TOML file with the addresses of the servers of each part."),
     ] = None
+    bind: BindOption = None
     cache_bytes: Annotated[
         str,
         _option(
@@ -151,6 +171,8 @@ Procs = Annotated[
     ),
 ]
 Oversubscribe = Annotated[bool, typer.Option("--oversubscribe", help="Allow more than 4 processes per core.")]
+
+
 AllowCode = Annotated[
     list[str] | None,
     typer.Option(
@@ -175,6 +197,7 @@ class RankOptions:
 
     procs: Procs = None
     oversubscribe: Oversubscribe = False
+    bind: BindOption = None
 
 
 @dataclass(frozen=True)

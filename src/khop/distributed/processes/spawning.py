@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import spawn, util
 from multiprocessing.connection import wait
@@ -150,8 +150,15 @@ class Failure:
         return RuntimeError(f"rank {self.rank} failed with {self.kind}: {self.message}\n\n{self.traceback}")
 
 
-def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[object]) -> None:
+def run_ranks(
+    target: Callable[..., None],
+    procs: int,
+    arguments: Sequence[object],
+    start: Callable[[int], AbstractContextManager[None]] = nullcontext,
+) -> None:
     """Call `target(rank_info, *arguments)` in `procs` new processes; return when all have succeeded.
+
+    `start(rank)` is entered while a process is started.
 
     No process survives the call. An error in one ends the others within seconds, and is raised here. Ctrl-C
     and SIGTERM are forwarded once to every rank, and ranks get time to save their work.
@@ -165,9 +172,10 @@ def run_ranks(target: Callable[..., None], procs: int, arguments: Sequence[objec
     signals: list[int] = []
     try:
         with _passing_on(ranks, signals):
-            for process in ranks:
+            for rank, process in enumerate(ranks):
                 if not signals:
-                    _start(process)
+                    with start(rank):
+                        _start(process)
                     if signals:  # it came before the process had an id
                         _send(process, signals[-1])
             _await_end([process for process in ranks if process.pid is not None], signals)
