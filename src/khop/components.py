@@ -171,6 +171,7 @@ MODELS = Family(
         "hgt": "khop.models.hgt:HGT",
         "rgat": "khop.models.rgat:RGAT",
         "lightgcn": "khop.models.light_gcn:LightGCN",
+        "mlp": "khop.models.mlp:ColumnMLP",
     },
     default="sage",
     makes="torch.nn.Module",

@@ -146,6 +146,7 @@ MODELS: dict[str, Model] = {
     "hgt": of_nodes("HGT"),
     "rgat": of_nodes("RGAT", dropout=0.0),
     "lightgcn": of_nodes("LightGCN"),
+    "mlp": of_nodes("ColumnMLP"),
     "rgcn": of_nodes("RGCN"),
     "rgcn bases": of_nodes("RGCN", bases=2),
     "rgcn column": by_column(0),

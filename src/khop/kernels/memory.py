@@ -79,9 +79,18 @@ def keep_free_blocks(limit_bytes: int) -> None:
 
 def own_memory_bytes(process: Path = Path("/proc/self")) -> int:
     """Return the memory of this process that is not of files; 0 where the system does not tell."""
+    return _status_bytes(process, "RssAnon:")
+
+
+def resident_bytes(process: Path = Path("/proc/self")) -> int:
+    """Return the memory of this process with pages of files; 0 where the system does not tell."""
+    return _status_bytes(process, "VmRSS:")
+
+
+def _status_bytes(process: Path, field: str) -> int:
     with suppress(OSError, StopIteration):
         lines = (process / "status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("RssAnon:")).split()[1]) * 1024
+        return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
     return 0
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from khop.models.link_predictor import EdgePredictor as EdgePredictor
     from khop.models.link_predictor import LinkPredictor as LinkPredictor
     from khop.models.link_predictor import SharedDecoder as SharedDecoder
+    from khop.models.mlp import ColumnMLP as ColumnMLP
     from khop.models.node_embedding import NodeEmbedding as NodeEmbedding
     from khop.models.node_embedding import gathered as gathered
     from khop.models.rgat import RGAT as RGAT
@@ -51,6 +52,7 @@ _PUBLIC = {
     "LightGCN": "khop.models.light_gcn",
     "RGAT": "khop.models.rgat",
     "RGCN": "khop.models.rgcn",
+    "ColumnMLP": "khop.models.mlp",
     "ComplEx": "khop.models.decoders",
     "DistMult": "khop.models.decoders",
     "Dot": "khop.models.decoders",

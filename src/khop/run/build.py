@@ -41,7 +41,7 @@ from khop.run.fields import Fanout
 from khop.run.memory import check_gpu_is_there, check_is_placed, check_memory, is_placed, placed_graph
 from khop.run.memory_need import fit_memory, memory_need
 from khop.run.parts import GraphOnServers, device_cache_bytes, graph_on_servers
-from khop.run.read import CONFIG, EMBEDDING, RawRun, notes_on, with_options
+from khop.run.read import CONFIG, EMBEDDING, RawRun, notes_on, value_in, with_options
 from khop.run.run_type import built, component_of, options_of, with_values
 from khop.run.tables import TaskTable
 from khop.run.tasks.resolve_task import (
@@ -140,7 +140,7 @@ def resolve(config: RunConfig, graph: Folder, raw: RawRun) -> RunConfig:
 
     The result has the absolute path of the graph, so that the run can be repeated from any folder.
     """
-    config = _with_inputs(config, graph.schema, raw)
+    config = _with_inputs(_without_edges(config, raw), graph.schema, raw)
     task = _resolved_task(config, graph, raw)
     _check_column(config, graph.schema, raw)
     for section, fanouts in (("sampler", config.sampler.fanouts), ("evaluation", config.evaluation.fanouts)):
@@ -189,6 +189,15 @@ def notes_of(config: RunConfig, schema: Schema, raw: RawRun) -> list[str]:
             f"model.embedding is {model.embedding}: no node type has a column, so embeddings are trained"
         )
     return notes
+
+
+def _without_edges(config: RunConfig, raw: RawRun) -> RunConfig:
+    """Draw no neighbors for a model that follows no edges, unless the run names fanouts."""
+    declared = component_of(config, "model").declared
+    if getattr(declared, "follows_edges", True) or value_in(raw.values, "sampler.fanouts") is not None:
+        return config
+    fanouts = (0,) * len(config.sampler.fanouts)
+    return config.model_copy(update={"sampler": config.sampler.model_copy(update={"fanouts": fanouts})})
 
 
 def _with_inputs(config: RunConfig, schema: Schema, raw: RawRun) -> RunConfig:

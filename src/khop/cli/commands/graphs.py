@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from khop.cli.arguments import GraphArgument, Report, folder_of
+from khop.cli.commands.shared import RankOptions
 from khop.cli.commands.split import split
 from khop.cli.options import takes_groups
 from khop.data.partition.methods import PARTITIONERS
+
+
+class NormChoice(StrEnum):
+    """Weights of neighbors in a propagation."""
+
+    MEAN = "mean"
+    SYMMETRIC = "symmetric"
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +32,7 @@ def register(app: typer.Typer) -> None:
     folders.command("resplit")(resplit)
     folders.command("cluster")(cluster)
     folders.command("walks")(walks)
+    folders.command("propagate")(takes_groups(propagate))
     app.add_typer(folders, name="graph")
 
 
@@ -153,6 +163,46 @@ def walks(
     parameters = (return_parameter, in_out_parameter)
     bias = None if parameters == (1, 1) else Node2Vec(*parameters)
     work.walks(folder, out, path, relation, WalkCounts(walks, rounds, stop, keep), bias, seed)
+
+
+def propagate(
+    graph: GraphArgument,
+    out: Annotated[Path, typer.Argument(help="Graph folder to write.", show_default=False)],
+    columns: Annotated[
+        str,
+        typer.Option(
+            help="Node columns to propagate, separated by commas.", metavar="COLUMNS", show_default=False
+        ),
+    ],
+    hops: Annotated[int, typer.Option(help="Number of hops.")] = 3,
+    norm: Annotated[
+        NormChoice,
+        typer.Option(
+            help="Weights of neighbors: their mean (mean), or 1 / sqrt(d_source d_destination) (symmetric), "
+            "for graphs of one edge type."
+        ),
+    ] = NormChoice.MEAN,
+    memory: Annotated[
+        str,
+        typer.Option(
+            help="Memory of the command, e.g. 4GB (default: half of free memory).",
+            metavar="BYTES",
+            show_default=False,
+        ),
+    ] = "",
+    *,
+    ranks: RankOptions,
+) -> None:
+    """Write a graph with node columns averaged over neighbors, such as x_1, x_2 and x_3, for the model mlp.
+
+    With several edge types, a node gets the mean over the edge types into it, of those whose sources have
+    rows. To continue after a stop, run the same command again; the number of processes may change.
+    """
+    folder = folder_of(graph)
+    from khop.cli.propagate import PropagateRequest, run_propagate
+
+    names = tuple(name.strip() for name in columns.split(","))
+    run_propagate(PropagateRequest(folder, out, names, hops, norm.value, memory), ranks)
 
 
 def sort(

@@ -154,11 +154,11 @@ def run_ranks(
     target: Callable[..., None],
     procs: int,
     arguments: Sequence[object],
-    start: Callable[[int], AbstractContextManager[None]] = nullcontext,
+    start: Callable[[int], AbstractContextManager[None]] | None = None,
 ) -> None:
     """Call `target(rank_info, *arguments)` in `procs` new processes; return when all have succeeded.
 
-    `start(rank)` is entered while a process is started.
+    `start(rank)` is entered while a process is started; default none.
 
     No process survives the call. An error in one ends the others within seconds, and is raised here. Ctrl-C
     and SIGTERM are forwarded once to every rank, and ranks get time to save their work.
@@ -174,7 +174,7 @@ def run_ranks(
         with _passing_on(ranks, signals):
             for rank, process in enumerate(ranks):
                 if not signals:
-                    with start(rank):
+                    with nullcontext() if start is None else start(rank):
                         _start(process)
                     if signals:  # it came before the process had an id
                         _send(process, signals[-1])
