@@ -270,7 +270,7 @@ def test_help_and_errors_are_those_of_the_declaration(khop_command: Command, run
         ("no_such_package:Model", "there is no module 'no_such_package'"),
         (f"{__name__}:Other", "has no 'Other'"),
         (f"{__name__}:Heads", "a component is a class with build"),
-        ("sage2", "must be one of sage, rgcn, gat, gin, gcn, hgt, lightgcn, or package.module:Class"),
+        ("sage2", "must be one of sage, rgcn, gat, gin, gcn, hgt, rgat, lightgcn, or package.module:Class"),
     ],
 )
 def test_a_kind_that_is_no_component_is_refused(
