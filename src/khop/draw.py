@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -303,8 +304,9 @@ class TableNegatives:
     of the model it is part of each checkpoint.
 
     Args:
-        table: Global ids of the destination type, int64 (sources, k); for several edge types a mapping by
-            type.
+        table: Global ids of the destination type, (sources, k): an int64 tensor, a NumPy array, nested lists,
+            or a table or Series of lists; for several edge types a mapping by type. A tensor, and a writable
+            array of int64, share their memory.
         mode: Arrangement in a batch, as in `UniformNegatives`.
     Example:
         >>> table = khop.hard_negatives(torch.eye(4), torch.eye(4), keep=2)
@@ -312,7 +314,7 @@ class TableNegatives:
         torch.Size([4, 2])
     """
 
-    table: Tensor | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]
+    table: Tensor | npt.ArrayLike | Mapping[EdgeType, Tensor] | Mapping[str, Tensor]
     mode: NegativeMode = NegativeMode.BINARY
 
     def __post_init__(self) -> None:
@@ -331,6 +333,7 @@ class TableNegatives:
         """
         if isinstance(self.table, Tensor):
             return self.table
+        assert isinstance(self.table, Mapping)  # made so
         found = by_edge_type(self.table).get(edge_type)
         if found is None:
             raise ValueError(
@@ -341,12 +344,25 @@ class TableNegatives:
 
 
 def _table(given: object) -> Tensor:
-    """Return a table of negatives; a writable array keeps its memory."""
-    table = torch.from_numpy(given) if isinstance(given, np.ndarray) and given.dtype == np.int64 else given
-    if isinstance(table, Tensor) and table.dtype == torch.int64 and table.dim() == 2:
+    """Return a table of negatives; tensors, and writable NumPy arrays of int64, keep their memory."""
+    table = given if isinstance(given, Tensor) else _rows(given)
+    if table is not None and table.dtype == torch.int64 and table.dim() == 2:
         return table
-    what = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor | np.ndarray) else repr(table)
+    what = repr(given) if table is None else f"{table.dtype} {tuple(table.shape)}"
     raise ValueError(f"table {what}: must be int64 (sources, k), as khop.hard_negatives gives")
+
+
+def _rows(given: object) -> Tensor | None:
+    """Return whole numbers of an array, of nested lists, or of a table or Series of lists; else None."""
+    array: Any = given.to_numpy() if hasattr(given, "to_numpy") else given
+    if not isinstance(array, np.ndarray) or array.dtype == object:
+        try:
+            array = np.array([list(row) for row in array])
+        except (TypeError, ValueError):
+            return None
+    if not np.can_cast(array.dtype, np.int64):
+        return torch.from_numpy(array) if array.dtype.kind == "f" else None
+    return torch.from_numpy(np.require(array, np.int64, ["C", "W"]))
 
 
 @dataclass(frozen=True)

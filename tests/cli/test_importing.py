@@ -95,6 +95,18 @@ def test_tables_become_a_folder_with_the_name_of_the_spec(khop_command: Command,
     assert open_folder("graphs/shop").num_edges(("user", "buys", "item")) == 3
 
 
+def test_a_graph_without_rows_is_named_by_import_and_by_train(khop_command: Command, shop: Path) -> None:
+    (shop / "buys.csv").write_text("user,item\n")
+    ran = khop_command("import", "shop.toml", "linkless")
+    assert (ran.code, ran.stdout.splitlines()[0]) == (0, "linkless: 2 user, 0 item; 0 user buys item")
+    ran = khop_command("train", "linkless", "--task", "link-prediction", "--epochs", "1")
+    assert ran.code == 2
+    assert "task.target is 'user buys item': the graph has no edges of this type; import some" in ran.stderr
+    (shop / "users.csv").write_text("id,age\n")
+    ran = khop_command("import", "shop.toml", "empty")
+    assert ran.stdout.endswith("It has no nodes to train on: no table has a row, or where selects none\n")
+
+
 def test_a_spec_of_edges_alone_and_seconds_of_times_are_read_and_notes_say_so(
     khop_command: Command, shop: Path, recwarn: pytest.WarningsRecorder
 ) -> None:

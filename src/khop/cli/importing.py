@@ -48,7 +48,9 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
         )  # fmt: skip
     published(target)
     typer.echo(with_urls(f"{done}\nShow it: khop info {target}"))
-    if encoders is None:
+    if not any(done.nodes.values()):
+        typer.echo("It has no nodes to train on: no table has a row, or where selects none")
+    elif encoders is None:
         typer.echo(with_urls(f"Train on it: khop init {target} > run.toml && khop train run.toml"))
     elif is_run_folder(encoders):
         _tell_predictions(spec, target, encoders)

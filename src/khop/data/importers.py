@@ -70,15 +70,23 @@ def graph_name(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class OgbOptions:
-    """Options of an import of one of OGB's sets."""
+class PublishedSet:
+    """Options of all imports of sets that are published as files."""
 
     name: str
-    """Name of the set, as in ogb:ogbn-arxiv"""
+    """Name of the set"""
     root: str | None = None
     """Folder with the set as published; without it, the set is downloaded into the cache"""
     mirror: str | None = None
     """Address of a folder with the publisher's files, to download from instead of the publisher"""
+
+
+@dataclass(frozen=True)
+class OgbOptions(PublishedSet):
+    """Options of an import of one of OGB's sets."""
+
+    name: str
+    """Name of the set, as in ogb:ogbn-arxiv"""
     undirected: bool = False
     """Add the opposite of each edge: to the same edge type, or as rev_RELATION if there are several types"""
 
@@ -87,38 +95,32 @@ class Ogb:
     """One of OGB's node or link sets."""
 
     Options = OgbOptions
-    build = ImportedLater("khop.data.formats.ogb:ogb_importer")
+    build = ImportedLater("khop.data.formats.ogb:OgbImporter")
 
 
 @dataclass(frozen=True)
-class PygOptions:
+class PygOptions(PublishedSet):
     """Options of an import of a data set of torch_geometric."""
 
     name: str
     """Name of the set, as in pyg:Reddit, or the folder where torch_geometric keeps it"""
     root: str | None = None
     """Folder with raw files or processed/data.pt; without it, the set is downloaded into the cache"""
-    mirror: str | None = None
-    """Address of a folder with the publisher's files, to download from instead of the publisher"""
 
 
 class Pyg:
     """A data set of torch_geometric with one graph."""
 
     Options = PygOptions
-    build = ImportedLater("khop.pyg.import_set:pyg_importer")
+    build = ImportedLater("khop.pyg.import_set:PygImporter")
 
 
 @dataclass(frozen=True)
-class IgbOptions:
+class IgbOptions(PublishedSet):
     """Options of an import of the Illinois Graph Benchmark."""
 
     name: str
     """Size, as in igb:tiny; with all node types, igb:hetero-tiny"""
-    root: str | None = None
-    """Folder with the set as published; without it, the set is downloaded into the cache"""
-    mirror: str | None = None
-    """Address of a folder with the publisher's files, to download from instead of the publisher"""
     classes: Literal["19", "2983"] = "19"
     """Number of classes of the labels"""
     dtype: Literal["float32", "float16"] = "float32"
@@ -132,7 +134,7 @@ class Igb:
     """A size of the Illinois Graph Benchmark."""
 
     Options = IgbOptions
-    build = ImportedLater("khop.data.formats.igb:igb_importer")
+    build = ImportedLater("khop.data.formats.igb:IgbImporter")
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Dgl:
     """A folder of DGL's CSVDataset."""
 
     Options = DglOptions
-    build = ImportedLater("khop.data.formats.dgl:dgl_importer")
+    build = ImportedLater("khop.data.formats.dgl:DglImporter")
 
 
 @dataclass(frozen=True)
@@ -166,30 +168,26 @@ class EdgeFile:
     """A file of edges."""
 
     Options = EdgeFileOptions
-    build = ImportedLater("khop.data.formats.edge_file:edge_file_importer")
+    build = ImportedLater("khop.data.formats.edge_file:EdgeFileImporter")
 
 
 @dataclass(frozen=True)
-class MovielensOptions:
+class MovielensOptions(PublishedSet):
     """Options of an import of MovieLens."""
 
     name: str
     """Name of the set, as in movielens:ml-1m"""
-    root: str | None = None
-    """Folder with the set as published; without it, the set is downloaded into the cache"""
-    mirror: str | None = None
-    """Address of a folder with the publisher's files, to download from instead of the publisher"""
 
 
 class Movielens:
     """A set of MovieLens ratings."""
 
     Options = MovielensOptions
-    build = ImportedLater("khop.data.formats.movielens:movielens_importer")
+    build = ImportedLater("khop.data.formats.movielens:MovielensImporter")
 
 
 @dataclass(frozen=True)
-class RelbenchOptions:
+class RelbenchOptions(PublishedSet):
     """Options of an import of a RelBench database."""
 
     name: str
@@ -211,4 +209,4 @@ class Relbench:
     """A database of RelBench."""
 
     Options = RelbenchOptions
-    build = ImportedLater("khop.data.formats.relbench:relbench_importer")
+    build = ImportedLater("khop.data.formats.relbench:RelbenchImporter")

@@ -21,9 +21,9 @@ except ModuleNotFoundError as error:
         "khop import pyg:NAME needs torch_geometric: pip install torch_geometric scipy"
     ) from error
 
-from khop.data.formats.downloads import fetched, mirrored
+from khop.data.formats.downloads import root_folder
 from khop.data.formats.raw_arrays import NpzArray
-from khop.data.formats.set_graph import SetGraph, memory_budget
+from khop.data.formats.set_graph import SetGraph
 from khop.data.formats.tensor_file import tensor_file
 from khop.data.importers import ImportContext, PygOptions
 from khop.graph.atomic import ProgressCallback, refuse_existing
@@ -72,21 +72,19 @@ PYG_RAW: Mapping[str, _Raw] = {
 class PygImporter:
     """An import of a data set of torch_geometric."""
 
-    asked: str  # name of a set, or a folder
-    root: Path | None
-    mirror: str | None
+    options: PygOptions
     context: ImportContext
 
     @property
     def name(self) -> str:
-        """Name of the set."""
-        return Path(self.asked).name
+        """Name of the set, or of its folder."""
+        return Path(self.options.name).name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts."""
         refuse_existing(out)
         graph = _set_of(self.name, self._read(notice))
-        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
+        return graph.write(out, self.context, notice)
 
     def _read(self, notice: ProgressCallback | None) -> Data | HeteroData:
         root, raw = self._root(notice), PYG_RAW.get(self.name)
@@ -107,20 +105,12 @@ class PygImporter:
 
     def _root(self, notice: ProgressCallback | None) -> Path:
         """Return the folder with the files: as named, or of a download."""
-        if self.root is not None:
-            return self.root
-        if (self.context.folder / self.asked).is_dir():
-            return self.context.folder / self.asked
-        raw = PYG_RAW.get(self.name)
-        if raw is None or raw.url is None:
-            raise ValueError(f"pyg:{self.asked}: {_way_out(self.name)}")
-        return fetched(mirrored(raw.url, self.mirror), self.context, notice)
-
-
-def pyg_importer(options: PygOptions, context: ImportContext) -> PygImporter:
-    """Make the importer."""
-    root = None if options.root is None else context.folder / options.root
-    return PygImporter(options.name, root, options.mirror, context)
+        named, raw = self.context.folder / self.options.name, PYG_RAW.get(self.name)
+        if self.options.root is None and named.is_dir():
+            return named
+        if self.options.root is None and (raw is None or raw.url is None):
+            raise ValueError(f"pyg:{self.options.name}: {_way_out(self.name)}")
+        return root_folder(self.options, self.context, (raw and raw.url) or "", notice)
 
 
 def _made(raw: _Raw, folder: Path) -> Data:

@@ -8,14 +8,14 @@ import pytest
 
 import khop
 from data.formats.layouts import csv_dataset
-from khop.data.formats.dgl import dgl_importer
+from khop.data.formats.dgl import DglImporter
 from khop.data.importers import DglOptions, ImportContext
 
 FOLLOWS = ("user", "follow", "user")
 
 
 def imported(home: Path) -> khop.Graph:
-    dgl_importer(DglOptions("set"), ImportContext(home)).write(home / "out")
+    DglImporter(DglOptions("set"), ImportContext(home)).write(home / "out")
     return khop.open_graph(home / "out")
 
 
@@ -103,7 +103,7 @@ def written(folder: Path, files: dict[str, str]) -> None:
 
 def test_default_names(tmp_path: Path) -> None:
     written(tmp_path / "set", DEFAULT)
-    said = dgl_importer(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
     assert said == ["3 node; 3 node to node", "type '_V' is 'node'"]
     csc = khop.open_graph(tmp_path / "out").csc(("node", "to", "node"))
     assert (csc.indices.tolist(), csc.destinations().tolist()) == ([2, 0, 1], [0, 1, 2])
@@ -111,7 +111,7 @@ def test_default_names(tmp_path: Path) -> None:
 
 def test_text_ids_names_labels_and_missing_values(tmp_path: Path) -> None:
     written(tmp_path / "set", TYPED)
-    said = dgl_importer(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
+    said = DglImporter(DglOptions("set"), ImportContext(tmp_path)).write(tmp_path / "out").split("\n")
     graph = khop.open_graph(tmp_path / "out")
     assert said[0] == "3 user, 3 item; 2 user follow user, 2 user like item"
     notes = [note.replace(f"{tmp_path / 'set'}/", "") for note in said[1:]]

@@ -17,7 +17,7 @@ import scipy.io
 import scipy.sparse
 
 import khop
-from khop.data.formats.edge_file import Header, ReadEdges, edge_file_importer, edge_list
+from khop.data.formats.edge_file import EdgeFileImporter, Header, ReadEdges, edge_list
 from khop.data.importers import EdgeFileOptions, ImportContext
 from khop.kernels.id_table import StringKeys
 
@@ -37,7 +37,7 @@ WRITERS: dict[str, Callable[..., None]] = {
 
 def imported(path: Path, *, undirected: bool = False) -> tuple[khop.Graph, list[str]]:
     """Return the graph of a file, and what the import says."""
-    importer = edge_file_importer(EdgeFileOptions(path.name, undirected), ImportContext(path.parent))
+    importer = EdgeFileImporter(EdgeFileOptions(path.name, undirected), ImportContext(path.parent))
     out = path.parent / f"{path.name}-out"
     said = importer.write(out).split("\n")
     return khop.open_graph(out), said
@@ -145,11 +145,27 @@ def test_defaults_booleans_and_large_numbers(tmp_path: Path) -> None:
             "1 edges have the id of another edge",
         ),
         ("</graph>", "line 1: .* is not what the format has here; correct the line"),
+        ('<node id="1"/>\n<node/>', "line 2: the node has no id; add it"),
+        ('<node id="1"/><!--\n\n--><edge source="1"/>', "line 3: the edge has no target; add it"),
     ],
 )
 def test_other_graphml_is_refused(body: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=sentence):
         imported(graphml(tmp_path, "", body))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("<data>1</data>", "line 4: it has data of the key None, which is not declared; declare it"),
+        ('<data key="k"> </data>', "line 4: the value ' ' in .* is not what the format has here"),
+    ],
+)
+def test_data_are_named_by_the_line_of_their_element(data: str, sentence: str, tmp_path: Path) -> None:
+    key = '<key id="k" for="node" attr.name="ok" attr.type="boolean"/>'
+    body = f'<node id="1"/>\n<!-- a\nb -->\n<node id="2">{data}</node>'
+    with pytest.raises(ValueError, match=sentence):
+        imported(graphml(tmp_path, key, body))
 
 
 def test_numbers_that_floats_do_not_hold_are_counted(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from data.formats.server import FileServer
 from khop.data.formats.ogb import (
     OGB_SETS,
     Directions,
+    OgbImporter,
     OgbRaw,
     edge_table,
-    ogb_importer,
     ogb_labels,
     ogb_links,
     ogb_nodes,
@@ -36,7 +36,7 @@ def test_the_folder_of_a_set_is_found_where_it_is_unpacked(place: str, tmp_path:
     made = arxiv(tmp_path / "published")
     root = tmp_path / "root"
     shutil.copytree(made, root / place)
-    importer = ogb_importer(OgbOptions("ogbn-arxiv", root="root"), ImportContext(tmp_path))
+    importer = OgbImporter(OgbOptions("ogbn-arxiv", root="root"), ImportContext(tmp_path))
     assert importer.name == "ogbn-arxiv"
     assert importer.write(tmp_path / "out") == "5 node; 4 node to node"
     assert khop.open_graph(tmp_path / "out").num_edges(("node", "to", "node")) == 4
@@ -47,7 +47,7 @@ def test_a_set_comes_from_a_server_once(tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "served" / "arxiv"), "zip", tmp_path / "published")
     context = ImportContext(tmp_path, cache=tmp_path / "cache")
     with FileServer(tmp_path / "served") as server:
-        importer = ogb_importer(OgbOptions("ogbn-arxiv", mirror=server.url), context)
+        importer = OgbImporter(OgbOptions("ogbn-arxiv", mirror=server.url), context)
         importer.write(tmp_path / "one")
     importer.write(tmp_path / "two")  # the server is gone
     assert khop.open_graph(tmp_path / "one").schema == khop.open_graph(tmp_path / "two").schema
@@ -58,8 +58,8 @@ def test_an_unknown_set_and_a_wrong_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="ogb:ogbn-arxivs: no such node or link set; did you mean ogbn-arxiv"
     ):
-        ogb_importer(OgbOptions("ogbn-arxivs"), ImportContext(tmp_path))
-    importer = ogb_importer(OgbOptions("ogbn-arxiv", root="."), ImportContext(tmp_path))
+        OgbImporter(OgbOptions("ogbn-arxivs"), ImportContext(tmp_path))
+    importer = OgbImporter(OgbOptions("ogbn-arxiv", root="."), ImportContext(tmp_path))
     with pytest.raises(ValueError, match="has none of raw, arxiv/raw, ogbn_arxiv/raw, .*arxiv.zip"):
         importer.write(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -130,7 +130,7 @@ def imported(
 ) -> khop.Graph:
     out = folder.parent / f"graph-{directions}-{memory}"
     with Scratch.beside(out, memory) as scratch:
-        ogb_nodes(OGB_SETS[name], folder, directions, scratch).write(out, memory, 1, None)
+        ogb_nodes(OGB_SETS[name], folder, directions, scratch).write(out, ImportContext(out, memory), None)
     return khop.open_graph(out)
 
 
@@ -229,7 +229,7 @@ EDGE, BACK = ("node", "to", "node"), ("node", "rev_to", "node")
 def imported_of_ogb_links(name: str, folder: Path) -> khop.Graph:
     out = folder.parent / "graph"
     with Scratch.beside(out, 1 << 30) as scratch:
-        ogb_links(OGB_SETS[name], folder, "as stored", scratch).write(out, 1 << 30, 1, None)
+        ogb_links(OGB_SETS[name], folder, "as stored", scratch).write(out, ImportContext(out, 1 << 30), None)
     return khop.open_graph(out)
 
 

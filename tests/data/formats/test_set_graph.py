@@ -28,7 +28,7 @@ def small(name: str, labels: np.ndarray, **classes: int) -> SetGraph:
 
 def test_the_published_result_and_its_run(tmp_path: Path) -> None:
     graph = small("ogbn-arxiv", np.arange(8) % 40, label=40)
-    assert graph.write(tmp_path / "g", None, 1, None) == "8 node; 8 node to node"
+    assert graph.write(tmp_path / "g", ImportContext(tmp_path), None) == "8 node; 8 node to node"
     record = standard_set(open_folder(tmp_path / "g"))
     assert record["name"] == "ogbn-arxiv"
     assert record["published"]["value"] == "0.7149 ± 0.0027"
@@ -41,7 +41,7 @@ def test_the_published_result_and_its_run(tmp_path: Path) -> None:
 
 
 def test_several_answers_are_a_multi_label_task(tmp_path: Path) -> None:
-    small("own", np.zeros((8, 2), np.uint8)).write(tmp_path / "g", None, 1, None)
+    small("own", np.zeros((8, 2), np.uint8)).write(tmp_path / "g", ImportContext(tmp_path), None)
     assert 'kind = "multi-label"' in proposed_run(tmp_path / "g")
     assert "Published" not in proposed_run(tmp_path / "g")
 

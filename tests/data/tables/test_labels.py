@@ -15,7 +15,6 @@ from khop.data.tables.labels import (
     CutOffs,
     LabelReader,
     id_kind,
-    key_texts,
     keys_of,
     parts_by_column,
     parts_by_hash,
@@ -123,10 +122,6 @@ def test_the_kind_is_that_of_typed_tables_and_text_for_csv() -> None:
         assert id_kind(mixed, None, "user") == "string"
     with pytest.raises(ValueError, match="d: ids are double"):
         id_kind([("d", pa.float64(), False)], None, "user")
-
-
-def test_texts_of_integers() -> None:
-    assert key_texts(pa.array([7, 10]), "int64").to_pylist() == ["7", "10"]
 
 
 def row_splits_where(row: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from khop.data.tables.packages import driver, numpy_of, reading
+from khop.data.tables.packages import driver, numpy_of, reading, without_blanks
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,13 @@ for connection in (duckdb.connect(), connected(), connected().cursor()):
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["true", "false", "false"]  # the first: what there would be
+
+
+def test_blanks_at_both_ends_do_not_depend_on_other_rows() -> None:
+    texts = ["a", "b ", "c\u00a0", "\u3000d e\t", "é", None, ""]
+    want = ["a", "b", "c", "d e", "é", None, ""]
+    assert without_blanks(pa.array(texts)).to_pylist() == want
+    assert [without_blanks(pa.array([one], pa.string()))[0].as_py() for one in texts] == want
+    assert without_blanks(pa.array(texts, pa.string_view())).to_pylist() == want
+    assert without_blanks(pa.array([1, 2])).to_pylist() == [1, 2]
+    assert without_blanks(pa.array([], pa.string())).to_pylist() == []

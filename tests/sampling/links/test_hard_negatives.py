@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -106,6 +107,33 @@ def test_a_table_as_an_array_is_shared() -> None:
         array[0, 0] = 5  # the next epoch sees it
         assert table.tolist() == [[5, 1], [2, 3]]
         array[0, 0] = 0
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [[0, 1], [2, 3]],
+        ((0, 1), np.array([2, 3])),
+        np.array([[0, 1], [2, 3]], np.int32),
+        np.array([[0, 9, 1], [2, 9, 3]])[:, ::2],
+        np.frombuffer(np.array([[0, 1], [2, 3]]).tobytes(), np.int64).reshape(2, 2),  # not writable
+        pd.DataFrame({"a": [0, 2], "b": [1, 3]}),
+        pd.Series([[0, 1], [2, 3]]),
+    ],
+    ids=["lists", "rows", "int32", "strided", "read-only", "frame", "series"],
+)
+def test_a_table_of_any_library(table: object) -> None:
+    found = khop.TableNegatives({BUYS: table}).table_of(BUYS)  # type: ignore[dict-item]
+    assert found.dtype == torch.int64
+    assert found.tolist() == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "table", [[[0, 1], [2]], [["a"]], pd.Series([0, 1]), [[0.5]], [0, 1], np.zeros((2, 2, 2), int)]
+)
+def test_other_tables_are_refused(table: object) -> None:
+    with pytest.raises(ValueError, match=r"table .*: must be int64 \(sources, k\)"):
+        khop.TableNegatives(table)  # type: ignore[arg-type]
 
 
 def test_bad_input_is_named() -> None:

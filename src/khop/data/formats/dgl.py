@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
-from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
+from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
 from khop.data.importers import DglOptions, ImportContext
 from khop.data.tables.labels import canonical_integers, string_keys
 from khop.data.tables.packages import numpy_of, pa, pa_csv, pc, reading
@@ -92,19 +92,20 @@ class DglMeta(BaseModel):
 class DglImporter:
     """An import of the CSV files of a folder."""
 
-    folder: Path
+    options: DglOptions
     context: ImportContext
 
     @property
     def name(self) -> str:
         """Name of the folder."""
-        return self.folder.name
+        return Path(self.options.name).name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
-        meta = DglMeta.read(self.folder / "meta.yaml")
-        reading = _Reading(self.folder, meta.separator)
+        folder = self.context.folder / self.options.name
+        meta = DglMeta.read(folder / "meta.yaml")
+        reading = _Reading(folder, meta.separator)
         if meta.graph_data is not None:
             reading.notes.append("graph_data: left out, columns of a whole graph are not stored")
         for part in meta.node_data:
@@ -112,12 +113,7 @@ class DglImporter:
         for table in meta.edge_data:
             reading.add_edges(table)
         graph = SetGraph(meta.dataset_name, reading.nodes, reading.edges, notes=reading.notes)
-        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
-
-
-def dgl_importer(options: DglOptions, context: ImportContext) -> DglImporter:
-    """Make the importer."""
-    return DglImporter(context.folder / options.name, context)
+        return graph.write(out, self.context, notice)
 
 
 @dataclass(frozen=True)

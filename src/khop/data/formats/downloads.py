@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from khop.data.importers import ImportContext
+from khop.data.importers import ImportContext, PublishedSet
 from khop.graph.atomic import Meter, ProgressCallback, check_disk, new_folder
 from khop.user_cache import cache_folder
 
@@ -226,6 +226,19 @@ def fetched(
 def mirrored(url: str, mirror: str | None) -> str:
     """Return the address of a publisher's file, or of the file of the same name in a mirror."""
     return url if mirror is None else f"{mirror.rstrip('/')}/{url.rpartition('/')[2]}"
+
+
+def root_folder(
+    options: PublishedSet,
+    context: ImportContext,
+    url: str,
+    notice: ProgressCallback | None,
+    md5: str | None = None,
+) -> Path:
+    """Return the folder `root` of the options, or the folder of the download from `url` or a mirror."""
+    if options.root is not None:
+        return context.folder / options.root
+    return fetched(mirrored(url, options.mirror), context, notice, md5)
 
 
 def set_folder(root: Path, names: Sequence[str], contents: Sequence[str], source: str) -> Path:

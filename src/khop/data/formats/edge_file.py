@@ -15,6 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from networkx.readwrite import gexf, graphml, pajek
 
-from khop.data.formats.set_graph import EDGE, NODE, SetGraph, memory_budget, stored_name
+from khop.data.formats.set_graph import EDGE, NODE, SetGraph, stored_name
 from khop.data.importers import EdgeFileOptions, ImportContext
 from khop.data.tables.files import other_format
 from khop.data.tables.labels import canonical_integers, length_as_text, string_keys
@@ -400,6 +401,7 @@ _ERRORS = (
     networkx.NetworkXException, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     SyntaxError, StopIteration, RecursionError,
 )  # fmt: skip
+_NEEDED = {"node": ("id",), "edge": ("source", "target")}  # attributes of elements of GraphML
 _KNOWN = {  # sentences for what networkx finds
     r"undefined (source|target) '?([^']+?)'?$": r"an edge has the \1 \2, which no node has; add the node",
     r"node #(\d+) has no '(\w+)'": r"node \1 has no \2; add it",
@@ -434,10 +436,13 @@ def _banner(start: bytes) -> bytes:
 class EdgeFileImporter:
     """An import of one file."""
 
-    path: Path
-    undirected: bool
-    header: Header
+    options: EdgeFileOptions
     context: ImportContext
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.context.folder / self.options.name
 
     @property
     def name(self) -> str:
@@ -459,12 +464,12 @@ class EdgeFileImporter:
         notes = list(read.notes)
         node_columns, edge_columns = (_stored(c, notes) for c in (read.node_columns, read.edge_columns))
         edges = {EDGE: EdgeTable(read.sources, read.destinations, edge_columns)}
-        if self.undirected or read.direction == "undirected":
+        if self.options.undirected or read.direction == "undirected":
             edges[BACK] = EdgeTable(read.destinations, read.sources, edge_columns, EDGE)
         unknown = [name for name, column in node_columns.items() if np.isnan(column).any()]
         node = NodeTable(len(read.ids), node_columns, ids=read.ids, unknown=unknown)
         graph = SetGraph(self.name, {NODE: node}, edges, notes=notes)
-        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
+        return graph.write(out, self.context, notice)
 
     def _read(self) -> ReadEdges:
         name = self.path.name.lower()
@@ -473,12 +478,7 @@ class EdgeFileImporter:
         read = next((read for suffix, read in _FORMATS.items() if name.endswith(suffix)), None)
         if read is None and _banner(_content(self.path, _SAMPLE_BYTES)):
             read = _matrix_market
-        return edge_list(self.path, self.header) if read is None else read(self.path)
-
-
-def edge_file_importer(options: EdgeFileOptions, context: ImportContext) -> EdgeFileImporter:
-    """Make the importer."""
-    return EdgeFileImporter(context.folder / options.name, options.undirected, options.header, context)
+        return edge_list(self.path, self.options.header) if read is None else read(self.path)
 
 
 def _stored(columns: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -553,8 +553,9 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
     """Return the error for a file that networkx cannot parse, with the line where it can be told."""
     message = " ".join(str(error).split())
     found = ((re.search(pattern, message), text) for pattern, text in _KNOWN.items())
+    begun = next((int(note) for note in getattr(error, "__notes__", ()) if note.isdecimal()), 0)
     if known := next((match.expand(text) for match, text in found if match), None):
-        return ValueError(f"{path}: {known}")
+        return ValueError(f"{path}, line {begun}: {known}" if begun else f"{path}: {known}")
     lines = content.decode(errors="replace").split("\n")
     place = re.search(r"(?:at \(|line )(\d+)", message)  # of GML; of XML
     value = re.search(r"'([^']+)'|: ([^\s']+)$", message)
@@ -563,8 +564,8 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
         line = content[: error.start].count(b"\n") + 1
         return ValueError(f"{path}, line {line}: invalid UTF-8; save the file as UTF-8")
     holds = re.compile(rf"[>\"'\s]{re.escape(word)}[<\"'\s]") if word else None
-    with_word = (n for n, one in enumerate(lines, start=1) if holds and holds.search(one))
-    line = int(place[1]) if place else next(with_word, 0)
+    with_word = (n for n, one in enumerate(lines, start=1) if n >= begun and holds and holds.search(one))
+    line = int(place[1]) if place else next(with_word, begun)
     if not line:
         return ValueError(
             f"{path}: has no graph that is complete in its format; write it again, or as an edge list"
@@ -574,12 +575,43 @@ def _unreadable(path: Path, content: bytes, error: Exception) -> ValueError:
     return ValueError(f"{path}, line {line}: {what} is not what the format has here; correct the line")
 
 
-class _NamedKeys(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
+class _Elements:
+    """Elements of an XML file that have been read, counted so that an error has the line of its element."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._read: Counter[str] = Counter()
+
+    def data_of(self, element: Any, decode: Callable[[], Any]) -> Any:
+        """Return the decoded data of the next element."""
+        kind = element.tag.rpartition("}")[2]
+        self._read[kind] += 1
+        lacks = [name for name in _NEEDED.get(kind, ()) if element.get(name) is None]
+        if lacks:
+            raise _Refused(f"line {self._line(kind)}: the {kind} has no {lacks[0]}; add it")
+        try:
+            return decode()
+        except _ERRORS as error:
+            error.add_note(str(self._line(kind)))
+            raise
+
+    def _line(self, kind: str) -> int:
+        starts = re.finditer(rb"<(?:\w+:)?%b[\s/>]" % kind.encode(), self._content)
+        found = next(islice(starts, self._read[kind] - 1, None), None)
+        return 0 if found is None else self._content.count(b"\n", 0, found.start()) + 1
+
+
+class _GraphmlReader(graphml.GraphMLReader):  # type: ignore[misc]  # networkx has no types
     """Reader of GraphML that keeps both of two keys with one name."""
 
-    def __init__(self, notes: list[str]) -> None:
+    def __init__(self, content: bytes, notes: list[str]) -> None:
         super().__init__()
-        self._notes = notes
+        self._elements, self._notes = _Elements(content), notes
+
+    def decode_data_elements(self, graphml_keys: Any, obj_xml: Any) -> Any:
+        """Return the data of a node or an edge."""
+        decode = super().decode_data_elements
+        return self._elements.data_of(obj_xml, lambda: decode(graphml_keys, obj_xml))
 
     def find_graphml_keys(self, graph_element: Any) -> Any:
         """Return the keys; the second of a name is NAME_ID."""
@@ -598,7 +630,7 @@ def _graphml(content: bytes, notes: list[str]) -> Any:
     content = _plain_xml(content)
     if len(re.findall(rb"<(?:\w+:)?graph[\s>/]", content)) > 1:
         raise _Refused("has several or nested graphs; keep one")
-    graphs = list(_NamedKeys(notes)(path=io.BytesIO(content)))
+    graphs = list(_GraphmlReader(content, notes)(path=io.BytesIO(content)))
     if not graphs:
         raise _Refused("has no graph of the namespace http://graphml.graphdrawing.org/xmlns; add xmlns")
     _check_xml(content, graphs[0])
@@ -617,13 +649,13 @@ def _gexf(content: bytes, notes: list[str]) -> Any:
 
 
 def _plain_xml(content: bytes) -> bytes:
-    """Return XML without comments; ValueError for entities, whose expansion may be endless."""
+    """Return XML with blank comments; ValueError for entities, whose expansion may be endless."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         declared = rb"(<\?xml[^>]*?)\s+encoding\s*=\s*[\"'][^\"']*[\"']"
         content = re.sub(declared, rb"\1", content.decode("utf-16").encode(), count=1)
     if b"<!ENTITY" in content:
         raise _Refused("declares an entity; remove it")
-    return re.sub(rb"(?s)<!--.*?-->", b"", content)
+    return re.sub(rb"(?s)<!--.*?-->", lambda found: b"\n" * found[0].count(b"\n"), content)
 
 
 def _check_xml(content: bytes, graph: Any) -> None:

@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from khop.data.formats.downloads import fetched, mirrored, set_folder
+from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.ogb import ogb_labels
 from khop.data.formats.raw_arrays import npy_array
-from khop.data.formats.set_graph import SetGraph, memory_budget
+from khop.data.formats.set_graph import SetGraph
 from khop.data.importers import IgbOptions, ImportContext
 from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import ProgressCallback, refuse_existing
@@ -114,75 +114,62 @@ LABEL_FILES = {19: "node_label_19.npy", 2983: "node_label_2K.npy"}
 
 @dataclass(frozen=True)
 class IgbImporter:
-    """An import of one size of the benchmark."""
+    """An import of one size of the benchmark; ValueError for a size that does not exist."""
 
-    igb: IgbSet
-    root: Path | None
-    mirror: str | None
-    num_classes: int
+    options: IgbOptions
     context: ImportContext
-    dtype: Literal["float32", "float16"] = "float32"
-    cites: Literal["typed", "mlperf"] = "typed"
+
+    def __post_init__(self) -> None:
+        if self.name not in IGB_SETS:
+            raise ValueError(f"igb:{self.name}: no such set; {nearest(self.name, list(IGB_SETS))}")
 
     @property
     def name(self) -> str:
         """Name of the set."""
-        return self.igb.name
+        return self.options.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts. Features are mapped, edges streamed."""
         refuse_existing(out)
-        graph = self._read(self._folder(notice))
-        return graph.write(out, memory_budget(self.context), self.context.threads, notice)
-
-    def _folder(self, notice: ProgressCallback | None) -> Path:
-        size, source = self.igb.size, self.igb.url or "the benchmark's site"
-        root = self.root
-        if root is None:
-            if self.igb.url is None:
-                raise ValueError(f"igb:{self.name}: khop does not download it; give its folder by --root")
-            root = fetched(mirrored(self.igb.url, self.mirror), self.context, notice, self.igb.md5)
+        igb = IGB_SETS[self.name]
+        if igb.url is None and self.options.root is None:
+            raise ValueError(f"igb:{self.name}: khop does not download it; give its folder by --root")
+        root, size = root_folder(self.options, self.context, igb.url or "", notice, igb.md5), igb.size
         names = (size, f"{size}/processed", "processed", f"{root.name}/{size}/processed")
-        return set_folder(root, names, [f"{PAPER}/node_feat.npy"], source)
+        source = igb.url or "the benchmark's site"
+        folder = set_folder(root, names, [f"{PAPER}/node_feat.npy"], source)
+        return self._read(igb, folder).write(out, self.context, notice)
 
-    def _read(self, folder: Path) -> SetGraph:
+    def _read(self, igb: IgbSet, folder: Path) -> SetGraph:
         nodes: dict[str, NodeTable] = {}
-        for node_type in NODE_TYPES if self.igb.kind == "typed" else (PAPER,):
+        for node_type in NODE_TYPES if igb.kind == "typed" else (PAPER,):
             path = folder / node_type / "node_feat.npy"
             if path.is_file():
                 features = npy_array(path, WIDTH)
-                column = AsFloat16(features) if self.dtype == "float16" else features
+                column = AsFloat16(features) if self.options.dtype == "float16" else features
                 nodes[node_type] = NodeTable(len(features), {"x": column})
-        nodes[PAPER] = self._labeled(nodes[PAPER], folder / PAPER)
+        nodes[PAPER] = _labeled(nodes[PAPER], folder / PAPER, igb, int(self.options.classes))
         edges: dict[EdgeType, EdgeTable | EdgeChunks] = dict(
-            igb_edges(folder, nodes, nodes[PAPER].count if self.cites == "mlperf" else None)
+            igb_edges(folder, nodes, nodes[PAPER].count if self.options.cites == "mlperf" else None)
         )
         return SetGraph(f"igb-{self.name}", nodes, edges)
 
-    def _labeled(self, table: NodeTable, folder: Path) -> NodeTable:
-        """Add labels and the benchmark's split: 60, 20 and 20 percent of labeled papers, in order."""
-        path = folder / LABEL_FILES[self.num_classes]
-        labels = ogb_labels(npy_array(path, 1).reshape(-1, 1), self.num_classes, path)
-        assert table.count is not None
-        if len(labels) > table.count:
-            raise ValueError(
-                f"{path}: has {len(labels):,} labels, and there are {table.count:,} papers; download it again"
-            )
-        labels = np.concatenate([labels, np.full(table.count - len(labels), -1)])
-        labeled = self.igb.num_labeled.get(self.num_classes, table.count)
-        train, val = int(labeled * 0.6), int(labeled * 0.2)
-        splits = {
-            "train": np.arange(train),
-            "val": np.arange(train, train + val),
-            "test": np.arange(train + val, labeled),
-        }
-        return NodeTable(table.count, {**table.columns, "label": labels}, splits, {"label": self.num_classes})
 
-
-def igb_importer(options: IgbOptions, context: ImportContext) -> IgbImporter:
-    """Make the importer; ValueError for a size that does not exist."""
-    if options.name not in IGB_SETS:
-        raise ValueError(f"igb:{options.name}: no such set; {nearest(options.name, list(IGB_SETS))}")
-    root = None if options.root is None else context.folder / options.root
-    igb, classes = IGB_SETS[options.name], int(options.classes)
-    return IgbImporter(igb, root, options.mirror, classes, context, options.dtype, options.cites)
+def _labeled(table: NodeTable, folder: Path, igb: IgbSet, num_classes: int) -> NodeTable:
+    """Add labels and the benchmark's split: 60, 20 and 20 percent of labeled papers, in order."""
+    path = folder / LABEL_FILES[num_classes]
+    labels = ogb_labels(npy_array(path, 1).reshape(-1, 1), num_classes, path)
+    assert table.count is not None
+    if len(labels) > table.count:
+        raise ValueError(
+            f"{path}: has {len(labels):,} labels, and there are {table.count:,} papers; download it again"
+        )
+    labels = np.concatenate([labels, np.full(table.count - len(labels), -1)])
+    labeled = igb.num_labeled.get(num_classes, table.count)
+    train, val = int(labeled * 0.6), int(labeled * 0.2)
+    splits = {
+        "train": np.arange(train),
+        "val": np.arange(train, train + val),
+        "test": np.arange(train + val, labeled),
+    }
+    return NodeTable(table.count, {**table.columns, "label": labels}, splits, {"label": num_classes})

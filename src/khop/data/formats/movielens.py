@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from khop.data.formats.downloads import fetched, mirrored, set_folder
+from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.set_graph import memory_budget
 from khop.data.importers import ImportContext, MovielensOptions
 from khop.data.tables.packages import pa, pa_csv, reading
@@ -17,7 +17,7 @@ from khop.data.tables.pipeline import import_tables
 from khop.data.tables.read_spec import nearest
 from khop.graph.atomic import ProgressCallback, refuse_existing
 
-_RATING = ("userId", "movieId", "rating", "timestamp")
+_RATING, _MOVIE = ("userId", "movieId", "rating", "timestamp"), ("movieId", "title", "genres")
 _GENRES = (  # columns of 0 and 1 in u.item
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama",
     "Fantasy", "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
@@ -30,40 +30,30 @@ def movielens_tables(folder: Path) -> tuple[Any, Any]:
     The layouts are ratings.csv of the newer sets, ratings.dat of ml-1m and ml-10m, and u.data of ml-100k.
     """
     if (folder / "ratings.csv").is_file():
-        options = pa_csv.ParseOptions(newlines_in_values=True)
-        tables = []
-        for name in ("ratings.csv", "movies.csv"):
-            with reading(str(folder / name), "download it again"):
-                tables.append(pa_csv.read_csv(folder / name, parse_options=options))
-        return tables[0], tables[1]
+        return _table(folder / "ratings.csv"), _table(folder / "movies.csv")
     if (folder / "ratings.dat").is_file():
-        movies = _lines(folder / "movies.dat", "::", ("movieId", "title", "genres"))
-        return _lines(folder / "ratings.dat", "::", _RATING), movies
-    items = _lines(folder / "u.item", "|", ("movieId", "title", "date", "video", "url", *_GENRES))
-    flags = [items.column(name).to_pylist() for name in _GENRES]
-    genres = [
-        "|".join(n for n, flag in zip(_GENRES, of, strict=True) if flag) for of in zip(*flags, strict=True)
-    ]
+        return _table(folder / "ratings.dat", "::", _RATING), _table(folder / "movies.dat", "::", _MOVIE)
+    items = _table(folder / "u.item", "|", ("movieId", "title", "date", "video", "url", *_GENRES))
+    flags = zip(*(items.column(name).to_pylist() for name in _GENRES), strict=True)
+    genres = ["|".join(name for name, flag in zip(_GENRES, of, strict=True) if flag) for of in flags]
     movies = items.select(["movieId", "title"]).append_column("genres", [genres])
-    return _lines(folder / "u.data", "\t", _RATING), movies
+    return _table(folder / "u.data", "\t", _RATING), movies
 
 
-def _lines(path: Path, separator: str, names: Sequence[str]) -> Any:
-    """Read a file in Latin-1, without a header and without quotes."""
+def _table(path: Path, separator: str = ",", names: Sequence[str] = ()) -> Any:
+    """Read a CSV file. One with names of its columns is in Latin-1, without a header and without quotes."""
+    kinds = {"rating": pa.float32(), "title": pa.string(), "genres": pa.string()} if names else {}
     with reading(str(path), "download it again"):
-        text = path.read_text(encoding="latin-1")
-    for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.count(separator) + 1
-        if fields != len(names):
-            raise ValueError(f"{path}, line {number}: has {fields} fields, and {len(names)} are expected")
-    kinds = {"rating": pa.float32(), "title": pa.string(), "genres": pa.string()}
-    with reading(str(path), "download it again"):
+        text = path.read_text("latin-1").replace("::", "\t").encode() if names else path.read_bytes()
         return pa_csv.read_csv(
-            pa.BufferReader(text.replace("::", "\t").encode()),
-            read_options=pa_csv.ReadOptions(column_names=names),
-            parse_options=pa_csv.ParseOptions(delimiter=separator.replace("::", "\t"), quote_char=False),
+            pa.BufferReader(text),
+            read_options=pa_csv.ReadOptions(column_names=names, use_threads=not names),  # rows have numbers
+            parse_options=pa_csv.ParseOptions(
+                delimiter=separator.replace("::", "\t"), quote_char=not names and '"',
+                newlines_in_values=not names,
+            ),
             convert_options=pa_csv.ConvertOptions(column_types=kinds),
-        )
+        )  # fmt: skip
 
 
 _ADDRESS = "https://files.grouplens.org/datasets/movielens"
@@ -82,17 +72,26 @@ _FILES = ("ratings.csv", "ratings.dat", "u.data")
 
 @dataclass(frozen=True)
 class MovielensImporter:
-    """An import of one MovieLens set."""
+    """An import of one MovieLens set; ValueError for a set that does not exist."""
 
-    name: str
-    root: Path | None
-    mirror: str | None
+    options: MovielensOptions
     context: ImportContext
+
+    def __post_init__(self) -> None:
+        if self.name not in _MD5:
+            raise ValueError(f"movielens:{self.name}: no such set; {nearest(self.name, list(_MD5))}")
+
+    @property
+    def name(self) -> str:
+        """Name of the set."""
+        return self.options.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes. Ratings are split by time: 80, 10, 10 %."""
         refuse_existing(out)
-        ratings, movies = movielens_tables(self._folder(notice))
+        url = f"{_ADDRESS}/{self.name}.zip"
+        root = root_folder(self.options, self.context, url, notice, _MD5[self.name])
+        ratings, movies = movielens_tables(set_folder(root, [self.name], _FILES, self.name))
         times = np.sort(ratings.column("timestamp").to_numpy())
         if len(times) < 10 or times[int(len(times) * _VAL)] == times[int(len(times) * _TEST)]:
             raise ValueError(f"{self.name}: {len(times)} ratings have too few times for a split by time")
@@ -120,18 +119,3 @@ class MovielensImporter:
             spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
         )
         return done.counts()
-
-    def _folder(self, notice: ProgressCallback | None) -> Path:
-        root = self.root
-        if root is None:
-            url = mirrored(f"{_ADDRESS}/{self.name}.zip", self.mirror)
-            root = fetched(url, self.context, notice, _MD5[self.name])
-        return set_folder(root, [self.name], _FILES, self.name)
-
-
-def movielens_importer(options: MovielensOptions, context: ImportContext) -> MovielensImporter:
-    """Make the importer; ValueError for a set that does not exist."""
-    if options.name not in _MD5:
-        raise ValueError(f"movielens:{options.name}: no such set; {nearest(options.name, list(_MD5))}")
-    root = None if options.root is None else context.folder / options.root
-    return MovielensImporter(options.name, root, options.mirror, context)

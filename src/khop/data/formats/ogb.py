@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.formats.downloads import fetched, mirrored, set_folder
+from khop.data.formats.downloads import mirrored, root_folder, set_folder
 from khop.data.formats.raw_arrays import (
     NpzArray,
     Scratch,
@@ -429,38 +429,29 @@ def _opposite(edge_type: EdgeType, table: EdgeTable) -> EdgeTable:
 
 @dataclass(frozen=True)
 class OgbImporter:
-    """An import of one of OGB's sets."""
+    """An import of one of OGB's sets; ValueError for a set that OGB does not have."""
 
-    ogb: OgbSet
-    root: Path | None  # None: download
-    url: str
-    directions: Directions
+    options: OgbOptions
     context: ImportContext
+
+    def __post_init__(self) -> None:
+        if self.name not in OGB_SETS:
+            raise ValueError(
+                f"ogb:{self.name}: no such node or link set; {nearest(self.name, list(OGB_SETS))}"
+            )
 
     @property
     def name(self) -> str:
         """Name of the set."""
-        return self.ogb.name
+        return self.options.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder; return its counts and notes."""
         refuse_existing(out)
-        root = fetched(self.url, self.context, notice) if self.root is None else self.root
-        folder = set_folder(root, self.ogb.folders, ["raw"], self.url)
-        memory = memory_budget(self.context)
-        with Scratch.beside(out, memory // 4) as scratch:
-            read = ogb_links if self.ogb.has_links else ogb_nodes
-            graph: SetGraph = read(self.ogb, folder, self.directions, scratch)
-            return graph.write(out, memory, self.context.threads, notice)
-
-
-def ogb_importer(options: OgbOptions, context: ImportContext) -> OgbImporter:
-    """Make the importer; ValueError for a set that OGB does not have."""
-    if options.name not in OGB_SETS:
-        raise ValueError(
-            f"ogb:{options.name}: no such node or link set; {nearest(options.name, list(OGB_SETS))}"
-        )
-    root = None if options.root is None else context.folder / options.root
-    directions: Directions = "both directions" if options.undirected else "as stored"
-    ogb = OGB_SETS[options.name]
-    return OgbImporter(ogb, root, mirrored(ogb.url, options.mirror), directions, context)
+        ogb = OGB_SETS[self.name]
+        root = root_folder(self.options, self.context, ogb.url, notice)
+        folder = set_folder(root, ogb.folders, ["raw"], mirrored(ogb.url, self.options.mirror))
+        directions: Directions = "both directions" if self.options.undirected else "as stored"
+        with Scratch.beside(out, memory_budget(self.context) // 4) as scratch:
+            read = ogb_links if ogb.has_links else ogb_nodes
+            return read(ogb, folder, directions, scratch).write(out, self.context, notice)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from khop.data.formats.downloads import fetched, set_folder
+from khop.data.formats.downloads import root_folder, set_folder
 from khop.data.formats.set_graph import memory_budget
 from khop.data.importers import ImportContext, RelbenchOptions
 from khop.data.tables.packages import pa, pc, pq, reading
@@ -175,27 +175,34 @@ _CUT_OFFS: Mapping[str, tuple[date, date]] = {  # first days of validation and o
 
 @dataclass(frozen=True)
 class RelbenchImporter:
-    """An import of one database."""
+    """An import of one database; ValueError without cut-offs."""
 
-    name: str
-    root: Path | None
-    mirror: str | None
-    cut_offs: tuple[date, date]
+    options: RelbenchOptions
     context: ImportContext
-    task: str | None = None
+
+    def __post_init__(self) -> None:
+        self._cut_offs()
+
+    @property
+    def name(self) -> str:
+        """Name of the database."""
+        return self.options.name
 
     def write(self, out: Path, notice: ProgressCallback | None = None) -> str:
         """Write the graph folder, and the folder of the task next to it; return its counts and notes."""
         refuse_existing(out)
-        tables = out.with_name(f"{out.name}-{self.task}")
-        if self.task is not None:
+        name, asked = self.name, self.options.task
+        tables, task = out.with_name(f"{out.name}-{asked}"), None
+        if asked is not None:
             refuse_existing(tables)
-        folder = self._folder(notice)
-        task = (
-            None if self.task is None else RelbenchTask.read(self._task_folder(self.task, notice), self.task)
-        )
+        folder = self._folder("db", ["db", f"{name}/db"], "*.parquet", name, notice)
+        if asked is not None:
+            names = [f"tasks/{asked}", f"{name}/tasks/{asked}", f"../tasks/{asked}", asked]
+            source = f"the task {asked} of {name}"
+            home = self._folder(f"tasks/{asked}", names, "train.parquet", source, notice)
+            task = RelbenchTask.read(home, asked)
         paths = sorted(folder.glob("*.parquet"), key=lambda path: path.name.encode())
-        spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self.cut_offs)
+        spec = relbench_spec([RelbenchTable.read(path) for path in paths], *self._cut_offs())
         done = import_tables(
             spec, out, memory=memory_budget(self.context), threads=self.context.threads, notice=notice
         )
@@ -207,36 +214,25 @@ class RelbenchImporter:
             f"khop train {tables / 'run.toml'}"
         )
 
-    def _task_folder(self, task: str, notice: ProgressCallback | None) -> Path:
-        root = self.root
-        if root is None:
-            address = f"{(self.mirror or _ADDRESS).rstrip('/')}/{self.name}/tasks/{task}.zip"
-            root = fetched(address, self.context, notice)
-        names = [f"tasks/{task}", f"{self.name}/tasks/{task}", f"../tasks/{task}", task]
-        return set_folder(root, names, ["train.parquet"], f"the task {task} of {self.name}")
+    def _folder(
+        self, archive: str, names: list[str], content: str, source: str, notice: ProgressCallback | None
+    ) -> Path:
+        """Return a folder of the database. Each has a db.zip: a mirror has a folder for each database."""
+        home = f"{(self.options.mirror or _ADDRESS).rstrip('/')}/{self.name}/{archive}.zip"
+        root = root_folder(replace(self.options, mirror=None), self.context, home, notice)
+        return set_folder(root, names, [content], source)
 
-    def _folder(self, notice: ProgressCallback | None) -> Path:
-        root = self.root
-        if root is None:
-            # All databases have the same file name, db.zip: a mirror has a folder for each.
-            root = fetched(
-                f"{(self.mirror or _ADDRESS).rstrip('/')}/{self.name}/db.zip", self.context, notice
+    def _cut_offs(self) -> tuple[date, date]:
+        """Return the first days of validation and of test."""
+        known = _CUT_OFFS.get(self.name, (None, None))
+        given = zip((self.options.val, self.options.test), ("val", "test"), known, strict=True)
+        val, test = (day if text is None else _day(text, name) for text, name, day in given)
+        if val is None or test is None:
+            raise ValueError(
+                f"relbench:{self.name}: give the first days of validation and test, as --val 2020-01-01 "
+                f"--test 2021-01-01; khop knows those of {', '.join(_CUT_OFFS)}"
             )
-        return set_folder(root, ["db", f"{self.name}/db"], ["*.parquet"], self.name)
-
-
-def relbench_importer(options: RelbenchOptions, context: ImportContext) -> RelbenchImporter:
-    """Make the importer; ValueError without cut-offs."""
-    val, test = _CUT_OFFS.get(options.name, (None, None))
-    val = _day(options.val, "val") if options.val is not None else val
-    test = _day(options.test, "test") if options.test is not None else test
-    if val is None or test is None:
-        raise ValueError(
-            f"relbench:{options.name}: give the first days of validation and test, as --val 2020-01-01 "
-            f"--test 2021-01-01; khop knows those of {', '.join(_CUT_OFFS)}"
-        )
-    root = None if options.root is None else context.folder / options.root
-    return RelbenchImporter(options.name, root, options.mirror, (val, test), context, options.task)
+        return val, test
 
 
 def _day(text: str, name: str) -> date:

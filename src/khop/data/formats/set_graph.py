@@ -93,7 +93,7 @@ class SetGraph:
     labels: Mapping[NodeType, str] = field(default_factory=dict)  # the task of each label
     notes: Sequence[str] = ()  # of what was left out or renamed
 
-    def write(self, out: Path, memory: int | None, threads: int, notice: ProgressCallback | None) -> str:
+    def write(self, out: Path, context: ImportContext, notice: ProgressCallback | None) -> str:
         """Write the graph folder, complete or not at all. Return its counts, and a line for each note."""
         published = PUBLISHED.get(self.name)
         record = {
@@ -103,10 +103,9 @@ class SetGraph:
         }
         content = json.dumps(record, indent=1).encode() + b"\n"
         write_graph(
-            out, self.nodes, self.edges, memory=memory, threads=threads, documents={STANDARD_SET: content},
-            notice=notice,
+            out, self.nodes, self.edges, memory=memory_budget(context), threads=context.threads,
+            documents={STANDARD_SET: content}, notice=notice,
         )  # fmt: skip
-
         folder = open_folder(out)
         nodes = ", ".join(f"{folder.num_nodes(node_type):,} {node_type}" for node_type in self.nodes)
         edges = [f"{folder.num_edges(t):,} {' '.join(t)}" for t in folder.schema.edge_types]

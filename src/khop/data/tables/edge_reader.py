@@ -18,13 +18,12 @@ from khop.data.tables.labels import (
     VAL,
     CutOffs,
     Parts,
-    key_texts,
     keys_of,
     parts_by_column,
     parts_by_hash,
 )
 from khop.data.tables.node_columns import TIME, raw_dtype, raw_values
-from khop.data.tables.packages import numpy_of, pc
+from khop.data.tables.packages import numpy_of, pa, pc
 from khop.data.tables.rows import Piece, TableRows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import EdgeRules, Raw, Unit
@@ -140,7 +139,7 @@ class EdgeReader:
             return cut_offs.parts(times)
         if split.column is not None:
             return parts_by_column(rows.column(split.column), split, f"{self.key}.split.column", rows.row)
-        texts = [key_texts(rows.column(column), self.ids[node_type].kind) for column, node_type in self.ends]
+        texts = [rows.column(column).cast(pa.string()) for column, _ in self.ends]
         return parts_by_hash(pc.binary_join_element_wise(*texts, "\x1f"), split)
 
 

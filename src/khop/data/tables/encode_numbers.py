@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, shown
+from khop.data.tables.packages import converted, is_text, numpy_of, pa, pc, shown, without_blanks
 from khop.data.tables.times import PER_SECOND, TimeFormat, finest, may_have_fractions, to_unit, unit_of
 from khop.kernels.moments import Moments
 
@@ -42,8 +42,21 @@ class ColumnEncoder(Protocol):
         ...
 
 
+class StoredFields:
+    """A dataclass whose state is its fields."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return settings and statistics as JSON values."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # a dataclass
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Self:
+        """Return an equal value."""
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in state.items()})
+
+
 @dataclass(frozen=True)
-class NumberEncoder:
+class NumberEncoder(StoredFields):
     """Standardized numbers; nulls as the mean or zero, with an optional column that marks them."""
 
     key: str
@@ -71,10 +84,6 @@ class NumberEncoder:
         columns = [np.where(missing, fill, values), missing][: self.width]
         return Encoded(np.stack([as_float32(one, self.key, where) for one in columns], axis=1))
 
-    def state(self) -> Mapping[str, Any]:
-        """Return settings and statistics as JSON values."""
-        return asdict(self)
-
 
 @dataclass
 class NumberFitter:
@@ -93,7 +102,7 @@ class NumberFitter:
 
 
 @dataclass(frozen=True)
-class BooleanEncoder:
+class BooleanEncoder(StoredFields):
     """1 for true, and a second number that is 1 for null."""
 
     key: str
@@ -120,13 +129,9 @@ class BooleanEncoder:
             raise ValueError(f"{where(row)}: {self.key} is {shown(array[row])}: {reason}")
         return pc.if_else(words.is_valid(), true, pa.scalar(None, pa.bool_()))
 
-    def state(self) -> Mapping[str, Any]:
-        """Return settings as JSON values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class VectorEncoder:
+class VectorEncoder(StoredFields):
     """Lists of numbers of one length."""
 
     key: str
@@ -159,10 +164,6 @@ class VectorEncoder:
             )
         return Encoded(values)
 
-    def state(self) -> Mapping[str, Any]:
-        """Return settings as JSON values."""
-        return asdict(self)
-
 
 def scaled(array: Any, scale: str, key: str, where: Where) -> npt.NDArray[np.float64]:
     """Return numbers on the scale of their statistics; NaN for null. ValueError for infinity."""
@@ -187,7 +188,7 @@ def numbers_of(array: Any, key: str, where: Where) -> npt.NDArray[np.float64]:
     """Return a column as float64, NaN for null; ValueError for text that is no number."""
 
     def as_numbers(part: Any) -> Any:
-        return (pc.utf8_trim_whitespace(part) if is_text(part.type) else part).cast(pa.float64(), safe=False)
+        return without_blanks(part).cast(pa.float64(), safe=False)
 
     cast = converted(array, as_numbers, key, where, "no number; correct it, or give another kind")
     return np.array(numpy_of(cast), np.float64)
@@ -214,7 +215,7 @@ _LINES = ("age", "year")  # standardized; all others are cycles
 
 
 @dataclass(frozen=True)
-class DateEncoder:
+class DateEncoder(StoredFields):
     """Parts of times in UTC; nulls give zeros."""
 
     key: str
@@ -248,10 +249,6 @@ class DateEncoder:
         values = np.stack(columns, axis=1).astype(np.float32)
         values[null] = 0
         return Encoded(values)
-
-    def state(self) -> Mapping[str, Any]:
-        """Return settings and statistics as JSON values."""
-        return asdict(self)
 
 
 @dataclass

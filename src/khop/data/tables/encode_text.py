@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from khop.data.tables.encode_numbers import Encoded, Where, as_lists
+from khop.data.tables.encode_numbers import Encoded, StoredFields, Where, as_lists
 from khop.data.tables.packages import converted, numpy_of, pa, pc
 from khop.kernels.lazy_rows import packed
 
@@ -28,7 +28,7 @@ _MOST_DISTINCT = 1 << 22  # of a column: each takes some 150 bytes of memory whi
 
 
 @dataclass(frozen=True)
-class CategoryEncoder:
+class CategoryEncoder(StoredFields):
     """One number per category; the first two stand for other categories and for null."""
 
     key: str
@@ -107,7 +107,7 @@ class CategoryFitter:
 
 
 @dataclass(frozen=True)
-class RelationEncoder:
+class RelationEncoder(StoredFields):
     """The number of each relation among all names of the edge table, in ascending order of the text."""
 
     key: str
@@ -125,10 +125,6 @@ class RelationEncoder:
                 f"{len(self.names):,} relations of the graph; correct the row, or leave it out by where"
             )
         return Encoded(codes.astype(np.int64)[:, None])
-
-    def state(self) -> Mapping[str, Any]:
-        """Return the names as JSON values."""
-        return asdict(self)
 
 
 @dataclass

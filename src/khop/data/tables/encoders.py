@@ -5,7 +5,7 @@ Later tables are encoded with the stored encoders, and their specs are completed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ from khop.graph.node_ids import OwnIds, ids_in
 from khop.graph.partitions.parts_folder import known_folder
 from khop.graph.remote import local_path
 from khop.kernels.id_table import Int64s, Keys
-from khop.schema import EdgeType, NodeType, edge_type_of
+from khop.schema import EdgeType, NodeType
 
 
 class _Fixed:
@@ -138,22 +138,18 @@ def fitter(spec: Column, key: str) -> Fitter:
     raise AssertionError(spec)
 
 
-def _plain(made: Callable[..., ColumnEncoder]) -> Callable[[Mapping[str, Any]], ColumnEncoder]:
-    def of_state(state: Mapping[str, Any]) -> ColumnEncoder:
-        return made(**{name: tuple(v) if isinstance(v, list) else v for name, v in state.items()})
-
-    return of_state
-
-
-_OF_STATE: Mapping[str, Callable[[Mapping[str, Any]], ColumnEncoder]] = {
-    "BooleanEncoder": _plain(BooleanEncoder),
-    "CategoryEncoder": _plain(CategoryEncoder),
-    "DateEncoder": _plain(DateEncoder),
-    "NumberEncoder": _plain(NumberEncoder),
-    "RelationEncoder": _plain(RelationEncoder),
-    "TextEncoder": TextEncoder.of_state,
-    "VectorEncoder": _plain(VectorEncoder),
-    "WordsEncoder": WordsEncoder.of_state,
+_ENCODERS: Mapping[str, Any] = {
+    one.__name__: one
+    for one in (
+        BooleanEncoder,
+        CategoryEncoder,
+        DateEncoder,
+        NumberEncoder,
+        RelationEncoder,
+        TextEncoder,
+        VectorEncoder,
+        WordsEncoder,
+    )
 }
 
 
@@ -165,7 +161,8 @@ def stored(encoder: ColumnEncoder) -> dict[str, Any]:
 def restored(state: Mapping[str, Any]) -> ColumnEncoder:
     """Return the encoder of stored JSON values."""
     values = {name: value for name, value in state.items() if name != "encoder"}
-    return _OF_STATE[state["encoder"]](values)
+    encoder: ColumnEncoder = _ENCODERS[state["encoder"]].of_state(values)
+    return encoder
 
 
 _RUN = "config.toml"  # the settings of a run, in its folder
@@ -371,30 +368,12 @@ def later_spec(spec: Spec, given: GivenEncoders) -> Spec:
     ValueError for a type, column, kind, option, label or time that the encoders do not know.
     """
     nodes = {node_type: _node_spec(node_type, node, given) for node_type, node in spec.nodes.items()}
-    edges = {}
-    for name, edge in spec.edges.items():
-        key, edge_type = f'edges."{name}"', edge_type_of(name)
-        rules = _edge_rules(key, edge_type, edge, given)
-        times = _time_fields(key, edge, edge_type, given.edges(edge_type), given)
-        edges[name] = edge.model_copy(update=rules | times)
-    tables = []
-    for number, table in enumerate(spec.edges_from):
-        typed, times = [], dict[str, Any]()
-        for at, one in enumerate(table.edges):
-            key, edge_type = f"edges_from[{number}].edges[{at}]", edge_type_of(one.type)
-            typed.append(one.model_copy(update=_edge_rules(key, edge_type, one, given)))
-            times |= _time_fields(key, table, edge_type, given.edges(edge_type), given)
-        tables.append(table.model_copy(update={"edges": tuple(typed), **times}))
-    unit = given.record["time_unit"]
-    return spec.model_copy(
-        update={
-            "time_unit": unit,
-            "splits": None,
-            "nodes": nodes,
-            "edges": edges,
-            "edges_from": tuple(tables),
-        }
-    )
+    edges, tables = {}, {}
+    for key, edge_type, rules, table in spec.edge_tables():
+        edges[edge_type] = _edge_rules(key, edge_type, rules, given)
+        tables[edge_type] = _time_fields(key, table, edge_type, given.edges(edge_type), given)
+    update = {"time_unit": given.record["time_unit"], "splits": None, "nodes": nodes}
+    return spec.model_copy(update=update).with_edges(edges, tables)
 
 
 def has_splits(spec: Spec) -> bool:

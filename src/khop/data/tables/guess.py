@@ -31,7 +31,7 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import connected, is_text, pa, pc
+from khop.data.tables.packages import connected, is_text, pa, pc, without_blanks
 from khop.data.tables.rows import Table, read_pieces
 from khop.data.tables.times import ZONE, epoch_unit
 from khop.kernels.id_table import IdTable, Kind, id_table
@@ -123,8 +123,7 @@ class ColumnFacts:
             self.is_time &= pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)
             self.has_zone &= pa.types.is_timestamp(values.type) and values.type.tz is not None
         if self.is_number:
-            numbers = pc.utf8_trim_whitespace(values) if is_text(values.type) else values
-            numbers = numbers.cast(pa.float64(), safe=False)
+            numbers = without_blanks(values).cast(pa.float64(), safe=False)
             self.low = min(self.low, pc.min(numbers).as_py())
             self.high = max(self.high, pc.max(numbers).as_py())
             self.has_fraction |= pc.any(pc.not_equal(numbers, pc.floor(numbers))).as_py()

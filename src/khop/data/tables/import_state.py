@@ -30,12 +30,13 @@ from khop.data.tables.spec import (
     Raw,
     Spec,
     Split,
+    TypedEdges,
     Unit,
 )
 from khop.data.tables.times import finest, unit_of
 from khop.graph.atomic import ProgressCallback, in_order, naming
 from khop.kernels.id_table import Keys, id_table
-from khop.schema import EdgeType, edge_type_of
+from khop.schema import EdgeType
 
 
 @dataclass(eq=False)
@@ -88,18 +89,15 @@ def opened(
         for node_type, node in spec.nodes.items()
         if node.has_rows
     }
+    keys = {edge_type: key for key, edge_type, _, _ in spec.edge_tables()}
     edge_sources: dict[EdgeType, OpenSource] = {}
-    keys: dict[EdgeType, str] = {}
-    for name, edge in spec.edges.items():
-        keys[edge_type_of(name)] = f'edges."{name}"'
-        edge_sources[edge_type_of(name)] = OpenSource.open(edge, f'edges."{name}"', folder)
-    for number, table in enumerate(spec.edges_from):
-        opened = OpenSource.open(table, f"edges_from[{number}]", folder)
-        for at, typed in enumerate(table.edges):
-            key = f"edges_from[{number}].edges[{at}]"
-            keys[edge_type_of(typed.type)] = key
-            edge_sources[edge_type_of(typed.type)] = opened.filtered(typed.where, f"{key}.where")
-    spec = _with_parts(spec, sources, edge_sources, keys, folder)
+    tables: dict[int, OpenSource] = {}
+    for key, edge_type, rules, table in spec.edge_tables():
+        if id(table) not in tables:
+            tables[id(table)] = OpenSource.open(table, key.partition(".edges[")[0], folder)
+        where = rules.where if isinstance(rules, TypedEdges) else None
+        edge_sources[edge_type] = tables[id(table)].filtered(where, f"{key}.where")
+    spec = _with_parts(spec, sources, edge_sources, folder)
     unit = spec.time_unit or finest(_units([*sources.values(), *edge_sources.values()]))
     cut_offs = None if spec.splits is None else CutOffs.of(spec.splits, unit, "splits.time")
     meter = ReadMeter(notice)
@@ -123,12 +121,10 @@ def _with_parts(
     spec: Spec,
     sources: dict[str, OpenSource],
     edge_sources: dict[EdgeType, OpenSource],
-    keys: Mapping[EdgeType, str],
     folder: SourceFolder,
 ) -> Spec:
     """Return a spec whose splits by files are splits by a column, which its tables get."""
-    by_column = Split(column=PART)
-    nodes, edges = dict(spec.nodes), dict(spec.edges)
+    by_column, nodes = Split(column=PART), dict(spec.nodes)
     for node_type, source in sources.items():
         node, split = spec.nodes[node_type], spec.node_split(node_type)
         if split is None or not split.files or (node.split is None and node.label is None):
@@ -136,23 +132,13 @@ def _with_parts(
         key = "splits" if node.split is None else f"nodes.{node_type}.split"
         sources[node_type] = source.with_parts(split, folder, key, node.id or "")
         nodes[node_type] = node.model_copy(update={"split": by_column})
-    for name, edge in spec.edges.items():
-        if edge.split is not None and edge.split.files:
-            edge_type, key = edge_type_of(name), f"{keys[edge_type_of(name)]}.split"
-            edge_sources[edge_type] = edge_sources[edge_type].with_parts(edge.split, folder, key)
-            edges[name] = edge.model_copy(update={"split": by_column})
-    tables = []
-    for table in spec.edges_from:
-        typed = []
-        for one in table.edges:
-            edge_type, split = edge_type_of(one.type), one.split
-            if split is not None and split.files:
-                key = f"{keys[edge_type]}.split"
-                edge_sources[edge_type] = edge_sources[edge_type].with_parts(split, folder, key)
-                one = one.model_copy(update={"split": by_column})
-            typed.append(one)
-        tables.append(table.model_copy(update={"edges": tuple(typed)}))
-    return spec.model_copy(update={"nodes": nodes, "edges": edges, "edges_from": tuple(tables)})
+    edges = {}
+    for key, edge_type, rules, _ in spec.edge_tables():
+        if rules.split is not None and rules.split.files:
+            source = edge_sources[edge_type]
+            edge_sources[edge_type] = source.with_parts(rules.split, folder, f"{key}.split")
+            edges[edge_type] = {"split": by_column}
+    return spec.model_copy(update={"nodes": nodes}).with_edges(edges, {})
 
 
 def _units(sources: list[OpenSource]) -> list[Unit]:

@@ -232,11 +232,6 @@ def keys_of(array: Any, kind: Kind, key: str, where: Where) -> Keys:
     return np.ascontiguousarray(numpy_of(integers), np.int64)
 
 
-def key_texts(array: Any, kind: Kind) -> Any:
-    """Return ids as a pyarrow array of text, as hashes and outputs use them."""
-    return array.cast(pa.string())
-
-
 def canonical_integers(array: Any) -> npt.NDArray[np.int64] | None:
     """Return text as int64; None unless each is an integer as Python writes it, so that no id changes."""
     keys = string_keys(array.cast(pa.large_string()))

@@ -22,11 +22,10 @@ from khop.data.tables.labels import (
     CutOffs,
     LabelReader,
     Parts,
-    key_texts,
     parts_by_column,
     parts_by_hash,
 )
-from khop.data.tables.packages import is_text, numpy_of, pa, pc, shown
+from khop.data.tables.packages import is_text, numpy_of, pa, pc, shown, without_blanks
 from khop.data.tables.rows import TableRows
 from khop.data.tables.source import OpenSource
 from khop.data.tables.spec import NodeSpec, Raw, Split, Unit
@@ -128,7 +127,7 @@ class NodeReader:
         if split is None:
             return None
         if split.ratio is not None:
-            return parts_by_hash(key_texts(rows.column(self.spec.id or ""), self.kind), split)
+            return parts_by_hash(rows.column(self.spec.id or "").cast(pa.string()), split)
         if split.column is not None:
             key = f"{self.key}.split.column"
             return parts_by_column(rows.column(split.column), split, key, rows.row)
@@ -345,7 +344,7 @@ def raw_values(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray
 def _raw_of_text(array: Any, dtype: str, key: str, rows: TableRows) -> npt.NDArray[Any]:
     """Return the numbers of text: all digits of integers, or an error."""
     numbers = numbers_of(array, key, rows.row)
-    texts = pc.utf8_trim_whitespace(array)
+    texts = without_blanks(array)
     is_whole = numpy_of(pc.match_substring_regex(texts, r"^-?\d+$"))
     if dtype == "int64":
         for row in np.flatnonzero(~is_whole | (np.abs(numbers) >= 2.0**62)):

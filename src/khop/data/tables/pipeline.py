@@ -72,7 +72,7 @@ from khop.graph.manifest import (
 )
 from khop.graph.npy import flush
 from khop.kernels.memory import free_memory_bytes
-from khop.schema import EdgeType, edge_type_of
+from khop.schema import EdgeType
 
 
 def check_file_names(spec: Spec) -> None:
@@ -82,8 +82,8 @@ def check_file_names(spec: Spec) -> None:
     check_edge_types([*(edge_type for edge_type, _ in spec.edge_types()), *reverses])
     for node_type, node in spec.nodes.items():
         _check(_stored(node), _of_nodes(node), f"nodes.{node_type}")
-    for edge_type, rules, time in _edges(spec):
-        _check(rules.columns, _of_edges(rules, time), f"edge type {' '.join(edge_type)!r}")
+    for _, edge_type, rules, table in spec.edge_tables():
+        _check(rules.columns, _of_edges(rules, table.time), f"edge type {' '.join(edge_type)!r}")
 
 
 def _stored(node: NodeSpec) -> Mapping[str, AnyEdgeColumn]:
@@ -104,14 +104,6 @@ def _of_edges(rules: EdgeRules, time: str | None) -> dict[str, str]:
     """Return the arrays of an edge type other than its columns, by name."""
     splits = {} if rules.split is None else {SPLIT: "splits"}
     return splits if time is None else {**splits, TIME: "times"}
-
-
-def _edges(spec: Spec) -> Iterator[tuple[EdgeType, EdgeRules, str | None]]:
-    for name, edge in spec.edges.items():
-        yield edge_type_of(name), edge, edge.time
-    for table in spec.edges_from:
-        for typed in table.edges:
-            yield edge_type_of(typed.type), typed, table.time
 
 
 def _check(columns: Mapping[str, AnyEdgeColumn], taken: Mapping[str, str], key: str) -> None:

@@ -29,7 +29,17 @@ from khop.data.tables.files import (
     quoted,
 )
 from khop.data.tables.labels import keys_of
-from khop.data.tables.packages import connected, duckdb, first_failing, is_text, numpy_of, pa, pc, shown
+from khop.data.tables.packages import (
+    connected,
+    duckdb,
+    first_failing,
+    is_text,
+    numpy_of,
+    pa,
+    pc,
+    shown,
+    without_blanks,
+)
 from khop.data.tables.read_spec import nearest
 from khop.data.tables.rows import Piece, Table, TableRows, check_columns, read_pieces
 from khop.data.tables.spec import Also, Source, Split
@@ -512,17 +522,10 @@ class OpenSource:
         if not is_text(array.type):
             return array
         if name in self.ids:
-            array = _without_blanks(array)
+            array = without_blanks(array)
         words = (*self.null_texts.get("", ()), *self.null_texts.get(name, ()))
         if words:
             array = pc.if_else(
                 pc.is_in(array, pa.array(words, array.type)), pa.scalar(None, array.type), array
             )
         return pc.replace_substring(array, ",", ".") if name in self.numbers else array
-
-
-def _without_blanks(array: Any) -> Any:
-    """Return text without blanks at both ends; most tables have none at all, which is found fast."""
-    data = array.buffers()[-1]
-    has_blanks = data is not None and np.frombuffer(data, np.uint8).min(initial=255) <= ord(" ")
-    return pc.utf8_trim_whitespace(array) if has_blanks else array

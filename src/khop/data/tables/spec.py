@@ -372,7 +372,8 @@ class Source(SpecTable):
     @property
     def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
         """Columns that are read, by name."""
-        return []
+        columns = [getattr(one, "columns", {}) for one in (self, *getattr(self, "edges", ()))]
+        return [item for one in columns for item in one.items()]
 
     @property
     def id_columns(self) -> set[str]:
@@ -404,6 +405,8 @@ class Source(SpecTable):
     @model_validator(mode="after")
     def _one_place(self) -> Source:
         given = [name for name in ("files", "database", "rows") if getattr(self, name) is not None]
+        if not given and isinstance(self, Also | EdgeSpec | EdgesFrom):
+            raise ValueError("files are missing: give files = [...]")
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are given: give one of them")
         if self.database is not None and (self.table is None or self.order_by is None):
@@ -442,8 +445,6 @@ class Also(Source):
 
     @model_validator(mode="after")
     def _joined(self) -> Also:
-        if not self.has_rows:
-            raise ValueError("files are missing: give files = [...]")
         if self.time is not None:
             raise ValueError("time is given here: give it in the table of the nodes, with this column")
         return self
@@ -474,11 +475,6 @@ class NodeSpec(Source):
     """The label: a column of classes, or a table."""
     split: Split | None = None
     """The split of the labels, if it differs from [splits]."""
-
-    @property
-    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
-        """Columns that are read, by name."""
-        return [*self.columns.items()]
 
     @property
     def numbers(self) -> set[str]:
@@ -558,11 +554,6 @@ class EdgeRules(SpecTable):
 class EdgeSpec(Source, EdgeRules):
     """An edge type with its table."""
 
-    @property
-    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
-        """Columns that are read, by name."""
-        return [*self.columns.items()]
-
     @model_validator(mode="before")
     @classmethod
     def _of_split(cls, values: Any) -> Any:
@@ -570,12 +561,6 @@ class EdgeSpec(Source, EdgeRules):
         files = _files_of(values.get("split")) if isinstance(values, Mapping) else []
         has_rows = not files or bool({"files", "database", "rows"} & set(values))
         return values if has_rows else {**values, "files": files}
-
-    @model_validator(mode="after")
-    def _with_rows(self) -> EdgeSpec:
-        if not self.has_rows:
-            raise ValueError("files are missing: give files = [...]")
-        return self
 
 
 class TypedEdges(EdgeRules):
@@ -592,17 +577,6 @@ class EdgesFrom(Source):
 
     edges: Annotated[tuple[TypedEdges, ...], Field(strict=False, min_length=1)]
     """The edge types."""
-
-    @property
-    def read_columns(self) -> list[tuple[str, AnyEdgeColumn]]:
-        """Columns that are read, by name."""
-        return [item for one in self.edges for item in one.columns.items()]
-
-    @model_validator(mode="after")
-    def _with_rows(self) -> EdgesFrom:
-        if not self.has_rows:
-            raise ValueError("files are missing: give files = [...]")
-        return self
 
 
 class Spec(SpecTable):
@@ -677,13 +651,33 @@ class Spec(SpecTable):
             raise ValueError('time_unit is missing: split times are whole numbers; give time_unit = "s"')
         return self
 
+    def edge_tables(self) -> Iterator[tuple[str, EdgeType, EdgeRules, EdgeSpec | EdgesFrom]]:
+        """Yield the edge types in the order of the spec, each with its key, its rules, and its table."""
+        for name, edge in self.edges.items():
+            yield f'edges."{name}"', edge_type_of(name), edge, edge
+        for number, table in enumerate(self.edges_from):
+            for at, typed in enumerate(table.edges):
+                yield f"edges_from[{number}].edges[{at}]", edge_type_of(typed.type), typed, table
+
     def edge_types(self) -> Iterator[tuple[EdgeType, EdgeRules]]:
         """Yield the edge types in the order of the spec, with their rules."""
+        return ((edge_type, rules) for _, edge_type, rules, _ in self.edge_tables())
+
+    def with_edges(
+        self, rules: Mapping[EdgeType, Mapping[str, Any]], tables: Mapping[EdgeType, Mapping[str, Any]]
+    ) -> Spec:
+        """Return a spec with other values of some fields: of edge types, and of the tables they are in."""
+        edges = {}
         for name, edge in self.edges.items():
-            yield edge_type_of(name), edge
+            of = edge_type_of(name)
+            edges[name] = edge.model_copy(update={**rules.get(of, {}), **tables.get(of, {})})
+        several = []
         for table in self.edges_from:
-            for typed in table.edges:
-                yield edge_type_of(typed.type), typed
+            types = {edge_type_of(one.type): one for one in table.edges}
+            typed = tuple(one.model_copy(update={**rules.get(of, {})}) for of, one in types.items())
+            update = {name: value for of in types for name, value in tables.get(of, {}).items()}
+            several.append(table.model_copy(update={"edges": typed, **update}))
+        return self.model_copy(update={"edges": edges, "edges_from": tuple(several)})
 
     def node_split(self, node_type: str) -> Split | None:
         """Return the split of a node type's labels: its own, or that of [splits]."""

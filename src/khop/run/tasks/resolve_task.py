@@ -503,6 +503,11 @@ def _check_relation(context: ResolveContext, target: str, columns: Mapping[str, 
 def _check_shares(context: ResolveContext, count: int, target: str) -> None:
     """Raise ValueError for shares that leave a part of a random split empty."""
     links, raw = context.config.links, context.raw
+    if count == 0:
+        raise ValueError(
+            f"task.target is {target!r}: the graph has no edges of this type; import some, or give another "
+            f"target ({raw.where('task.target')})"
+        )
     for name in ("val", "test"):
         share, where = getattr(links, name), raw.where(f"links.{name}")
         if int(count * share) == 0:
