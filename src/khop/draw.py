@@ -360,8 +360,8 @@ def _rows(given: object) -> Tensor | None:
             array = np.array([list(row) for row in array])
         except (TypeError, ValueError):
             return None
-    if not np.can_cast(array.dtype, np.int64):
-        return torch.from_numpy(array) if array.dtype.kind == "f" else None
+    if array.ndim != 2 or not np.can_cast(array.dtype, np.int64):
+        return torch.from_numpy(array) if array.dtype.kind == "f" and array.ndim == 2 else None
     return torch.from_numpy(np.require(array, np.int64, ["C", "W"]))
 
 
