@@ -348,7 +348,8 @@ def _table(given: object) -> Tensor:
     table = given if isinstance(given, Tensor) else _rows(given)
     if table is not None and table.dtype == torch.int64 and table.dim() == 2:
         return table
-    what = repr(given) if table is None else f"{table.dtype} {tuple(table.shape)}"
+    given_text = " ".join(repr(given).split())  # of a Series it has several lines
+    what = given_text if table is None else f"{table.dtype} {tuple(table.shape)}"
     raise ValueError(f"table {what}: must be int64 (sources, k), as khop.hard_negatives gives")
 
 
