@@ -91,7 +91,7 @@ REFUSED: dict[str, Cases] = {
         ('min_count 0: must be at least 1', lambda: khop.cooccurrence(GRAPH, EDGE, min_count=0)),
         ('threads 0: must be a whole number, 1 or more', lambda: khop.cooccurrence(GRAPH, EDGE, threads=0)),
         ('min_count 1.5: must be a whole number of at most 2**31 - 1', lambda: khop.cooccurrence(GRAPH, EDGE, min_count=1.5)),
-        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.cooccurrence(5, EDGE)),
+        ('graph 5: must be a graph, such as khop.open_graph returns', lambda: khop.cooccurrence(5, EDGE)),
         ('min_count 9223372036854775808: must be a whole number of at', lambda: khop.cooccurrence(GRAPH, EDGE, min_count=2**63)),
     ],
     "DegreeNegatives": [
@@ -126,7 +126,7 @@ REFUSED: dict[str, Cases] = {
         ('run 5: must be a path, as text or as a pathlib.Path', lambda: khop.load_run(5)),
         ("allow_code 'package': must be a list, as ['package']", lambda: khop.load_run(TMP, 'package')),
         ("checkpoint 'first': must be one of best, last", lambda: khop.load_run(TMP, checkpoint='first')),
-        ('not a run folder, it has no config.toml; name one that khop train wrote', lambda: khop.load_run(TMP)),
+        ('not a run folder, it has no config.toml; give a folder written by khop train', lambda: khop.load_run(TMP)),
     ],
     "append": [
         ('graph 5: must be a path, as text or as a pathlib.Path', lambda: khop.append(5, {})),
@@ -146,7 +146,7 @@ REFUSED: dict[str, Cases] = {
         ("no split 'zz'; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split='zz')),
         ("no split 5; there are ['train', 'val']", lambda: khop.evaluate(MODEL, GRAPH, split=5)),
         ('model 5: must be a torch.nn.Module', lambda: khop.evaluate(5, GRAPH, split='val')),
-        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.evaluate(MODEL, 5, split='val')),
+        ('graph 5: must be a graph, such as khop.open_graph returns', lambda: khop.evaluate(MODEL, 5, split='val')),
         ('task 5: must be a khop.NodeClassification', lambda: khop.evaluate(MODEL, GRAPH, split='val', task=5)),
         ("fanouts 5: must be a list, as [10,", lambda: khop.evaluate(MODEL, GRAPH, split='val', fanouts=5)),
     ],
@@ -174,12 +174,12 @@ REFUSED: dict[str, Cases] = {
         ('scale 5: must be a khop.LabelScale', lambda: khop.EdgeRegression('n to n', 'y', scale=5)),
     ],
     "evaluate_edges": [
-        ('evaluate_edges of a SAGE: it takes a khop.models.EdgePredictor,', lambda: khop.evaluate_edges(MODEL, GRAPH, khop.Links(ENDS), khop.EdgeClassification('n to n', 'y'))),
+        ('evaluate_edges of a SAGE: must be a khop.models.EdgePredictor,', lambda: khop.evaluate_edges(MODEL, GRAPH, khop.Links(ENDS), khop.EdgeClassification('n to n', 'y'))),
         ('task 5: must be a khop.EdgeClassification', lambda: khop.evaluate_edges(EDGE_PREDICTOR, GRAPH, khop.Links(ENDS), 5)),
         ('links without labels cannot be evaluated', lambda: khop.evaluate_edges(EDGE_PREDICTOR, GRAPH, khop.Links(ENDS), khop.EdgeClassification('n to n', 'y'))),
     ],
     "evaluate_links": [
-        ('evaluate_links of a SAGE: it takes a khop.models.LinkPredictor,', lambda: khop.evaluate_links(MODEL, GRAPH, khop.Links(ENDS))),
+        ('evaluate_links of a SAGE: must be a khop.models.LinkPredictor,', lambda: khop.evaluate_links(MODEL, GRAPH, khop.Links(ENDS))),
         ('links [[0, 1], [1, 2]]: give khop.Links(...), or the links of a split', lambda: khop.evaluate_links(PREDICTOR, GRAPH, [[0, 1], [1, 2]])),
     ],
     "FrontierSampler": [
@@ -195,7 +195,7 @@ REFUSED: dict[str, Cases] = {
     ],
     "recommend": [
         ('give a khop.models.LinkPredictor', lambda: khop.recommend(MODEL, GRAPH, EDGE)),
-        ("graph 5: must be a graph, as khop.open_graph gives it", lambda: khop.recommend(PREDICTOR, 5, EDGE)),
+        ("graph 5: must be a graph, such as khop.open_graph returns", lambda: khop.recommend(PREDICTOR, 5, EDGE)),
         ("edge type ('n', 'of', 'n'): the graph has [('n', 'to', 'n')]", lambda: khop.recommend(PREDICTOR, GRAPH, "n of n")),
         ("k 1.5: must be a whole number, 1 or more", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, k=1.5)),
         ("candidates 'new': must be one of unseen, all", lambda: khop.recommend(PREDICTOR, GRAPH, EDGE, candidates='new')),
@@ -230,7 +230,7 @@ REFUSED: dict[str, Cases] = {
         ("no node type 'zz'; there are ['n']", lambda: GRAPH.partition_bounds('zz')),
     ],
     "infer": [
-        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.infer(MODEL, 5, TMP / 'o')),
+        ('graph 5: must be a graph, such as khop.open_graph returns', lambda: khop.infer(MODEL, 5, TMP / 'o')),
         ('model 5: must be a torch.nn.Module', lambda: khop.infer(5, GRAPH, TMP / 'o')),
     ],
     "initialize": [
@@ -358,7 +358,7 @@ REFUSED: dict[str, Cases] = {
         ("columns of 'n': []: must be names of columns", lambda: loader(columns={'n': [[]]})),
         ("narrow 'x': must be one of 'float32', 'stored'", lambda: loader(narrow='x')),
         ("narrow 5: must be one of 'float32', 'stored'", lambda: loader(narrow=5)),
-        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: loader(graph=5)),
+        ('graph 5: must be a graph, such as khop.open_graph returns', lambda: loader(graph=5)),
         ('sampler None: must be a khop.NeighborSampler, a khop.LinkSampler, or', lambda: khop.Loader(None, [0], 1)),
         ('sampler 5: must be a khop.NeighborSampler, a khop.LinkSampler, or', lambda: list(khop.Loader(5, [0], 1, graph=GRAPH))),
         ("seed_times of 'n' 5: give numbers, as a tensor, an array or", lambda: loader(sampler=khop.NeighborSampler(GRAPH, [1], rule=khop.Temporal('t')), seed_times=5)),
@@ -402,8 +402,8 @@ REFUSED: dict[str, Cases] = {
         ("expansion 'x': must be one of ['layered', 'subgraph']", lambda: sampler(expansion='x')),
         ("output 'x': must be one of ['directional', 'bidirectional',", lambda: sampler(output='x')),
         ("output None: must be one of ['directional', 'bidirectional',", lambda: sampler(output=None)),
-        ('graph None: must be a graph, as khop.open_graph gives it', lambda: khop.NeighborSampler(None, [1])),
-        ('must be a graph, as khop.open_graph gives it', lambda: khop.NeighborSampler('a/folder', [1])),
+        ('graph None: must be a graph, such as khop.open_graph returns', lambda: khop.NeighborSampler(None, [1])),
+        ('must be a graph, such as khop.open_graph returns', lambda: khop.NeighborSampler('a/folder', [1])),
         ("trees 'x': must be one of merged, disjoint", lambda: sampler(trees='x')),
         ('trees True: must be one of', lambda: sampler(trees=True)),
         ("edge_ids 'x': must be True or False", lambda: sampler(edge_ids='x')),
@@ -506,7 +506,7 @@ REFUSED: dict[str, Cases] = {
         ('edge type []: give source type, relation and destination type,', lambda: GRAPH.schema.column([], 'x')),
     ],
     "relation_count": [
-        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.relation_count(5, EDGE, "t")),
+        ('graph 5: must be a graph, such as khop.open_graph returns', lambda: khop.relation_count(5, EDGE, "t")),
         ("column 'z' of ('n', 'to', 'n'): not in the graph; there are ['t',", lambda: khop.relation_count(GRAPH, EDGE, "z")),
     ],
     "split_links": [
@@ -518,7 +518,7 @@ REFUSED: dict[str, Cases] = {
         ('negatives 1.5: must be 0 or more, for each link of validation', lambda: khop.split_links(GRAPH, EDGE, negatives=1.5)),
         ("column 5 of ('n', 'to', 'n'): not in the graph; there are ['t',", lambda: khop.split_links(GRAPH, EDGE, label=5)),
         ("disjoint_share 'a': must be a share from 0 to below 1, or a", lambda: khop.split_links(GRAPH, EDGE, disjoint_share='a')),
-        ('graph 5: must be a graph, as khop.open_graph gives it', lambda: khop.split_links(5, EDGE)),
+        ('graph 5: must be a graph, such as khop.open_graph returns', lambda: khop.split_links(5, EDGE)),
         ('val True: must be a share from 0 to below 1, or a number of', lambda: khop.split_links(GRAPH, EDGE, True)),
         ('per_positive 9223372036854775808: must be a whole number, 1 or', lambda: khop.split_links(GRAPH, EDGE, 1, 1, negatives=2**63)),
     ],
@@ -742,7 +742,7 @@ REFUSED: dict[str, Cases] = {
     "graph_from_scipy": [("matrix 5 of", lambda: khop.graph_from_scipy(5))],
     "graph_from_networkx": [("graph 5: must be a NetworkX graph", lambda: khop.graph_from_networkx(5))],
     "graph_from_dgl": [("graph 5: must be a DGLGraph", lambda: khop.graph_from_dgl(5))],
-    "graph_to_pyg": [("graph 5: must be a graph, as khop.open_graph", lambda: khop.graph_to_pyg(5))],
+    "graph_to_pyg": [("graph 5: must be a graph, such as khop.open_graph", lambda: khop.graph_to_pyg(5))],
     "batch_to_pyg": [("batch 5: must be a batch of a khop.Loader", lambda: khop.batch_to_pyg(5))],
     "LossWeights": [("total of loss weights 0.0: must be above 0", lambda: khop.LossWeights({}, 0.0))],
     "links_from_pyg": [("data 5: must be a torch_geometric Data or", lambda: khop.links_from_pyg(5))],

@@ -70,7 +70,7 @@ def test_of_several_types_one_has_to_be_named() -> None:
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (lambda batch: batch["z"], "column 'z': not in this batch; the columns of the loader are"),
+        (lambda batch: batch["z"], "column 'z': not in this batch; the loader's columns are"),
         (lambda batch: batch["user", "z"], "column 'z' of 'user': not in this batch"),
         (lambda batch: batch["shop", "x"], "column 'x' of 'shop': not in this batch"),
         (lambda batch: batch.seed_column("x"), "column 'x': not in this batch"),

@@ -74,7 +74,9 @@ def test_a_package_in_the_working_directory_is_not_an_installed_one(
     monkeypatch.setattr(sys, "path", [str(tmp_path) if place is None else place, *sys.path])
     assert FAMILY.kinds() == ("own",)
     for kind in ("built", f"{name}:Built"):
-        with pytest.raises(ValueError, match=r"must be own, or|a run folder imports no code by itself"):
+        with pytest.raises(
+            ValueError, match=r"must be own, or|code named by a run folder is not imported without permission"
+        ):
             FAMILY.load(kind)
     assert capsys.readouterr().out == ""
 
@@ -138,7 +140,7 @@ def test_permission_is_for_a_package_and_its_modules(
     if is_allowed:
         permission.check("extension.test_rule")
         return
-    with pytest.raises(ValueError, match=r"no code by itself; .* give --allow-code extension$"):
+    with pytest.raises(ValueError, match=r"not imported without permission; .* give --allow-code extension$"):
         permission.check("extension.test_rule")
 
 

@@ -96,7 +96,7 @@ def test_what_names_no_edge_type_is_an_error(given: object) -> None:
 def test_an_edge_type_that_is_given_twice_is_an_error(graph: khop.Graph) -> None:
     ends = torch.stack([SOURCES, DESTINATIONS])
     with pytest.raises(
-        ValueError, match=r"edge type .*: is given twice, as text and as a tuple; give it once"
+        ValueError, match=r"edge type .*: given twice, as a string and as a tuple; give it once"
     ):
         khop.Links({BUYS: ends, TEXT: ends})  # type: ignore[dict-item]
 

@@ -297,12 +297,12 @@ _NEED_EXTRA = ("khop.pyg", "khop.data.tables", "khop.run.load_run")
 
 watch_forks()
 
-# `from khop import *` needs only khop's required packages: names that need an extra are not in it.
+# `from khop import *` needs only khop's required packages, so names that need an extra are left out.
 __all__ = [*(name for name, module in _PUBLIC.items() if not module.startswith(_NEED_EXTRA)), *_MODULES]
 
 
 def __getattr__(name: str) -> object:
-    """Import the object for `name`; afterwards it is an ordinary attribute."""
+    """Import the object `name`; afterwards it is an ordinary attribute."""
     if name in _MODULES:
         return import_module(f"khop.{name}")
     if name not in _PUBLIC:

@@ -21,7 +21,7 @@ Given = TypeVar("Given")
 Number = TypeVar("Number", int, float, bool)
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_SEED = (1 << 64) - 1
-LARGEST_WIDTH = 1 << 24  # of a layer: beyond it a weight matrix takes petabytes
+LARGEST_WIDTH = 1 << 24  # of a layer: a larger weight matrix would take petabytes
 LARGEST_DEPTH = 1 << 10  # layers
 
 
@@ -36,7 +36,7 @@ def whole_number(name: str, value: object, least: int = -LARGEST_INT64, most: in
 
 
 def whole(value: object) -> int | None:
-    """Return a Python or NumPy integer as an int, for arguments of several kinds; None for all else."""
+    """Return a Python or NumPy integer as an int, for arguments of several kinds; None for other values."""
     try:
         return index(value) if _is_number(value) else None  # type: ignore[arg-type]
     except TypeError:
@@ -44,7 +44,7 @@ def whole(value: object) -> int | None:
 
 
 def seed_number(value: object, name: str = "seed") -> int:
-    """Return a seed of random draws: 64 bits."""
+    """Return a random seed: 64 bits."""
     return whole_number(name, value, 0, LARGEST_SEED)
 
 
@@ -58,7 +58,7 @@ def real_number(name: str, value: object) -> float:
 def checked_field(owner: object, name: str, check: Callable[..., Number], *limits: int) -> Number:
     """Check a field of a frozen dataclass, store it as a Python number, and return it.
 
-    Python's own numbers stay as they are: errors show them as they were given.
+    Python numbers are not converted, so that errors show them as they were given.
     """
     value = getattr(owner, name)
     number = check(name, value, *limits)
@@ -86,15 +86,15 @@ def mapping_of(name: str, value: object, entries: str) -> Mapping[Any, Any]:
 def as_mapping(
     given: Given | Mapping[Any, Any], spread: Callable[[Given], Mapping[Any, Any]]
 ) -> Mapping[Any, Any]:
-    """Return a mapping by type or by name: as given, or made by `spread` of a value for all of them.
+    """Return a mapping by type or by name: as given, or made by `spread` from a single value.
 
-    Arguments that may be one value or a mapping pass here once; all that follows takes mappings.
+    Arguments that may be a value or a mapping are converted once, so that all other code takes mappings.
     """
     return given if isinstance(given, Mapping) else spread(given)
 
 
 def list_of(name: str, value: object, example: str) -> Sequence[Any]:
-    """Return a list or a tuple, or the list of a vector: an array, a tensor or a Series. Text is refused."""
+    """Return a list or a tuple, or a vector (array, tensor, Series) as a list. Strings are rejected."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         return list(value.tolist())
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
@@ -103,20 +103,20 @@ def list_of(name: str, value: object, example: str) -> Sequence[Any]:
 
 
 def path_of(name: str, value: object) -> Path:
-    """Return a path in the file system, from text or a path object."""
+    """Return a path in the file system, from a string or a path object."""
     if not isinstance(value, str | os.PathLike):
         raise ValueError(f"{name} {shown(value)}: must be a path, as text or as a pathlib.Path")
     return Path(value)
 
 
 def instance_of(name: str, value: object, kinds: type | tuple[type, ...], remedy: str) -> None:
-    """Raise ValueError unless the value is an instance of one of the kinds; `remedy` names the fix."""
+    """Raise ValueError with the remedy unless the value is an instance of one of the types."""
     if not isinstance(value, kinds):
         raise ValueError(f"{name} {shown(value)}: {remedy}")
 
 
 def one_of(name: str, value: object, kind: type[Choice]) -> Choice:
-    """Return the member of an enumeration that the value is or names."""
+    """Return a member of an enumeration, from the member or its value."""
     try:
         return kind(value)
     except ValueError as error:
@@ -125,7 +125,7 @@ def one_of(name: str, value: object, kind: type[Choice]) -> Choice:
 
 
 def check_word(name: str, value: object, words: object) -> None:
-    """Raise ValueError unless the value is one of the words of a `Literal`."""
+    """Raise ValueError unless the value is one of the strings of a `Literal`."""
     if not isinstance(value, str) or value not in get_args(words):
         raise ValueError(f"{name} {shown(value)}: must be one of {', '.join(get_args(words))}")
 
@@ -136,13 +136,13 @@ def column_name(value: object) -> None:
 
 
 def graph_of(name: str, value: object) -> None:
-    """Raise ValueError for an object that cannot be a graph: it has no schema."""
+    """Raise ValueError for an object that is not a graph, because it has no schema."""
     if not hasattr(value, "schema"):
-        raise ValueError(f"{name} {shown(value)}: must be a graph, as khop.open_graph gives it")
+        raise ValueError(f"{name} {shown(value)}: must be a graph, such as khop.open_graph returns")
 
 
 def shown(value: object) -> str:
-    """Return a short value as Python writes it, or the type of a long one."""
+    """Return the repr of a short value, or the type of a long one."""
     text = repr(value)
     return text if len(text) <= 60 and "\n" not in text else f"of type {type(value).__name__}"
 
@@ -164,7 +164,7 @@ def toml_values(path: Path) -> dict[str, Any]:
     Args:
         path: A file that exists.
     Raises:
-        ValueError: For text that is not TOML, with the line.
+        ValueError: The file is not TOML; the message has the line.
     """
     content = path.read_bytes()
     try:
@@ -178,7 +178,7 @@ def toml_values(path: Path) -> dict[str, Any]:
         lines, place = text.splitlines() or [""], re.search(r"at line (\d+)", str(error))
         line = int(place[1]) if place else len(lines)
         twice = re.search("verwrite|declare|mutate|redefine", str(error))
-        reason = "gives a key or a table a second time" if twice else "cannot be read"
+        reason = "defines a key or a table twice" if twice else "cannot be read"
         remedy = "remove it" if twice else "text needs quotes and lists need brackets, correct the line"
         written = shown(lines[min(line, len(lines)) - 1].strip())
     raise ValueError(f"{path}: not TOML: line {line}, {written}, {reason}; {remedy}")

@@ -30,7 +30,7 @@ class Span:
     begun: float
     ended: float
     thread: str
-    part: str = ""  # of the stage: "backward" of "computing"
+    part: str = ""  # part of the stage: "backward" of "computing"
 
     @classmethod
     def since(cls, begun: float, stage: str, part: str = "") -> Span:
@@ -48,11 +48,11 @@ class Adjacency:
     """The edges of one type in a block, in CSC order: row i has the in-edges of destination i.
 
     Args:
-        indptr: Begin of each row, then the end of the last one, int64 (num_dst + 1).
+        indptr: Start of each row, then the end of the last one, int64 (num_dst + 1).
         indices: Local ids of the sources, int32 (edges).
         num_src: Number of source rows.
-        edge_ids: Positions in the graph's CSC order, int64 (edges). None (default): the sampler gives no
-            edge ids.
+        edge_ids: Positions in the graph's CSC order, int64 (edges). None (default): the sampler does not
+        return edge ids.
         columns: Edge columns (edges, ...) by name; default none.
         reverse: For bidirectional output, True where the edge was reversed, bool (edges); default None.
         weight: Final coefficients of a sum, float32 (edges). None (default): neighbors are averaged.
@@ -83,7 +83,7 @@ class Adjacency:
 
     @property
     def edge_index(self) -> Tensor:
-        """int64 (2, edges): sources over destinations, as in torch_geometric. Computed on each access.
+        """int64 (2, edges): sources and destinations, as in torch_geometric. Computed on each access.
 
         Raises:
             RuntimeError: Some edges are unused, as in recorded steps, and have no destination.
@@ -178,7 +178,7 @@ class Block:
 class Subgraph:
     """One graph of all sampled nodes (the subgraph expansion): seeds first, then first-seen order.
 
-    A node is expanded once, at the hop after the hop that found it. The rows that a layer needs are
+    A node is expanded once, at the hop after the one that found it. The rows that a layer needs are
     therefore a prefix, and a block is a view. Nodes of the last hop have empty rows. If the edges differ
     from the drawn edges (`khop.Output`), there is no such prefix, and every block is the whole graph.
 
@@ -187,7 +187,7 @@ class Subgraph:
         nodes_per_hop: Number of new nodes at hop 0 (the seeds), 1, 2, ... by node type.
         edges_per_hop: Number of edges drawn at hop 1, 2, ... by edge type. None: the edges are not the
             drawn ones.
-        turned: Original edge type by reversed edge type; default none.
+        turned: Original edge type of each reversed edge type; default none.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> sampler = khop.NeighborSampler(graph, [3, 3], expansion="subgraph")
@@ -240,8 +240,7 @@ class LinkRows:
         source: Rows of the source type, int64 (pairs).
         destination: Rows of the destination type, int64 (pairs).
         positions: Positions of the links in the epoch's global order, int64 (links).
-        labels: Labels (pairs, ...): those of the links, else 1; 0 for binary negatives. None: there are
-            none.
+        labels: Labels (pairs, ...): those of the links, or else 1; 0 for binary negatives. None: no labels.
         negatives: For triplets, rows of the destination type, int64 (links, k); default None.
         pairs_per_link: Number of pairs per link, 1 without binary negatives.
         source_negatives: For triplets, rows of the source type, int64 (links, k); default None.
@@ -330,25 +329,25 @@ class LossWeights:
         count = sum(weights.numel() for weights in found)
         if count != num_losses:
             raise ValueError(
-                f"losses: {num_losses} for {count} loss weights of {list(self.by_type)}; the sampler gives "
-                "one weight per seed, and the task one loss per seed or pair"
+                f"losses: {num_losses} for {count} loss weights of {list(self.by_type)}; the sampler must "
+                "return one weight per seed, and the task one loss per seed or pair"
             )
         return torch.cat(found)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Output of a sampler: the nodes of a batch and the blocks over them, input layer first.
+    """Output of a sampler: the nodes of a batch and its blocks, input layer first.
 
     Args:
         nodes: Global ids by node type, int64 (rows); the position is the local id.
         blocks: One block per layer, input layer first.
         seed_index: Local id of each seed by node type, int64 (seeds), duplicates included.
         subgraph: Subgraph of the subgraph expansion, of which the blocks are views; default None.
-        trees: Seed or group of each node's tree by node type, int64 (rows). None (default): trees are
-            merged.
+        trees: Seed or group of each node's tree by node type, int64 (rows), for disjoint trees. None
+        (default): trees are merged.
         links: Rows of the links by edge type, if seeds are links; default none.
-        loss_weights: Weights of the seeds in the loss. None (default): all seeds count the same.
+        loss_weights: Weights of the seeds in the loss. None (default): equal weights.
         tuple_labels: Labels (tuples, ...) by node type, if seeds are `khop.NodeTuples`; default none.
         num_groups: Number of groups in this rank's step, if seeds are groups, which have one loss each;
             default None.
@@ -378,7 +377,7 @@ class Sample:
     seed_labels: Mapping[NodeType, Tensor] = field(default_factory=dict)
 
     def weighted(self, losses: Tensor, num_global_seeds: int) -> Tensor:
-        """Return losses times their weights, in units in which the total weight is the number of losses.
+        """Return losses times their weights, scaled so that the total weight is the number of losses.
 
         The sum over ranks, divided by the number of losses, is the weighted mean. Losses without weights
         are unchanged.
@@ -390,7 +389,7 @@ class Sample:
         weights = self.loss_weights
         if weights is None:
             return losses
-        # Pairs of a link share its weight, so losses and weights have the same number per seed.
+        # Pairs of a link share its weight, so the numbers of losses and weights per seed are equal.
         scale = num_global_seeds / weights.total
         return losses * (weights.per_loss(self.links, losses.numel()).to(losses) * scale)
 
@@ -516,15 +515,17 @@ class Batch:
     def seed_weights(self) -> Tensor:
         """float (seeds), each seed's weight in the loss, for one node type; ValueError without weights."""
         if self.sample.loss_weights is None:
-            raise ValueError("batch.seed_weights: the seeds have no weights; give a khop.SeedTable with them")
+            raise ValueError(
+                "batch.seed_weights: the seeds have no weights; give a khop.SeedTable with weights"
+            )
         of_nodes = {t: of for t, of in self.sample.loss_weights.by_type.items() if isinstance(t, str)}
         return only(of_nodes, "batch.seed_weights")
 
     def global_mean(self, losses: Tensor) -> Tensor:
-        """Scale this rank's loss, so that the gradient averaged over ranks is that of the global mean.
+        """Return this rank's loss, scaled so that the average over ranks is the mean over the global batch.
 
-        Loss weights of the sampler count. The sum over the micro-batches of a step is the mean over the
-        step.
+        Loss weights of the sampler are applied. With micro-batches, the sum over a step is the mean over
+        the step.
 
         Args:
             losses: One loss per seed or, for links, per pair (see `LinkRows`).
@@ -565,7 +566,7 @@ class HasTensors(Protocol):
 
 
 def num_bytes(value: HasTensors) -> int:
-    """Return the bytes that the tensors of a batch hold; views of the same memory count once."""
+    """Return the size of the tensors of a batch in bytes; views of the same memory are counted once."""
     sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -581,10 +582,10 @@ def _column(columns: Columns, name: str, node_type: NodeType | None = None) -> T
     if len(owners) == 1:
         return columns[owners[0]][name]
     if owners:
-        raise ValueError(f"column {name!r}: node types {owners} have it in this batch, name one")
+        raise ValueError(f"column {name!r}: node types {owners} have it in this batch; name one")
     asked = {t: sorted(of_type) for t, of_type in columns.items()}
     of = "" if node_type is None else f" of {node_type!r}"
-    raise ValueError(f"column {name!r}{of}: not in this batch; the columns of the loader are {asked}")
+    raise ValueError(f"column {name!r}{of}: not in this batch; the loader's columns are {asked}")
 
 
 def _mover(device: Place) -> Change:

@@ -1,4 +1,4 @@
-"""Registry of components, which runs and commands name as `kind` or as `package.module:Class`.
+"""Registry of components, which runs and commands name by `kind` or as `package.module:Class`.
 
 A component is a class with `Options`, a pydantic model or a dataclass, and `build(options, context)`. This
 module imports neither torch nor another part of khop. It imports a component when a run names it.
@@ -24,7 +24,7 @@ from annotated_types import Ge, Le, MinLen
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
-LARGEST = 2**31 - 1  # largest count: the product of any two counts fits the integers of the native core
+LARGEST = 2**31 - 1  # largest count: the product of two counts fits in the native core's integers
 Count = Annotated[int, Ge(1), Le(LARGEST)]
 CountOrNone = Annotated[int, Ge(0), Le(LARGEST)]
 Text = Annotated[str, MinLen(1)]
@@ -39,7 +39,7 @@ class NoOptions:
 class Permission:
     """Permission to import the code that a `kind` names as `package.module:Class`."""
 
-    packages: tuple[str, ...] | None = ()  # None: all, because the user's own file or command names them
+    packages: tuple[str, ...] | None = ()  # None: all, because the user's file or command names them
 
     def __post_init__(self) -> None:
         for name in self.packages or ():
@@ -51,8 +51,8 @@ class Permission:
         if self.packages is None or any(f"{module}.".startswith(f"{name}.") for name in self.packages):
             return
         raise ValueError(
-            "a run folder imports no code by itself; if you trust this code, give --allow-code "
-            f"{module.partition('.')[0]}"
+            "code named by a run folder is not imported without permission; if you trust it, give "
+            f"--allow-code {module.partition('.')[0]}"
         )
 
 
@@ -65,13 +65,13 @@ class Component:
     """A loaded component."""
 
     options: type  # a pydantic model or a dataclass
-    build: Callable[[Any, Any], Any]  # (options, context) -> the object that khop uses
+    build: Callable[[Any, Any], Any]  # (options, context) -> the built object
     resolve: Callable[[Any, Any], Any]  # (options, context) -> options with open settings filled in
     declared: Any = None  # the class itself
 
     @property
     def rule(self) -> str | None:
-        """Of a model, the kind of rule that draws its neighbors, unless a run names one."""
+        """For a model, the kind of rule that draws its neighbors, unless a run names one."""
         found = getattr(self.declared, "rule", None)
         if found is None or isinstance(found, str):
             return found
@@ -80,7 +80,7 @@ class Component:
 
 @dataclass(frozen=True)
 class ImportedLater:
-    """A function that is imported at its first call, so that options need no import of torch."""
+    """A function that is imported at its first call, so that options do not import torch."""
 
     target: str  # "module:function"
 
@@ -91,14 +91,14 @@ class ImportedLater:
 
 @dataclass(frozen=True)
 class Allowed:
-    """The allowed values of an option in words, if its type and limits do not say it."""
+    """Description of an option's allowed values, if its type and limits are not enough."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Default:
-    """The meaning of an option's default in words, if its value does not say it."""
+    """Description of an option's default, if its value is not enough."""
 
     words: str
 
@@ -107,33 +107,33 @@ class Default:
 class Family:
     """Components that are used in the same place."""
 
-    group: str  # of entry points that other packages declare: "khop.models"
+    group: str  # group of entry points of other packages: "khop.models"
     builtin: Mapping[str, str]  # kind -> "module:Class"
-    # "module:function", which declares an object without build, such as a class of torch, or returns None
+    # "module:function", which wraps an object without `build`, such as a torch class, or returns None
     declared_by: str | None = None
-    default: str = ""  # the kind of a run that names none; empty: none
+    default: str = ""  # the default kind of a run; empty: none
     makes: str = ""  # the object that a component builds
-    methods: tuple[str, ...] = ()  # by which this object is known
+    methods: tuple[str, ...] = ()  # a method that identifies this object
 
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of khop and of installed packages, without loading any of them."""
+        """Return the built-in kinds and those of installed packages, without loading them."""
         return (*self.builtin, *(kind for kind in self._installed() if kind not in self.builtin))
 
     def kind_of(self, declared: type) -> str | None:
-        """Return the kind of one of khop's classes; None for another class."""
+        """Return the kind of a built-in class; None for another class."""
         target = f"{declared.__module__}:{declared.__qualname__}"
         return next((kind for kind, name in self.builtin.items() if name == target), None)
 
     def allowed(self) -> str:
-        """Return the allowed kinds in words."""
+        """Describe the allowed kinds."""
         kinds = self.kinds()
         return f"{'one of ' * (len(kinds) > 1)}{', '.join(kinds)}, or package.module:Class"
 
     def load(self, kind: str, permission: Permission = NOTHING_NAMED) -> Component:
-        """Import a component. Raises ValueError if there is none, or if it may not be imported.
+        """Import a component. Raises ValueError if it does not exist or may not be imported.
 
-        khop's own and installed ones need no permission. Others may lie in the working directory, which is on
-        `sys.path` while they are imported, resolved and built.
+        Built-in and installed components need no permission. Others may be in the working directory, which is
+        on `sys.path` while they are imported, resolved and built.
         """
         if kind in self.builtin:
             return _component(_object(self.builtin[kind]))
@@ -159,7 +159,7 @@ class Family:
         return _installed_in(self.group, tuple(place for place in sys.path if not _is_working_folder(place)))
 
 
-# khop's own components: a new one is a class in its module, and a line here (then scripts/options-file).
+# Built-in components: to add one, write its class and a line in this table, then run scripts/options-file.
 MODELS = Family(
     "khop.models",
     {
@@ -247,7 +247,7 @@ LINK_LOSSES = Family(
     makes="khop.LinkLoss",
     methods=("of_scores",),
 )
-# By the path of the table of a run that names one.
+# Families by the path of the run's table.
 FAMILIES: Mapping[str, Family] = {
     "task": TASKS,
     "links.loss": LINK_LOSSES,
@@ -271,11 +271,11 @@ def _installed_in(group: str, path: tuple[str, ...]) -> Mapping[str, EntryPoint]
 
 @cache
 def _declaring(path: tuple[str, ...]) -> tuple[Distribution, ...]:
-    """Return the packages below these folders that declare components; the names of all would be slow."""
+    """Return the packages below these folders that declare components, without reading all metadata."""
     from importlib.metadata import distributions  # slow to import, and not always needed
 
     found = [each for each in distributions(path=list(path)) if "[khop" in (each.read_text(_ENTRIES) or "")]
-    # The first one of a name on the path is the one that Python imports.
+    # Python imports the first package of a name on the path.
     firsts = (next(iter(distributions(name=each.name, path=list(path)))) for each in found)
     return tuple(each for each, first in zip(found, firsts, strict=True) if _same(each, first))
 
@@ -288,13 +288,13 @@ def _same(one: Distribution, other: Distribution) -> bool:
 
 
 def _is_working_folder(place: str) -> bool:
-    """Return whether an entry of `sys.path` is the working directory: a package in it is not installed."""
+    """Return whether an entry of `sys.path` is the working directory, whose packages are not installed."""
     return place == "" or (os.path.isdir(place) and os.path.samefile(place, os.curdir))
 
 
 @contextmanager
 def _working_folder_on_path() -> Iterator[None]:
-    """Import from the working directory too: python -m adds it to `sys.path`, the script `khop` does not."""
+    """Put the working directory on `sys.path`, as python -m does; the script `khop` does not."""
     if any(map(_is_working_folder, sys.path)):
         yield
         return
@@ -308,7 +308,7 @@ def _working_folder_on_path() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _FromFolder:
-    """A function of a component that may import further modules of the working directory."""
+    """A function of a component that may import more modules from the working directory."""
 
     inner: Callable[[Any, Any], Any]
 
@@ -321,7 +321,7 @@ _PLACES: set[str] = set()  # files and folders of the packages from which compon
 
 
 def is_of_component(file: str) -> bool:
-    """Return whether a file of code belongs to a package outside khop that gave a component."""
+    """Return whether a source file belongs to a package outside khop with a loaded component."""
     return any(Path(file).is_relative_to(place) for place in _PLACES)
 
 
@@ -358,12 +358,12 @@ def _object(target: str) -> Any:  # noqa: ANN401
             "contains it"
         ) from None
     except (ImportError, SyntaxError) as error:
-        if module.startswith("khop."):  # it says what to install
+        if module.startswith("khop."):  # the message already has the remedy
             raise ValueError(str(error)) from error
         raise ValueError(f"{module} cannot be imported: {error}; correct it") from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"{module} has no {name!r}; name a class or object of that module")
+            raise ValueError(f"{module} has no {name!r}; name a class or object in that module")
         found = getattr(found, part)
     return found
 
@@ -371,7 +371,7 @@ def _object(target: str) -> Any:  # noqa: ANN401
 def _component(found: Any) -> Component:  # noqa: ANN401
     """Read the declaration of a component.
 
-    A dataclass without `Options` is its own options: its instances are the objects that khop uses.
+    A dataclass without `Options` is itself the options, and its instances are the built objects.
     """
     options = getattr(found, "Options", None)
     if options is None and isinstance(found, type) and is_dataclass(found):

@@ -26,7 +26,7 @@ MASK64 = (1 << 64) - 1
 MOST_PER_POSITIVE = (1 << 31) - 1
 
 CandidateScore = Literal["dot", "l1", "l2"]
-"""Score of a query with candidates: inner product, or the negative L1 or L2 distance."""
+"""Score of a query and candidates: inner product, or the negative L1 or L2 distance."""
 
 
 class Purpose(IntEnum):
@@ -58,7 +58,7 @@ class DrawKey:
 
     Args:
         value: The key, 0 to 2^64 - 1.
-        of_epoch: Key of the epoch. None (default): the key belongs to no known epoch.
+        of_epoch: Key of the epoch. None (default): not the key of an epoch's step.
         step: Step within the epoch, 0 without an epoch.
     Example:
         >>> key = khop.DrawKey(1)
@@ -91,10 +91,10 @@ class DrawKey:
         return cls(mix64(value ^ last), value, last)
 
     def plus(self, draws: int) -> DrawKey:
-        """Return the key of a further draw of the same hop.
+        """Return the key of another draw in the same hop.
 
         Args:
-            draws: Number of draws before it.
+            draws: Number of earlier draws.
         """
         return replace(self, value=(self.value + draws) & MASK64)
 
@@ -114,7 +114,7 @@ class DrawKey:
 
 @lru_cache(maxsize=4096)
 def stream(hop: int, names: tuple[str, ...]) -> int:
-    """Return the 32-bit counter word of a hop (1 = at the seeds) and an edge type, or a node type alone.
+    """Return the 32-bit counter word of a hop (1 = at the seeds) and an edge type, or of a node type.
 
     It is the FNV-1a hash of the type's names, mixed with the hop.
     """
@@ -129,7 +129,7 @@ class Frontier:
     """The nodes of one type to expand."""
 
     nodes: Tensor  # int64 (n), global ids
-    until: Tensor | None = None  # int64 (n), no edge or node later than this; required by Temporal
+    until: Tensor | None = None  # int64 (n), time limit: edges and nodes are not later; required by Temporal
     tree: Tensor | None = None  # int64 (n), the position of the seed of the node's disjoint tree
 
     @property
@@ -169,25 +169,25 @@ class NegativeMode(StrEnum):
     BINARY = "binary"
     """Separate pairs, labeled 0."""
     TRIPLET = "triplet"
-    """Further destinations of the link's source."""
+    """Additional destinations of the link's source."""
 
 
 @dataclass(frozen=True)
 class UniformNegatives:
     """Negatives drawn for every link, uniformly among all nodes of the type.
 
-    Draws occasionally repeat a node.
+    The negatives of a link may contain duplicates.
 
     Args:
-        per_positive: Negatives per link and replaced end, default 1.
+        per_positive: Negatives per link and replaced endpoint, default 1.
         mode: Arrangement in a batch: "binary" (default) as pairs labeled 0, or "triplet".
-        exact: Draw only nodes without an edge of the type from the source, and not the source itself. By
-            default some negatives may be partners of the source.
+        exact: Draw only non-neighbors of the source, and not the source itself. By default, some negatives
+        may be neighbors of the source.
         group: Number of consecutive links, in the epoch's global order, that share their negatives on any
-            number of ranks, so that fewer nodes are computed. Time limits still apply to each link.
+            number of ranks, so that batches have fewer nodes. Time limits still apply to each link.
             Default 1: not shared. Cannot be combined with `exact`.
-        corrupt: Ends to replace: "destination" (default), "source" or "both". Sources are drawn as
-            destinations of the reverse edge type.
+        corrupt: Endpoints to replace: "destination" (default), "source" or "both". Sources are drawn as
+        destinations of the reverse edge type.
     Example:
         >>> sampler = khop.LinkSampler(khop.open_graph("debian"), [5], negatives=khop.UniformNegatives(4))
         >>> batch = khop.Loader(sampler, khop.Links([[0, 1], [2, 3]]), batch_size=2).batch(epoch=0, step=0)
@@ -212,13 +212,13 @@ class DegreeNegatives:
     The in-degree counts edges of the link's type. A node without in-edges is never drawn.
 
     Args:
-        per_positive: Negatives per link and replaced end, default 1.
+        per_positive: Negatives per link and replaced endpoint, default 1.
         mode: Arrangement in a batch, as in `UniformNegatives`.
         exact: Draw only nodes without an edge from the source, as in `UniformNegatives`; default False.
         power: Exponent of the in-degree: 0.25, 0.5, 0.75 (default, as in word2vec) or 1.0. The weights
             are then exact integers.
         group: Number of consecutive links that share their negatives, default 1.
-        corrupt: Ends to replace: "destination" (default), "source" or "both".
+        corrupt: Endpoints to replace: "destination" (default), "source" or "both".
     Example:
         >>> graph, links = khop.open_graph("debian"), khop.Links([[0, 1], [2, 3]])
         >>> links = khop.with_negatives(graph, links, khop.DegreeNegatives(5, power=0.5))
@@ -247,11 +247,11 @@ class WeightedNegatives:
 
     Args:
         column: Column of the destination type with one number per node, zero or more.
-        per_positive: Negatives per link and replaced end, default 1.
+        per_positive: Negatives per link and replaced endpoint, default 1.
         mode: Arrangement in a batch, as in `UniformNegatives`.
         exact: Draw only nodes without an edge from the source, as in `UniformNegatives`; default False.
         group: Number of consecutive links that share their negatives, default 1.
-        corrupt: Ends to replace: "destination" (default), "source" or "both".
+        corrupt: Endpoints to replace: "destination" (default), "source" or "both".
     Example:
         >>> popular = {"popular": torch.tensor([0.0, 3.0, 0.0])}
         >>> nodes = {"user": khop.NodeTable(2), "item": khop.NodeTable(columns=popular)}
@@ -298,10 +298,10 @@ class GivenNegatives:
 
 @dataclass(frozen=True, eq=False)
 class TableNegatives:
-    """Negatives read from a table with a row per source, such as hard negatives. Nothing is drawn.
+    """Negatives read from a table with one row per source, such as hard negatives. Nothing is drawn.
 
-    The table may be changed in place between epochs: `table.copy_(khop.hard_negatives(...))`. As a buffer
-    of the model it is part of each checkpoint.
+    The table may be updated in place between epochs: `table.copy_(khop.hard_negatives(...))`. If it is a
+    buffer of the model, it is saved in checkpoints.
 
     Args:
         table: Global ids of the destination type, (sources, k): an int64 tensor, a NumPy array, nested lists,
@@ -326,7 +326,7 @@ class TableNegatives:
             object.__setattr__(self, "table", _table(self.table))
 
     def table_of(self, edge_type: EdgeType) -> Tensor:
-        """Return the table of an edge type: its table, or the only one.
+        """Return the table of an edge type, or the only table.
 
         Args:
             edge_type: The edge type.
@@ -337,8 +337,7 @@ class TableNegatives:
         found = by_edge_type(self.table).get(edge_type)
         if found is None:
             raise ValueError(
-                f"tables of negatives of {list(self.table)}: none is of {edge_type}, whose links need one; "
-                "give it"
+                f"tables of negatives for {list(self.table)}: {edge_type} has links, but no table; give one"
             )
         return found
 
@@ -368,7 +367,7 @@ def _rows(given: object) -> Tensor | None:
 
 @dataclass(frozen=True)
 class MixedNegatives:
-    """Negatives of several kinds for each link, one kind after another.
+    """Several kinds of negatives for each link, one after another.
 
     Args:
         parts: Two or more kinds of negatives, with the same `mode` and the same `corrupt`; at most one
@@ -386,32 +385,34 @@ class MixedNegatives:
     ]
 
     def __post_init__(self) -> None:
-        remedy = "give (khop.UniformNegatives(4, group=64), khop.DegreeNegatives(4)), for one"
+        remedy = "for example (khop.UniformNegatives(4, group=64), khop.DegreeNegatives(4))"
         object.__setattr__(self, "parts", tuple(list_of("parts", self.parts, remedy.removeprefix("give "))))
         if len(self.parts) < 2:
             raise ValueError(f"parts {self.parts!r}: must be two or more kinds of negatives; {remedy}")
         for part in self.parts:
             if not isinstance(part, DrawnNegatives | GivenNegatives | TableNegatives):
-                raise ValueError(f"parts {self.parts!r}: {part!r} is no kind of negatives; {remedy}")
+                raise ValueError(f"parts {self.parts!r}: {part!r} is not a kind of negatives; {remedy}")
         if sum(isinstance(part, GivenNegatives) for part in self.parts) > 1:
-            raise ValueError(f"parts {self.parts!r}: links have one set of given negatives; leave one out")
+            raise ValueError(
+                f"parts {self.parts!r}: links have a single set of given negatives; leave one out"
+            )
         ends = {p.corrupt if isinstance(p, DrawnNegatives) else "destination" for p in self.parts}
         if len(ends) > 1 or len({part.mode for part in self.parts}) > 1:
             raise ValueError(f"parts {self.parts!r}: must have the same mode and the same corrupt")
 
     @property
     def mode(self) -> NegativeMode:
-        """The arrangement of all parts."""
+        """The arrangement, which all parts share."""
         return self.parts[0].mode
 
 
-Corrupt = Literal["destination", "source", "both"]  # the ends of a link that negatives replace
+Corrupt = Literal["destination", "source", "both"]  # the endpoints of a link that negatives replace
 DrawnNegatives = UniformNegatives | DegreeNegatives | WeightedNegatives
 Negatives = DrawnNegatives | GivenNegatives | TableNegatives | MixedNegatives
 
 
 def check_negatives(negatives: Negatives) -> None:
-    """Raise ValueError for a value that is no kind of negatives."""
+    """Raise ValueError for a value that is not a kind of negatives."""
     if not isinstance(negatives, Negatives):
         raise ValueError(
             f"negatives {negatives!r}: must be khop.UniformNegatives(...), DegreeNegatives(...), "
@@ -420,7 +421,7 @@ def check_negatives(negatives: Negatives) -> None:
 
 
 def check_drawn(negatives: DrawnNegatives) -> None:
-    """Raise ValueError for negatives that are not drawn."""
+    """Raise ValueError for negatives that cannot be drawn."""
     check_negatives(negatives)
     if isinstance(negatives, GivenNegatives | TableNegatives | MixedNegatives):
         raise ValueError(
@@ -443,8 +444,8 @@ def _check_negatives(negatives: DrawnNegatives) -> None:
         raise ValueError(f"per_positive {negatives.per_positive}: must be at most {most:,} for each link")
     if checked_field(negatives, "group", whole_number, 1) > 1 and negatives.exact:
         raise ValueError(
-            f"group {negatives.group} with exact: exact negatives differ by source and cannot be shared; "
-            "give one of them"
+            f"group {negatives.group} with exact: exact negatives depend on the source and cannot be shared; "
+            "leave one of them out"
         )
 
 
@@ -454,8 +455,8 @@ class Positives:
 
     sources: Tensor  # int64 (n), global ids
     positions: Tensor  # int64 (n), in the epoch's global order; draws are keyed by it
-    until: Tensor | None = None  # int64 (n), no destination later than this, by its column `time_column`
+    until: Tensor | None = None  # int64 (n), time limit of destinations, by their column `time_column`
     time_column: str | None = None
-    # int64 (n): exact negatives exclude the edges of this relation alone, by the column `relation_column`
+    # int64 (n): exact negatives only exclude edges of this relation, by the column `relation_column`
     relations: Tensor | None = None
     relation_column: str | None = None

@@ -18,20 +18,20 @@ REMEDY = "the file was changed or damaged. Re-import, or copy it again"
 
 
 def unread(error: Exception) -> str:
-    """Return why a JSON file of khop cannot be read: khop's reason, never the text of a parser."""
+    """Return the reason why a JSON file of khop cannot be read, without the parser's message."""
     if isinstance(error, KeyError):
         return f"no {error}"
-    return str(error) if type(error) is ValueError else "it is not JSON, or has other values"
+    return str(error) if type(error) is ValueError else "it is not JSON, or has invalid values"
 
 
 _TOLD = "told"
 
 
 class PeerLost(RuntimeError):
-    """Raised when the peer of an exchange is gone: a rank, a thread or a machine did not answer in time.
+    """Raised when a peer is lost: a rank, a thread or a machine did not respond in time.
 
-    The message names the rank, the peer and the stage. A trainer saves its state before the exception
-    leaves `Trainer.fit`.
+    The message names the rank, the peer and the stage. A trainer saves its state before `Trainer.fit` raises
+    the exception.
 
     Example:
         >>> def trained(trainer):
@@ -43,11 +43,11 @@ class PeerLost(RuntimeError):
 
 
 class Unsupported(ValueError):
-    """A store or a sampler does not have the operation that was asked of it; the text names the remedy."""
+    """Raised if a store or a sampler does not support an operation; the message has the remedy."""
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised in a training run when the process receives SIGTERM; code that handles Ctrl-C handles it too.
+    """Raised in a training run when the process receives SIGTERM; code that handles Ctrl-C also handles it.
 
     Example:
         >>> try:
@@ -59,19 +59,19 @@ class Terminated(KeyboardInterrupt):
 
 
 def told(stop: KeyboardInterrupt) -> KeyboardInterrupt:
-    """Mark a stop as reported to the user, and return it."""
+    """Mark an exception as reported to the user, and return it."""
     stop.args = (_TOLD,)
     return stop
 
 
 def is_told(stop: BaseException | None) -> bool:
-    """Return True if a stop was reported to the user, also if clean-up after it raised another exception."""
+    """Return True if an exception, or one that it followed during cleanup, was reported to the user."""
     return stop is not None and (stop.args == (_TOLD,) or is_told(stop.__context__))
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[Result]):
-    """The result of a call on another thread, or the exception that ended it."""
+    """The result of a call on another thread, or its exception."""
 
     result: Result | None
     error: BaseException | None = None
@@ -91,4 +91,4 @@ class Outcome(Generic[Result]):
         try:
             raise self.error
         finally:
-            del self  # or the exception's own traceback would keep it alive
+            del self  # otherwise, the exception's traceback would keep it alive

@@ -47,7 +47,7 @@ def tune_before_torch() -> None:
 
 @cache
 def tune_for_training() -> None:
-    """Tune this process, once, as the command does at its start. Torch may have been imported before."""
+    """Tune this process once, as the command does at its start. Torch may already be imported."""
     tune_memory()
     if not any(name in os.environ for name in _WAITING) and not rest_openmp():
         warnings.warn(
@@ -58,10 +58,10 @@ def tune_for_training() -> None:
 
 @cache
 def tune_memory() -> bool:
-    """Let large tensors reuse memory that this process has already had; return True if a setting changed.
+    """Keep freed memory in this process for reuse by large tensors; return True if a setting changed.
 
     By default the C library returns every large block to the kernel and requests a new one. The kernel zeroes
-    its pages one fault at a time, which takes a quarter of a training step on a CPU. After this call freed
+    its pages one fault at a time, which takes a quarter of a training step on a CPU. After this call, freed
     memory stays with the process, and the first GiB of its heap requests huge pages.
 
     Only glibc has the required functions; with other C libraries nothing changes.
@@ -79,9 +79,9 @@ def tune_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Undo `tune_memory` where memory is scarce: large blocks go back to the kernel when they are freed.
+    """Undo `tune_memory` if memory is scarce: large blocks are returned to the kernel when they are freed.
 
-    Settings of the user's environment stay. The heap shrinks at once.
+    Settings from the user's environment are kept. The heap is trimmed at once.
     """
     if not tune_memory():
         return
@@ -149,7 +149,7 @@ def _oversubscribe(libgomp: ctypes.CDLL) -> None:
     started.wait()
 
 
-SETTLE_S = 0.1  # time for OpenMP threads to fall asleep: they spin for a moment after each operation
+SETTLE_S = 0.1  # time for OpenMP threads to sleep, because they spin for a moment after each operation
 _THREADS = Path("/proc/self/task")
 
 
@@ -158,14 +158,14 @@ def check_fork() -> None:
 
     The warning points at the caller's caller. GNU OpenMP keeps its threads between operations. A fork copies
     the records of these threads, but not the threads. The first parallel operation of the child waits for
-    them forever. CUDA refuses to work in such a child.
+    them forever. CUDA does not work in such a child.
     """
     causes = _Forks.causes()
     if causes and os.getpid() not in _Forks.warned:
         _Forks.warned.add(os.getpid())
         warnings.warn(
-            f"this process was forked from one with {' and '.join(causes)}: torch hangs or fails here. Start "
-            "processes with khop.launch or another start by spawn, e.g. "
+            f"this process was forked from one with {' and '.join(causes)}: torch hangs or fails in it. "
+            "Start processes with khop.launch or with the spawn method, e.g. "
             'multiprocessing.get_context("spawn").Process',
             RuntimeWarning,
             stacklevel=3,
@@ -200,12 +200,12 @@ class _Forks:
 
 @cache
 def watch_forks() -> None:
-    """From now on, record at each fork of this process the things that the child will lack."""
+    """From now on, record at each fork of this process what the child will lack."""
     os.register_at_fork(before=_Forks.before, after_in_child=_Forks.after_in_child)
 
 
 def _has_openmp_threads() -> bool:
-    """Return True if GNU OpenMP threads wait for work, or if it is unknown whether native threads rest."""
+    """Return True if GNU OpenMP threads wait for work, or if the state of native threads is unknown."""
     end = time.monotonic() + SETTLE_S
     while True:
         code = _code_of_openmp()
@@ -231,7 +231,7 @@ def _code_of_openmp() -> list[range]:
 
 def _native_threads() -> tuple[list[int], int]:
     """Return the kernel wait addresses of threads not started by Python, and the number that are running."""
-    import threading  # only a fork needs it
+    import threading  # only needed at a fork
 
     of_python = {thread.native_id for thread in threading.enumerate()}
     resting, num_running = [], 0
@@ -279,11 +279,11 @@ def cores_of_rank(ranks_here: int) -> int:
 
 
 def sampler_threads(cores: int, device_type: str = "cpu") -> int:
-    """Return the number of threads that make batches while training uses all `cores`: about a quarter.
+    """Return the number of sampler threads while training uses all `cores`: about a quarter.
 
-    If a GPU computes, all cores but two: one launches its work, one reads results. The minimum is two, unless
-    there is only one core. A batch waits for memory more than it computes, and on two cores two threads are
-    the fastest in benchmarks/threads.py.
+    If a GPU computes, all cores except two: one launches kernels, one reads results. The minimum is two,
+    unless there is only one core: sampling is bound by memory latency, and on two cores, two threads are the
+    fastest in benchmarks/threads.py.
     """
     return min(cores, max(2, cores // 4 if device_type == "cpu" else cores - 2))
 

@@ -1,4 +1,4 @@
-"""Schema of a graph: its node types, edge types and columns, known without reading an array.
+"""Schema of a graph: its node types, edge types and columns, without the arrays.
 
 Internal: its names may change in any version. The public ones are in `khop.__all__`.
 """
@@ -25,13 +25,13 @@ class ColumnSpec:
     """Dtype and shape of one column, per node or edge.
 
     Args:
-        dtype: Logical dtype by torch's name: "float32", "int64", "uint8", ...
+        dtype: Name of the logical dtype, as in torch: "float32", "int64", "uint8", ...
         shape: Shape of one row; () for a scalar column.
-        num_classes: Number of classes of a label column, in which -1 means "unknown"; default None: no
-            labels.
-        scales: Scales of a quantized column, one per number of a row; default None.
-        sparse_width: Numbers per row of a sparse column, whose shape is (2, longest); default None:
-            dense.
+        num_classes: Number of classes of a label column, in which -1 means "unknown"; default None: not
+        a label column.
+        scales: Scales of a quantized column, one per entry of a row; default None.
+        sparse_width: Width of the dense rows of a sparse column, whose shape is (2, longest); default
+        None: dense.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> graph.schema.column("package", "section")
@@ -46,12 +46,12 @@ class ColumnSpec:
 
     @property
     def width(self) -> int:
-        """Number of numbers of a row: of a sparse column, with the zeros that are not stored."""
+        """Number of entries of a row; for a sparse column, that of the dense row."""
         return math.prod(self.shape) if self.sparse_width is None else self.sparse_width
 
     @property
     def is_narrow(self) -> bool:
-        """True if the column represents float32 numbers in fewer bits: a half float, or scaled integers."""
+        """True if the column stores float32 numbers in fewer bits: as half floats or as scaled integers."""
         return self.dtype in NARROW_FLOATS or self.scales is not None
 
 
@@ -66,7 +66,7 @@ class Schema:
 
     Args:
         node_types: Names of the node types.
-        edge_types: Edge types as triples, or as text such as "user buys item".
+        edge_types: Edge types as triples, or as strings such as "user buys item".
         reverse_of: Edge type with the same edges in the opposite direction, by edge type; default none.
         columns: Column specs by type and name; default none.
     Raises:
@@ -105,7 +105,7 @@ class Schema:
 
     @property
     def node_columns(self) -> tuple[str, ...]:
-        """Names of all columns of nodes, each once, in ascending order."""
+        """Names of all node columns, each once, in ascending order."""
         return tuple(sorted({name for t in self.node_types for name in self.columns.get(t, {})}))
 
     def column(self, type_: NodeType | EdgeType, name: str) -> ColumnSpec:
@@ -176,10 +176,10 @@ class Schema:
 
 
 def check_width(name: str, shape: tuple[int, ...]) -> None:
-    """Raise ValueError if rows of this shape have no numbers."""
+    """Raise ValueError if rows of this shape are empty."""
     if 0 in shape:
         width = "width 0" if len(shape) == 1 else f"rows of shape {shape}"
-        raise ValueError(f"{name} has {width}, so no numbers: leave the column out")
+        raise ValueError(f"{name} has {width}, so it has no entries: leave the column out")
 
 
 def edge_type_of(given: object) -> EdgeType:
@@ -201,30 +201,30 @@ def by_edge_type(given: Mapping[EdgeType, Value] | Mapping[str, Value]) -> dict[
     for name, value in given.items():
         edge_type = edge_type_of(name)
         if edge_type in found:
-            raise ValueError(f"edge type {name!r}: is given twice, as text and as a tuple; give it once")
+            raise ValueError(f"edge type {name!r}: given twice, as a string and as a tuple; give it once")
         found[edge_type] = value
     return found
 
 
 def type_of(schema: Schema, given: object) -> NodeType | EdgeType:
-    """Return a node type of the schema unchanged, anything else as an edge type; text is three words."""
+    """Return a node type of the schema unchanged, and anything else as an edge type."""
     if isinstance(given, str) and (given in schema.node_types or len(given.split()) != 3):
         return given
     return edge_type_of(given)
 
 
 def only(by_type: Mapping[NodeType, Value] | Mapping[EdgeType, Value], what: str) -> Value:
-    """Return the only value of a mapping: the public API unwraps homogeneous graphs this way."""
+    """Return the only value of a mapping. The public API unwraps homogeneous graphs this way."""
     if len(by_type) != 1:
-        raise ValueError(f"{what}: the graph has {len(by_type)} of them, name one of {list(by_type)}")
+        raise ValueError(f"{what}: the graph has {len(by_type)} of them; name one of {list(by_type)}")
     return next(iter(by_type.values()))
 
 
 def sole_type(types: Iterable[NodeType], what: str) -> NodeType:
-    """Return the only node type; ValueError if there are several and one has to be named."""
+    """Return the only node type; ValueError if there are several."""
     names = tuple(types)
     if len(names) != 1:
-        raise ValueError(f"{what}: the graph has node types {names}, name one")
+        raise ValueError(f"{what}: the graph has node types {names}; name one")
     return names[0]
 
 
@@ -232,7 +232,7 @@ def _chosen(what: str, named: str | None, there: list[str]) -> str:
     if not there:
         asked = "" if named is None else f", {named!r} included"
         raise ValueError(
-            f"{what}: the graph has none{asked}; give its labels' number of classes when it is written, "
+            f"{what}: the graph has none{asked}; give the number of classes when the graph is written, "
             'khop.NodeTable(..., num_classes={"y": 5})'
         )
     if named is None and len(there) == 1:

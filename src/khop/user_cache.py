@@ -16,6 +16,6 @@ def cache_folder() -> Path:
     named = os.environ.get("KHOP_CACHE")
     if named:
         return Path(named)
-    # The specification of XDG_CACHE_HOME requires that relative paths are ignored.
+    # The XDG specification requires that relative paths are ignored.
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "")
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "khop"

@@ -203,15 +203,18 @@ def test_a_graph_in_memory_will_do(graph: Graph, model: SAGE, tmp_path: Path) ->
         ({"out": "there/e.npy"}, r"there/e.npy: there is no folder .*there"),
         (
             {"node_types": "itme"},
-            r"node type 'itme': the graph has none of that name; it has user, item, tag",
+            r"node type 'itme': not in the graph; it has user, item, tag",
         ),
         ({"node_types": None}, "infer without node_types"),
         (
             {"node_types": "tag"},
-            r"node type 'tag': no layer of the model gives rows of it; its targets are item",
+            r"node type 'tag': the model computes no outputs for it; its targets are item",
         ),
         ({"node_types": ["item", "user"]}, r"different numbers of layers, .*infer one type at a time"),
-        ({"node_types": ["item", "user"], "nodes": torch.tensor([1])}, "item, user: ids need one node type"),
+        (
+            {"node_types": ["item", "user"], "nodes": torch.tensor([1])},
+            "item, user: ids need a single node type",
+        ),
         ({"nodes": torch.tensor([50])}, r"seeds of 'item'.*50"),
         ({"values": "logits"}, "values 'logits': must be one of embeddings, outputs"),
         ({"chunk_size": 0}, "chunk_size 0: must be a whole number, 1 or more"),

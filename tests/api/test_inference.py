@@ -232,5 +232,7 @@ def test_what_cannot_be_scored_is_named(graph: Graph) -> None:
     model = SAGE.for_graph(graph, embedding=0)
     with pytest.raises(ValueError, match="no split 'tests'"):
         evaluate(model, graph, split="tests")
-    with pytest.raises(ValueError, match=r"split 'val': has nodes of \['item'\], the task is about 'user'"):
+    with pytest.raises(
+        ValueError, match=r"split 'val': has nodes of \['item'\], but the task predicts 'user'"
+    ):
         evaluate(model, graph, split="val", task=NodeClassification("user", "y"))

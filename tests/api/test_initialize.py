@@ -46,5 +46,5 @@ def test_equal_seeds_give_equal_sizes_and_weights() -> None:
 
 
 def test_modules_that_no_batch_reaches_are_named() -> None:
-    with pytest.raises(ValueError, match=r"the first 10 batches do not reach second\.weight"):
+    with pytest.raises(ValueError, match=r"the first 10 batches do not initialize second\.weight"):
         khop.initialize(Lazy(reached=False), loader())

@@ -417,7 +417,9 @@ def test_a_homogeneous_graph_takes_its_seeds_as_one_tensor(folder: Path) -> None
 
 def test_seeds_by_position_for_a_whole_graph_has_no_effect_and_a_warning_says_so(folder: Path) -> None:
     sampler = NeighborSampler(open_graph(folder), [2])
-    with pytest.warns(UserWarning, match="seed_assignment 'position': no effect, the graph is not") as told:
+    with pytest.warns(
+        UserWarning, match="seed_assignment 'position' has no effect, because the graph is not"
+    ) as told:
         Loader(sampler, {"node": torch.arange(2)}, 2, seed_assignment="position")
     assert len(told) == 1
     assert told[0].filename == __file__

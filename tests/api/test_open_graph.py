@@ -68,7 +68,9 @@ def test_a_graph_in_memory_pickles_whole_and_has_no_splits() -> None:
 def test_options_of_partitions_given_for_a_whole_graph_have_no_effect_and_a_warning_says_so(
     folder: Path,
 ) -> None:
-    with pytest.warns(UserWarning, match="graph: lanes 2 and wire int8: no effect, the graph") as told:
+    with pytest.warns(
+        UserWarning, match="graph: lanes 2 and wire int8: no effect, because the graph"
+    ) as told:
         open_graph(folder, lanes=2, wire="int8")
     assert len(told) == 1
     assert told[0].filename == __file__

@@ -105,7 +105,7 @@ def test_without_proven_kernels_the_cpu_makes_the_batches(
 
 
 def test_work_without_batches_leaves_stores_that_are_not_requested(folder: Path) -> None:
-    request, why = DevicePlacement.of(columns={"x": "device"}), "batches of the GPU are for training"
+    request, why = DevicePlacement.of(columns={"x": "device"}), "the GPU only makes batches for training"
     graph = khop.open_graph(folder)
     placed = placed_on(graph, DevicePlacement.of(), WorkSizes(), why)
     assert placed.stores is not None
@@ -124,7 +124,7 @@ def test_a_sampler_without_kernels_is_left_to_the_cpu(folder: Path) -> None:
         seeds = {"user": torch.arange(20)}
         return bits(khop.Loader(sampler, seeds, 5, columns=["x"]).batch(0, 1))
 
-    with pytest.warns(UserWarning, match=r"the CPU draws the batches, not the GPU: .*topology=.host"):
+    with pytest.warns(UserWarning, match=r"batches are sampled on the CPU, not on the GPU: .*topology=.host"):
         found = batch(graph.on())
     assert found == batch(graph)
     with pytest.raises(ValueError, match=r"topology=.host"):
@@ -152,7 +152,9 @@ def test_a_partitioned_graph_keeps_its_stores_on_the_host(folder: Path, tmp_path
         ValueError, match="partitioned graph stay in host memory or on disk; leave topology and"
     ):
         graph.on("cuda", topology="device")
-    with pytest.raises(ValueError, match=r"this process has all partitions, and exchanges no rows: give"):
+    with pytest.raises(
+        ValueError, match=r"all partitions are in this process, so it exchanges no rows: give"
+    ):
         graph.on("cuda", columns={"x": "device"})
     with pytest.raises(ValueError, match=r"device 'cpu': only a GPU reads device and pinned memory"):
         graph.on("cpu", columns={"x": "device"})

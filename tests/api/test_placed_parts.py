@@ -58,7 +58,7 @@ def test_without_columns_on_the_gpu_all_stays_on_the_host(folder: PartsFolder) -
 @pytest.mark.parametrize(
     ("columns", "lanes", "no_kernels", "problem"),
     [
-        ("device", False, None, "this process has all partitions, and exchanges no rows"),
+        ("device", False, None, "all partitions are in this process, so it exchanges no rows"),
         (
             "device",
             True,

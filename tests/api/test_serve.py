@@ -75,7 +75,7 @@ def test_views_are_let_go(served: ServedGraph) -> None:
 
 
 def test_a_step_that_does_not_fit_is_refused(served: ServedGraph) -> None:
-    with pytest.raises(ValueError, match="is a step of servers of parts alone"):
+    with pytest.raises(ValueError, match="is a step that only servers of parts support"):
         served.viewed((CandidatesBefore(1),))
     with pytest.raises(ValueError, match="no edge type"):
         served.viewed((Only((("user", "sells", "item"),)),))

@@ -27,5 +27,5 @@ def test_a_part_is_served_under_the_fingerprint_of_the_whole_graph(tmp_path: Pat
     assert described["nodes"] == [["item", 60]]
     with pytest.raises(ValueError, match="--part 2: the graph has parts 0 to 1"):
         part_service_of(tmp_path / "shop-2", 2, TWO)
-    with pytest.raises(ValueError, match="is not a partitioned graph; make one by `khop partition`"):
+    with pytest.raises(ValueError, match="is not a partitioned graph; make one with `khop partition`"):
         part_service_of(whole, 0, TWO)

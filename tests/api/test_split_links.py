@@ -194,8 +194,8 @@ def test_a_split_of_a_folder_is_trained_on(tmp_path: Path) -> None:
         ({"val": True}, "val True: must be a share"),
         ({"test": float("nan")}, "test nan: must be a share"),
         ({"edge_type": ()}, "split_links: no edge type is given; name at least one"),
-        ({"edge_type": [BUYS, BOUGHT_BY]}, "split_links of .*bought_by.*: is given twice"),
-        ({"edge_type": [BUYS, BUYS]}, "split_links of .*buys.*: is given twice"),
+        ({"edge_type": [BUYS, BOUGHT_BY]}, "split_links of .*bought_by.*: given twice"),
+        ({"edge_type": [BUYS, BUYS]}, "split_links of .*buys.*: given twice"),
     ],
 )
 def test_what_cannot_be_split_is_named(settings: dict[str, object], message: str) -> None:
@@ -460,9 +460,11 @@ def test_a_split_that_is_interrupted_leaves_nothing(split: LinkSplit, tmp_path: 
 
 
 def test_what_is_no_split_or_stands_in_the_way_is_named(split: LinkSplit, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"shop: no split of links, there is no train_links in it; `khop gr"):
+    with pytest.raises(
+        ValueError, match=r"shop: not a link split, it has no train_links; write one with `khop gr"
+    ):
         LinkSplit.open(tmp_path / "shop")
-    with pytest.raises(ValueError, match=r"nowhere: no split of links"):
+    with pytest.raises(ValueError, match=r"nowhere: not a link split"):
         LinkSplit.open(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="shop: exists already; remove it or choose another name"):
         split.save(tmp_path / "shop")

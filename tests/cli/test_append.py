@@ -89,7 +89,7 @@ def test_nodes_are_deleted_and_erased(shop: Path, khop_command: Command) -> None
     assert "-1 user, -2 item" in ran.stdout
     assert khop_command("lookup", "shop", "user", "u1").code == 1
     ran = khop_command("compact", "shop")
-    assert ran.stdout == "shop: has one snapshot. Show it: khop info shop\n"
+    assert ran.stdout == "shop: now has a single snapshot. Show it: khop info shop\n"
     follow(khop_command, ran)
     assert sorted(path.name for path in shop.iterdir()) == ["edges", "graph.json", "import.json", "nodes"]
     assert khop_command("verify", "shop").code == 0

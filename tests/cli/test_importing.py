@@ -45,7 +45,7 @@ def test_a_graph_that_is_built_in_is_not_imported(khop_command: Command) -> None
     ran = khop_command("import", "debian")
     assert ran.code == 2
     assert ran.stderr.startswith(
-        "khop: khop import debian: the graph is built in, train on it: khop train debian"
+        "khop: khop import debian: this graph is built in; train on it with khop train debian"
     )
 
 

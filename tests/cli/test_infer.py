@@ -90,7 +90,7 @@ def test_a_run_of_links_has_a_file_for_each_end(
     [
         (["--out", "e.csv"], "e.csv: give a name that ends in .npy or .parquet"),
         (["--out", "run.npy"], "run.npy: exists already; remove it or choose another name"),
-        (["--node-type", "user"], "node type 'user': the graph has none of that name; it has item"),
+        (["--node-type", "user"], "node type 'user': not in the graph; it has item"),
         (["--split", "tset"], "toy: no split 'tset'; there are ['train', 'val', 'test']"),
         (["--split", "val", "--ids", "x.npy"], "--split and --ids both select nodes: give only one of them"),
         (["--ids", "x.npy"], "x.npy: no such file; --ids takes a .npy file of node ids"),
@@ -116,7 +116,10 @@ def test_what_cannot_be_is_one_sentence(
 
 def test_a_folder_that_is_no_run_says_so(khop_command: Command, small_run: Path) -> None:
     ran = khop_command("infer", "b", "--out", "e.npy")
-    assert ran.stderr == "khop: b: not a run folder, it has no config.toml; name one that khop train wrote\n"
+    assert (
+        ran.stderr
+        == "khop: b: not a run folder, it has no config.toml; give a folder written by khop train\n"
+    )
 
 
 def test_rows_of_a_run_with_times_are_those_of_the_end_of_the_data(
@@ -174,8 +177,8 @@ def test_a_full_disk_is_one_line_and_the_work_continues_later(
         ran = khop_command("infer", "a", "--out", "e.npy", "--values", "outputs")
     assert ran.code == 1
     assert ran.stderr == (
-        "khop: e.npy: no space for the rows (File too large); free some and run it again, to continue from "
-        "e.npy.unfinished\n"
+        "khop: e.npy: no space for the rows (File too large); free some space and run it again to "
+        "continue from e.npy.unfinished\n"
     )
     assert not Path("e.npy").exists()
     assert khop_command("infer", "a", "--out", "e.npy", "--values", "outputs").code == 0

@@ -662,7 +662,7 @@ SPECS = [
         "key twice",
         'id = "id"',
         'id = "id"\nid = "id"',
-        r"line 5, 'id = .id.', gives a key .*second",
+        r"line 5, 'id = .id.', defines a key .*second",
     ),
     edited(
         "unknown field",
@@ -884,8 +884,8 @@ DELETE = [
     ("user=zz", r"no user has the id 'zz'; 1 of 1 ids are unknown, leave them out"),
     ("item=x", r"id 'x': ids of 'item' are integers of 64 bits; correct it"),
     (f"item={10**20}", r"id '10+': ids of 'item' are integers of 64 bits; correct it"),
-    ("user=@none.txt", r"none.txt: no such file; give a text file with an id in each line"),
-    ("user=@folder.csv", r"folder.csv: is a folder; give a text file with an id in each line"),
+    ("user=@none.txt", r"none.txt: no such file; give a text file with one id per line"),
+    ("user=@folder.csv", r"folder.csv: is a folder; give a text file with one id per line"),
     ("user=@bytes.txt", r"bytes.txt, line 2: invalid UTF-8; save the file as UTF-8"),
 ]
 PAIR_FILES: dict[str, tuple[bytes, str]] = {

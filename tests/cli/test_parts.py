@@ -81,7 +81,7 @@ def test_a_run_file_with_caches_trains_on_one_process_and_says_that_they_have_no
     told = [line for line in finished.stderr.splitlines() if "has no effect" in line]
     assert len(told) == 1
     assert told[0].startswith(
-        "khop: a cache for rows of other processes or on disk, of 1,000,000 bytes here and 1,000 on"
+        "khop: a cache for rows of other processes or on disk, of 1,000,000 bytes in host memory and 1,000 on"
     )
     assert "Warning" not in finished.stderr
     assert (small_run.parent / "cached" / "metrics.jsonl").exists()

@@ -67,8 +67,8 @@ def test_a_hundred_billion_edges_are_printed(khop_command: Command) -> None:
     done = khop_command(*ASKED, *huge, "--memory", "128")
     said = " ".join(done.stdout.split())
     assert "1,000,000,000 nodes, 100,000,000,000 edges" in said
-    assert "No machines of 128 GB hold it with all edges on every machine." in said
-    found = re.search(r"(\d+) machines of 128 GB hold it with edges partitioned like features\.", said)
+    assert "No machines of 128 GB are enough with all edges on every machine." in said
+    found = re.search(r"(\d+) machines of 128 GB are enough with edges partitioned like features\.", said)
     assert found is not None
     document = json.loads(khop_command(*ASKED, *huge, "--memory", "128", "--json").stdout)
     assert document["fewest_machines"] == {"replicated": None, "partitioned": int(found[1])}
@@ -132,6 +132,6 @@ def test_a_graph_that_exists_is_counted(khop_command: Command, tmp_path: Path) -
     assert document["from_disk"]["nodes"] <= 900
     done = khop_command("plan", "--graph", str(tmp_path / "g"), "--nodes", "9", *machine)
     assert done.code == 2
-    assert "leave --nodes, --edges and --feature-bytes out" in done.stderr
+    assert "excludes --nodes, --edges and --feature-bytes" in done.stderr
     done = khop_command("plan", "--nodes", "9", *machine)
     assert (done.code, "give --graph FOLDER, or all of --nodes" in done.stderr) == (2, True)

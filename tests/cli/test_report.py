@@ -61,7 +61,7 @@ def test_links_have_a_ranking_curve_under_the_users_ids(khop_command: Command, s
         "train", "--graph", "shop", *links, "--out", "l", "--fanouts", "3,3", "--eval-negatives", "5"
     )
     page = reported(khop_command, "l")
-    assert "links among the first k, of 6 pairs each" in page
+    assert "links among the first k of 6 pairs each" in page
     assert "Worst predictions" in page
 
 

@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--metrics", "x"], "HOST:PORT"),
         (["--metrics", "10.0.0.5:9400"], "--metrics 10.0.0.5:9400: other machines reach this address"),
         (["--metrics", "0.0.0.0:9400"], "or --insecure in a network that you trust"),
-        (["--part", "1"], "--part and --owners: one needs the other"),
+        (["--part", "1"], "--part and --owners need each other"),
         (["--part", "1", "--owners", "missing"], "write one with `khop servers token FILE --role server`"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_module_replaces_no_other_of_its_name(
     path.write_text("raise AssertionError('it was run')")
     done = khop_command("serve", str(folder), "--listen", "127.0.0.1:0", "--module", str(path))
     assert done.code == 2
-    assert f"{name} is another module already" in done.stderr
+    assert f"{name} already exists" in done.stderr
     assert sys.modules.get(name) is before
 
 

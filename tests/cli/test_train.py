@@ -224,7 +224,10 @@ def test_threads_are_those_of_the_run_and_recorded(khop_command: Command, small_
             "gpu.launches is 'recorded', device is 'cpu': only launches on a GPU are recorded; give --device "
             "cuda, or leave --launches out",
         ),
-        (["--resume", "a"], "a: not a run folder, it has no config.toml; name one that khop train wrote"),
+        (
+            ["--resume", "a"],
+            "a: not a run folder, it has no config.toml; give a folder written by khop train",
+        ),
         (["run.toml", "--resume", "a"], "--resume a already names the run to continue: leave out 'run.toml'"),
         (
             ["--resume", "a b", "--hidden", "3"],

@@ -114,7 +114,9 @@ def test_label_propagation_is_left_out_with_a_message_where_servers_have_the_edg
     far: Any = SimpleNamespace(servers=object(), schema=run.graph.schema)
     assert label_propagation_scores(replace(run, graph=far), ("val",), ()) == {}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("khop: --baselines: label propagation needs the edges, and servers have them")
+    assert line.startswith(
+        "khop: --baselines: label propagation is left out, because the edges are on servers"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +213,7 @@ def test_a_folder_without_a_checkpoint_says_so(khop_command: Command, trained: d
     assert ran.code == 2
     assert ran.stderr.startswith("khop: a/checkpoints/best: no checkpoint there; ")
     assert khop_command("evaluate", "b").stderr == (
-        "khop: b: not a run folder, it has no config.toml; name one that khop train wrote\n"
+        "khop: b: not a run folder, it has no config.toml; give a folder written by khop train\n"
     )
 
 

@@ -60,5 +60,7 @@ def test_an_option_that_it_lacks_is_named(tmp_path: Path) -> None:
 
 def test_a_run_folder_imports_it_with_permission_alone(tmp_path: Path) -> None:
     given = raw(tmp_path)
-    with pytest.raises(ValueError, match=r"links\.loss\.kind is .*SquaredHinge.*imports no code by itself"):
+    with pytest.raises(
+        ValueError, match=r"links\.loss\.kind is .*SquaredHinge.*is not imported without permission"
+    ):
         prepare(RawRun(given.values, given.source), tmp_path / "cache")

@@ -168,8 +168,8 @@ def test_a_run_folder_imports_it_only_with_permission(khop_command: Command, run
         refused = khop_command(*command)
         assert refused.code == 2
         assert refused.stderr.replace("\n", " ") == (
-            f"khop: model.kind is '{KIND}': a run folder imports no code by itself; if you trust this code, "
-            "give --allow-code extension (run/config.toml) "
+            f"khop: model.kind is '{KIND}': code named by a run folder is not imported without "
+            "permission; if you trust it, give --allow-code extension (run/config.toml) "
         )
     allowed = ("--allow-code", "other", "--allow-code", "extension.test_model")
     assert khop_command("train", "--resume", "run", "--epochs", "3", *allowed).code == 0

@@ -72,7 +72,7 @@ def test_objects_without_readable_values_are_refused() -> None:
             Given.of(array, "x")  # type: ignore[arg-type]
 
 
-WIDTH_0 = r"column '(x|w)'( of .*)? has (width 0|rows of shape \(2, 0\)), so no numbers: leave the column out"
+WIDTH_0 = r"column '(x|w)'( of .*)? has (width 0|rows of shape \(2, 0\)), so it has no entries: leave"
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])

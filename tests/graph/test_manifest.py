@@ -83,7 +83,7 @@ EDITS: dict[str, tuple[Callable[[Graph], object], str]] = {
     ),
     "a column of width 0": (
         lambda graph: graph["arrays"]["nodes/item/x.npy"].update(shape=[3, 0]),
-        r"graph\.json: column 'x' of 'item' has width 0, so no numbers: leave the column out",
+        r"graph\.json: column 'x' of 'item' has width 0, so it has no entries: leave the column out",
     ),
     "another count": (
         lambda graph: graph["nodes"][1].update(count=4),

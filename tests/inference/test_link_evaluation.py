@@ -141,7 +141,7 @@ def test_an_edge_type_without_links_is_named() -> None:
 
 
 def test_a_model_that_scores_no_pairs_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"evaluate_links of a SAGE: it takes a khop\.models\.LinkPredictor"):
+    with pytest.raises(ValueError, match=r"evaluate_links of a SAGE: must be a khop\.models\.LinkPredictor"):
         evaluate_links(predictor().encoder, graph(), links(3))
 
 
@@ -359,7 +359,7 @@ def test_links_without_labels_and_other_models_are_errors() -> None:
         evaluate_edges(model, whole, links(0), task)
     with pytest.raises(ValueError, match=r"links of .*: there are none to evaluate"):
         evaluate_edges(model, whole, labeled(), EdgeClassification("a b c", "stars"))
-    with pytest.raises(ValueError, match=r"evaluate_edges of a LinkPredictor: it takes a khop.models.EdgePr"):
+    with pytest.raises(ValueError, match=r"evaluate_edges of a LinkPredictor: must be a khop.models.EdgePr"):
         evaluate_edges(predictor("dot"), whole, labeled(), task)
 
 

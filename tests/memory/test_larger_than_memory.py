@@ -164,7 +164,7 @@ def test_training_is_refused_below_its_need_and_trains_within_1_2_times_the_need
             pytest.skip("control groups cannot be made here; run as root where they can be written")
         refused = python_in(group, f"import sys; sys.stderr = sys.stdout\n{TRAINING}", *options)
     assert "ended 2 " in refused
-    words = re.search(r"the run needs ([0-9.]+) (MB|GB) of memory at least", refused)
+    words = re.search(r"the run needs at least ([0-9.]+) (MB|GB) of memory", refused)
     assert words is not None, refused
     least = float(words[1]) * (1e6 if words[2] == "MB" else 1e9)
     with memory_limit(int(1.2 * least)) as group:

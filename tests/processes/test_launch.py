@@ -235,7 +235,7 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_of_processes_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="procs 0: must be a whole number, 1 or more"):
         khop.launch(nothing, procs=0, device="cpu")
-    too_many = "procs 1000: each needs a separate GPU, this machine has"
+    too_many = "procs 1000: each needs a separate GPU, and this machine has"
     without_gpu = "device 'cuda': torch finds no CUDA device"
     with pytest.raises(ValueError, match=too_many if torch.cuda.is_available() else without_gpu):
         khop.launch(nothing, procs=1000, device="cuda")
@@ -343,7 +343,7 @@ def test_lambdas_and_functions_of_functions_are_refused_in_a_sentence() -> None:
     def inner(rank: int, device: torch.device) -> None: ...
 
     with pytest.raises(
-        ValueError, match=r"<lambda>: is a lambda, and the processes of ranks import functions"
+        ValueError, match=r"<lambda>: is a lambda, but the processes of ranks import functions"
     ):
         khop.launch(lambda rank, device: None, procs=2, device="cpu")
     with pytest.raises(ValueError, match=r"inner: is defined inside a function, .* top level of a module"):

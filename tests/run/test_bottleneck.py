@@ -108,7 +108,7 @@ def test_a_server_that_answers_later_than_the_others_is_named() -> None:
     assert (result.kind, result.setting) == (Kind.SERVERS, "servers.addresses")
     named = "the server 10.0.0.5:7312 begins its answers after 0.30 s, where the others take 0.03 s"
     assert named in result.finding
-    assert result.advice == "check that server (`khop servers status 10.0.0.5:7312`) and its connection"
+    assert result.advice == "check this server (`khop servers status 10.0.0.5:7312`) and its connection"
     fewer = {**SERVERS, "servers.addresses": ["10.0.0.5:7311"]}  # the run was resumed with one server
     result = found({"waiting": 0.07}, options=fewer, traffic=given)
     assert "the server number 1 begins its answers" in result.finding

@@ -184,7 +184,7 @@ def test_edges_of_training_are_placed_for_links(
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
     links = {"task": {"kind": "link-prediction", "target": "user buys item"}}
     run = prepare(raw(folder, {"topology": "device", "features": "pinned"}, **links), tmp_path)
-    assert run.graph.placement == "cuda: edges of training, as requested"
+    assert run.graph.placement == "cuda: training edges, as requested"
     assert isinstance(run.run_task, LinkTask)
     train = run.run_task.split.train
     assert train.stores is not None
@@ -217,7 +217,7 @@ def test_edges_of_training_are_placed_for_links_of_a_task_of_ones_own(
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self)
     monkeypatch.setattr("khop.run.contexts.seeds_loader", lambda config, sampler, *_: Drawing(sampler))
     run = prepare(own_links(folder, kind), tmp_path)
-    is_later = run.graph.placement == "cuda: edges of training, as requested"
+    is_later = run.graph.placement == "cuda: training edges, as requested"
     assert is_later is (kind != "no target")  # then it is a task over the nodes with labels
     assert isinstance(run.run_task, Scored)
     graphs = [Graph.of(made.graph_sampler.graph) for made in (run.loader(), run.loader())]

@@ -67,5 +67,5 @@ def test_a_graph_without_a_recorded_table_or_ids_is_refused(tmp_path: Path) -> N
     joined = JoinedRun.of(run, None)
     with pytest.raises(ValueError, match=r"ids of 'user' are not stored"):
         Pairs.open(PAIRS, BUYS, joined)
-    with pytest.raises(ValueError, match=r"has no recorded table of 'user likes item'"):
+    with pytest.raises(ValueError, match=r"records no table of 'user likes item'"):
         Pairs.open(PAIRS, ("user", "likes", "item"), joined)

@@ -47,7 +47,7 @@ def run(raw: RawRun, tmp_path: Path) -> Run:
     ("room", "prefetch", "words"),
     [
         (2000, 4, None),
-        (1400, 4, "of 1.4 GB of free memory, the run needs 1.35 GB; freed memory goes back to the system"),
+        (1400, 4, "of 1.4 GB of free memory, the run needs 1.35 GB; freed memory is returned to the system"),
         (1000, 2, "the run needs 953 MB: prefetch is 2 instead of 4, because a batch takes 200 MB; freed"),
         (753, 1, "the run needs 753 MB: prefetch is 1 instead of 4"),
     ],
@@ -59,7 +59,7 @@ def test_prefetch_is_the_largest_that_fits(room: int, prefetch: int, words: str 
 
 
 def test_a_run_below_the_least_need_is_refused_with_numbers_and_settings() -> None:
-    with pytest.raises(ValueError, match="the run needs 753 MB of memory at least") as error:
+    with pytest.raises(ValueError, match="the run needs at least 753 MB of memory") as error:
         fit_memory(checked(RAW), NEED, ALONE, RAW, 600 * MB)
     words = str(error.value)
     assert "600 MB is free (run.toml): 253 MB for Python, torch, the model and its updates" in words
@@ -130,7 +130,7 @@ def test_scarce_memory_lowers_prefetch_and_keeps_batches(
 
 def test_too_little_memory_is_an_error(run: Run, raw: RawRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "free_memory_bytes", lambda: 1000)
-    with pytest.raises(ValueError, match=r"needs .* of memory at least, and .* is free"):
+    with pytest.raises(ValueError, match=r"needs at least .* of memory, and .* is free"):
         fitted(run, raw)
 
 

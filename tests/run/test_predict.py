@@ -260,7 +260,7 @@ def test_a_run_of_links_is_refused(tmp_path: Path) -> None:
         links={"split": "random"},
     )
     with pytest.raises(
-        ValueError, match=r"task is link-prediction: it has no outputs of nodes; for new users and"
+        ValueError, match=r"task is link-prediction, which has no outputs per node; for new users or"
     ):
         predict_later(run, later)
 

@@ -169,7 +169,7 @@ def test_links_train_without_dropout_unless_a_run_says_otherwise() -> None:
             {"task.kind": "link-prediction"},
             "task.target",
             None,
-            "task.target of run.toml is left out: it is that of the task node-classification",
+            "task.target of run.toml is left out: it belongs to the task node-classification",
         ),
         (
             {"model": {"kind": "rgcn", "bases": 3}},
@@ -444,7 +444,10 @@ def test_an_option_may_name_any_component_but_a_file_only_permitted_ones() -> No
     assert run.model.model_dump()["width"] == 5
     written = RawRun({"graph": "g", "model": {"kind": kind}}, "runs/a/config.toml")
     for raw in (written, with_options(written, {"training.epochs": 1})):
-        with pytest.raises(ValueError, match=r"a run folder imports no code by itself; .*\(runs/a/config"):
+        with pytest.raises(
+            ValueError,
+            match=r"code named by a run folder is not imported without permission; .*\(runs/a/config",
+        ):
             checked(raw)
 
 

@@ -246,7 +246,7 @@ def changed(folder: Path, tmp_path: Path, split: str, **columns: pa.Array) -> st
         ({"seeds": {"time": "when"}}, r"seeds\.train, seeds\.time: no column 'when' in"),
         ({"task": {"label": "zz"}}, r"seeds\.train, task\.label: no column 'zz' in"),
         ({"seeds": {"time": None}, "sampler": {"time": "time"}}, "give both, or none"),
-        ({"task": LINKS}, "seed tables have labels of nodes, and the task is link-prediction"),
+        ({"task": LINKS}, "seed tables have node labels, and the task is link-prediction"),
         ({"task": {"target": "zz"}}, r"task\.target is 'zz'"),
     ],
 )  # fmt: skip
@@ -288,7 +288,7 @@ def test_bad_rows_are_named(
 
 def test_what_a_run_on_tables_cannot_predict_is_named(trained: Path, folder: Path) -> None:
     loaded = khop.load_run(trained)
-    with pytest.raises(ValueError, match="rows are of nodes of the graph; give rows alone"):
+    with pytest.raises(ValueError, match="rows are about nodes of the graph; give rows alone"):
         loaded.predict("later", rows="val.parquet")
     with pytest.raises(ValueError, match="the run predicts rows of tables"):
         loaded.predict("shop")

@@ -118,7 +118,7 @@ def test_edges_before_validation_are_placed_for_nodes(
         tmp_path / "shop", task=NODES, sampler={"fanouts": [5, 5]}, model={"hidden": 4, "embedding": 4},
         device="cuda", gpu={"topology": "device"},
     )  # fmt: skip
-    assert run.graph.placement == "cuda: edges of training, as requested"
+    assert run.graph.placement == "cuda: training edges, as requested"
     stores = run.loader().graph.stores  # type: ignore[attr-defined]
     assert stores.edges.num_edges(("user", "buys", "item")) == 5
 

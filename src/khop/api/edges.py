@@ -1,6 +1,6 @@
-"""Queries about the edges of a graph that may be partitioned: degrees, tensors of edges, linked nodes.
+"""Queries on the edges of a graph, which may be partitioned: degrees, local edges, linked nodes.
 
-Queries about all nodes are collective: each rank counts its edges, and the ranks exchange the results.
+Queries on all nodes are collective: each rank counts its edges, and the ranks exchange the results.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from khop.sampling.links.link_seeds import LinkList
 from khop.sampling.links.link_split import EdgeRange
 from khop.schema import EdgeType, EdgeTypeName, NodeType, edge_type_of
 
-_AT_ONCE = 1 << 18  # links fetched from a server
+_AT_ONCE = 1 << 18  # links per fetch from a server
 
 
 def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[LinkList]) -> Tensor:
-    """Return the number of in-edges of each destination in `graph`, int64 (nodes of all partitions).
+    """Return the in-degree of each destination in `graph`, int64 (nodes of all partitions).
 
-    A graph on servers shows no edges: there they are counted in `links`, which are the edges of `graph` as
-    links. Collective where ranks hold the edges in parts.
+    If the graph is on servers, its edges are counted in `links`, which are the edges of `graph` as links.
+    Collective if edges are partitioned across ranks.
     """
     if graph.servers is not None:
         return _counted(graph, edge_type, links)
@@ -47,7 +47,7 @@ def in_degrees(graph: Graph, edge_type: EdgeType, links: Sequence[LinkList]) -> 
 
 
 def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[LinkList]) -> Tensor:
-    """Count the destinations of links, fetched some at a time; of an undirected edge type both ends."""
+    """Count the destinations of links, fetched in chunks; for an undirected edge type, both ends."""
     counts = torch.zeros(graph.num_nodes(edge_type[2]), dtype=torch.int64)
     is_undirected = graph.schema.reverse(edge_type) == edge_type
     for links in lists:
@@ -60,9 +60,9 @@ def _counted(graph: Graph, edge_type: EdgeType, lists: Sequence[LinkList]) -> Te
 
 
 def edges_here(graph: Graph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
-    """Return offsets, int64 (destinations here + 1), and sources, int64 (edges), by destination in order.
+    """Return the local edges: offsets, int64 (local destinations + 1), and sources, int64 (edges).
 
-    Destinations are all nodes, or the nodes of this rank's partitions. Sources are global ids.
+    Rows are destinations in order: all nodes, or the nodes of this rank's partitions. Sources are global ids.
     """
     if graph.rank_edges is None:
         csc = graph.csc(edge_type)
@@ -73,9 +73,9 @@ def edges_here(graph: Graph, edge_type: EdgeType) -> tuple[Tensor, Tensor]:
 
 
 def joined_rows(graph: Graph, node_type: NodeType) -> Callable[[Tensor], Tensor]:
-    """Return a function from rows of the nodes here, (nodes here, ...), to rows of all nodes.
+    """Return a function that all-gathers node rows: from (local nodes, ...) to (all nodes, ...).
 
-    It is collective where ranks hold the edges in parts, and returns the same rows otherwise.
+    It is collective if edges are partitioned across ranks; otherwise, it returns its input.
     """
     if (edges := graph.rank_edges) is None:
         return lambda rows: rows
@@ -87,10 +87,10 @@ _EDGES_AT_ONCE = 1 << 22  # edges
 
 
 def linked(graph: CscGraph, edge_type: EdgeType, sources: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the links of some sources: their positions in `sources`, and the destinations, int64 (links).
+    """Return the links of some sources: positions in `sources`, and destinations, int64 (links).
 
-    `sources` are int64 (n), without repetition. Reads the rows of the reverse edge type if the graph has one,
-    else all edges, some at a time.
+    `sources` are int64 (n), without duplicates. Reads the rows of the reverse edge type if the graph has one,
+    else all edges in chunks.
     """
     reverse = graph.schema.reverse(edge_type)
     if reverse is not None and reverse in graph.schema.edge_types:
@@ -107,7 +107,7 @@ def linked(graph: CscGraph, edge_type: EdgeType, sources: Tensor) -> tuple[Tenso
 
 
 def without_edges(graph: CscGraph, node_type: NodeType) -> Tensor:
-    """Return a mask of the nodes of a type at no end of any edge, bool (nodes)."""
+    """Return a mask of the isolated nodes of a type, bool (nodes)."""
     touched = torch.zeros(graph.num_nodes(node_type), dtype=torch.bool)
     for edge_type in graph.schema.edge_types:
         csc = graph.csc(edge_type)
@@ -138,10 +138,10 @@ _RELATIONS_AT_ONCE = 1 << 24  # edges
 
 
 def relation_count(graph: Graph, edge_type: EdgeTypeName, column: str) -> int:
-    """Return the number of relations of an edge type: the largest number in a column, plus 1.
+    """Return the number of relations of an edge type: the largest value in a column, plus 1.
 
-    Collective where ranks have the edges in parts. Unsupported over servers: then give the number
-    yourself, in a run file `links.relations`.
+    Collective if edges are partitioned across ranks. Unsupported for graphs on servers: give the number
+    instead, for example as `links.relations` in a run file.
 
     Args:
         graph: The graph.
@@ -173,20 +173,20 @@ def relation_count(graph: Graph, edge_type: EdgeTypeName, column: str) -> int:
     low, high = bounds.tolist()
     if low < 0:
         raise ValueError(
-            f"column {column!r} of {edge_type}: relation {low} is below 0; number relations from 0 on"
+            f"column {column!r} of {edge_type}: relation {low} is below 0; number relations from 0"
         )
     return int(high) + 1
 
 
 def _values(graph: Graph, edge_type: EdgeType, column: str) -> Iterator[Tensor]:
-    """Yield the relations of all edges, some at a time."""
+    """Yield the relations of all edges, in chunks."""
     for positions in torch.arange(graph.num_edges(edge_type)).split(_RELATIONS_AT_ONCE):
         if positions.numel():
             yield edge_values(graph, edge_type, column, positions)
 
 
 def _held_values(edges: PartitionedGraph, edge_type: EdgeType, column: str) -> Iterator[Tensor]:
-    """Yield the relations of the edges of this rank, some at a time."""
+    """Yield the relations of this rank's edges, in chunks."""
     for part in edges.held.parts:
         number_column(edge_type, column, part.folder.columns()[edge_type])
         for positions in torch.arange(part.csc(edge_type).num_edges).split(_RELATIONS_AT_ONCE):

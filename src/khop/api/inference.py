@@ -89,7 +89,7 @@ from khop.training.steps import mover
 from khop.training.tasks import NodeClassification, NodeObjective
 
 Values = Literal["embeddings", "outputs"]
-UNFINISHED = ".unfinished"  # suffix of the work folder next to the result
+UNFINISHED = ".unfinished"  # suffix of the work folder, which is next to the result
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -110,31 +110,31 @@ def infer(
 ) -> dict[NodeType, Path]:
     """Compute a row for every node over all neighbors, and write the rows to files.
 
-    The computation runs layer by layer, in files: a process has a few chunks in memory, for any size of
-    the graph. Collective: the ranks share the chunks, and the result is bit-identical for any number of
-    ranks.
+    The computation runs layer by layer and stores each layer in files: a process has a few chunks in
+    memory, for any size of the graph. Collective: the ranks share the chunks, and the result is
+    bit-identical for any number of ranks.
 
     If the call is killed, or stopped by a full disk, the next call resumes it, also with another number
-    of ranks. Until then the unfinished work is in `out`.unfinished. Ranks that have parts of the graph
-    and share no file system write one file each, `name.rank-0.npy`; the returned path is then this rank's
-    file.
+    of ranks. Until then, unfinished work is in `out`.unfinished. If the graph is partitioned across ranks
+    without a shared file system, each rank writes a file such as `name.rank-0.npy`, and the returned path is
+    this rank's file.
 
     Args:
         model: Model that exposes its layers (`khop.models.Layered`).
         graph: The graph.
         out: File, written atomically: .npy (`name.ids.npy` next to it has the ids) or .parquet (columns
-            of ids and rows). With several node types each has a file, such as `name.user.npy`.
+            of ids and rows). With several node types, each has a file, such as `name.user.npy`.
         node_types: Node types, by default the only one.
         nodes: Nodes in the order of the rows: ids or a boolean mask, as a tensor, an array or a list.
             Default: all.
-        values: "embeddings" (default), the outputs of the model's last layer for the node type, or of a
-            link-prediction model the inputs of its decoder; or "outputs", those of the whole model, such
-            as logits.
+        values: "embeddings" (default): the outputs of the model's last layer for the node type, or the
+        inputs of the decoder of a link-prediction model; "outputs": the outputs of the whole model,
+        such as logits.
         rule: Rule of training, as for `khop.layerwise_inference`; by default the model's.
         fanouts: Fanouts of training, for rules that need them; default None.
         chunk_size: Nodes per chunk, default 2048.
-        chunk_edges: Most edges of a chunk with several nodes, default 1048576.
-        progress: Function called with the number of rows done and in all; by default none.
+        chunk_edges: Maximum edges of a chunk with several nodes, default 1048576.
+        progress: Function called with the numbers of finished rows and of all rows; by default none.
         in_flight: Threads and memory of the batches.
     Returns:
         The files by node type.
@@ -166,8 +166,8 @@ class Inference:
     out: Path
     layers: Layers
     outputs: tuple[RowOutput, ...]  # one for each stage of the last layer
-    facts: dict[str, str]  # must be equal for a later call to reuse the work of this one
-    lanes: Lanes | None = None  # of a graph that ranks hold in parts
+    facts: dict[str, str]  # a later call reuses the work of this one if it is equal
+    lanes: Lanes | None = None  # of a partitioned graph
 
     @classmethod
     def of(
@@ -242,8 +242,8 @@ class Inference:
             if error.errno not in _FULL:
                 raise
             raise OSError(
-                f"{self.out}: no space for the rows ({os.strerror(error.errno)}); free some and "
-                f"run it again, to continue from {self.work_folder}"
+                f"{self.out}: no space for the rows ({os.strerror(error.errno)}); free some space and "
+                f"run it again to continue from {self.work_folder}"
             ) from error
 
     def _run(self, progress: Progress, in_flight: InFlight, group: Group) -> dict[NodeType, Path]:
@@ -287,8 +287,8 @@ class Inference:
         free = shutil.disk_usage(folder).free + there
         if self.bytes_needed > free:
             raise OSError(
-                f"{self.out}: needs {in_bytes(self.bytes_needed)} on the disk of {folder} while it is "
-                f"computed, {in_bytes(free)} are free; free some, or write to another disk"
+                f"{self.out}: needs up to {in_bytes(self.bytes_needed)} on the disk of {folder}, and "
+                f"{in_bytes(free)} is free; free some space, or write to another disk"
             )
 
     @property
@@ -305,12 +305,12 @@ def _checked_nodes(graph: Graph, node_types: Sequence[NodeType], nodes: SeedIds 
     for node_type in node_types:
         if node_type not in graph.schema.node_types:
             there = ", ".join(graph.schema.node_types)
-            raise ValueError(f"node type {node_type!r}: the graph has none of that name; it has {there}")
+            raise ValueError(f"node type {node_type!r}: not in the graph; it has {there}")
     if nodes is None:
         return None
     if len(node_types) > 1:
         raise ValueError(
-            f"nodes with the node types {', '.join(node_types)}: ids need one node type, name it"
+            f"nodes with the node types {', '.join(node_types)}: ids need a single node type, name it"
         )
     return node_ids(f"seeds of {node_types[0]!r}", nodes, graph.num_nodes(node_types[0]))
 
@@ -333,7 +333,7 @@ def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
     for node_type, depth in depths.items():
         if depth == 0:
             raise ValueError(
-                f"node type {node_type!r}: no layer of the model gives rows of it; its targets are "
+                f"node type {node_type!r}: the model computes no outputs for it; its targets are "
                 f"{', '.join(model.sizes.target_types)}"
             )
     if len(set(depths.values())) > 1:
@@ -346,7 +346,7 @@ def _depth(model: nn.Module, node_types: Sequence[NodeType]) -> int:
 
 def _digest(*tensors: Tensor) -> str:
     digest = hashlib.sha256()
-    for tensor in (one for one in tensors if one.numel()):  # torch views no empty tensor as bytes
+    for tensor in (one for one in tensors if one.numel()):  # torch cannot view an empty tensor as bytes
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
@@ -366,17 +366,17 @@ def evaluate(
 
     Without `fanouts` the score is exact. A model that exposes its layers (`khop.models.Sequential`,
     `Layered`) is evaluated layer by layer over all neighbors. For another model, `model(batch)` runs on
-    batches of all neighbors, and a warning says so. The number of hops then comes from `loader`, or from
-    the model's `num_layers`.
+    batches with all neighbors, after a warning. The number of hops is then that of `loader`, or the model's
+    `num_layers`.
 
-    The rows of a `khop.SeedTable` are scored by their labels; its weights do not count. If they have times,
-    `model(batch)` runs on neighborhoods that the rule of `loader` bounds by them, by default on all
-    neighbors up to then.
+    The rows of a `khop.SeedTable` are scored by their labels; its weights are ignored. If rows have times,
+    `model(batch)` runs on neighborhoods that the rule of `loader` limits to these times, by default on all
+    earlier neighbors.
 
-    In a graph that an import has split by time, messages pass over the edges that the split may use:
+    In a graph split by time during the import, messages pass over the edges that the split may use:
     training those before `val`, validation those before `test`, test all. Collective: the ranks share the
-    work, and every rank gets the score, which does not depend on their number. A model in
-    DistributedDataParallel is unwrapped.
+    work, and every rank gets the same score, for any number of ranks. A model in DistributedDataParallel is
+    unwrapped.
 
     Args:
         model: The model.
@@ -388,8 +388,8 @@ def evaluate(
             same in every evaluation. Default None: all neighbors.
         columns: Columns of the batches, by default the model's `input_columns`, else the loader's
             columns, else all node columns except labels.
-        loader: Loader that the model is trained with; neighbors are drawn, or all weighed, by the rule of
-            its sampler. Default None: by the model's rule.
+        loader: Loader that the model is trained with; the rule of its sampler draws or weighs the
+        neighbors. Default None: the model's rule.
         progress: Function called with the number of rows done and in all; by default none.
     Returns:
         The score.
@@ -441,7 +441,7 @@ def evaluate(
 
 
 def _scored(graph: Graph, split: str | SeedTable, task: NodeObjective) -> ScoredNodes:
-    """Return the nodes of a split, or those of a table with their labels."""
+    """Return the nodes of a split, or the nodes of a table with their labels."""
     node_type = task.node_type
     if isinstance(split, SeedTable):
         if node_type not in split.nodes or split.labels is None:
@@ -452,7 +452,7 @@ def _scored(graph: Graph, split: str | SeedTable, task: NodeObjective) -> Scored
     nodes_by_type = graph.split(split)
     if node_type not in nodes_by_type:
         raise ValueError(
-            f"split {split!r}: has nodes of {list(nodes_by_type)}, the task is about {node_type!r}"
+            f"split {split!r}: has nodes of {list(nodes_by_type)}, but the task predicts {node_type!r}"
         )
     return ScoredNodes(ids_here(nodes_by_type[node_type]))
 
@@ -469,29 +469,29 @@ def evaluate_links(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> dict[str, float]:
-    """Compute metrics of a link-prediction model: each link is compared with its negatives.
+    """Compute metrics of a link-prediction model, which compare each link with its negatives.
 
-    Negatives come with the links (see `khop.with_negatives`), one or more for each link; where their
-    numbers differ, pad the rows with -1. Links with labels instead, 1 for a link and 0 for a negative, as
-    `khop.links_from_pyg` gives them, are compared with each other. With several edge types each metric is
-    the mean over them.
+    `links` contains the negatives (see `khop.with_negatives`), one or more for each link; if their numbers
+    differ, pad the rows with -1. Alternatively, links have labels, 1 for a link and 0 for a negative, as
+    returned by `khop.links_from_pyg`; they are then compared with each other. With several edge types, each
+    metric is the mean over them.
 
     Without `fanouts` the result is exact: the rows of all nodes are computed layer by layer over the
-    edges of `graph`, then every pair is scored. If the encoder does not expose its layers, every link is
-    scored from a batch of all neighbors, and a warning says so. Collective, as `evaluate` is.
+    edges of `graph`, then every pair is scored. If the encoder does not expose its layers, links are scored
+    from batches with all neighbors, after a warning. Collective, like `evaluate`.
 
     Args:
         model: A `khop.models.LinkPredictor`.
-        graph: Graph of messages, which should not contain the links, as with the graph of a split.
+        graph: Message graph. It should not contain the links, like the graph of a split.
         links: The links.
         metrics: "mrr", "roc-auc", "average-precision", and "hits@K", "recall@K" and "ndcg@K" for any K,
             such as "hits@50". Default: "mrr" and "roc-auc"; for labels "roc-auc" and "average-precision".
-        fanouts: Fanouts of the hops: every link is then scored from a sampled batch, as in training, the
-            same in every evaluation. This works for any encoder, and for links with times, with
-            `rule=khop.Temporal(column)`. Default None: all neighbors.
+        fanouts: Fanouts of the hops: links are then scored from sampled batches, as in training, which are
+        the same in every evaluation. This works for any encoder, and for links with times with
+        `rule=khop.Temporal(column)`. Default None: all neighbors.
         rule: Rule that weighs the neighbors, by default that of the sampler of `loader`, else the
-            model's. A rule that takes the same edges in exact inference, such as `TopK`, needs
-            `loader` or `fanouts`.
+            model's. A rule that selects edges in exact inference too, such as `TopK`, needs `loader` or
+            `fanouts`.
         columns: Columns of the batches for the encoder, as in `evaluate`.
         loader: Loader that the model is trained with, as in `evaluate`; default None.
         progress: Function called with the number of rows done and in all; by default none.
@@ -513,7 +513,7 @@ def evaluate_links(
     predictor, group = unwrapped(model), this_group()
     if not isinstance(predictor, LinkPredictor):
         raise ValueError(
-            f"evaluate_links of a {type(predictor).__name__}: it takes a khop.models.LinkPredictor, "
+            f"evaluate_links of a {type(predictor).__name__}: must be a khop.models.LinkPredictor, "
             "an encoder with a decoder per edge type"
         )
     _check_list(links)
@@ -562,14 +562,14 @@ def evaluate_edges(
     loader: Loader | None = None,
     progress: Progress = unwatched,
 ) -> float:
-    """Compute the score of a task over labels of edges.
+    """Compute the score of a task over edge labels.
 
-    The ways to compute are those of `evaluate_links`. Collective.
+    Edges are scored exactly or from sampled batches, as in `evaluate_links`. Collective.
 
     Args:
         model: A `khop.models.EdgePredictor`.
-        graph: Graph of messages.
-        links: Links with labels, as by `khop.split_links(label=...)`.
+        graph: Message graph.
+        links: Links with labels, for example from `khop.split_links(label=...)`.
         task: Task, such as `khop.EdgeClassification`.
         fanouts: Fanouts of the hops, as in `evaluate_links`. Default None: all neighbors.
         rule: Rule that weighs the neighbors, as in `evaluate_links`.
@@ -589,7 +589,7 @@ def evaluate_edges(
     predictor, group = unwrapped(model), this_group()
     if not isinstance(predictor, EdgePredictor):
         raise ValueError(
-            f"evaluate_edges of a {type(predictor).__name__}: it takes a khop.models.EdgePredictor, "
+            f"evaluate_edges of a {type(predictor).__name__}: must be a khop.models.EdgePredictor, "
             "an encoder with a head per edge type"
         )
     instance_of("task", task, EdgeObjective, "must be a khop.EdgeClassification or EdgeRegression")
@@ -621,21 +621,21 @@ def _check_list(links: object) -> None:
 
 
 def _rule_of(loader: Loader | None, model: nn.Module) -> Rule:
-    """Return the rule of training: that of the loader's sampler, else the one that the model needs."""
+    """Return the rule of training: that of the loader's sampler, else that of the model."""
     return rule_of(model) if loader is None else loader.graph_sampler.rule
 
 
 def _link_sampler(
     graph: Graph, hops: Sequence[Fanout], columns: ColumnChoice, negatives: Negatives | None, rule: Rule
 ) -> LinkSampler:
-    """Return a sampler that gives edge ids if the model reads edge columns."""
+    """Return a sampler that returns edge ids if the model reads edge columns."""
     return LinkSampler(graph, hops, negatives=negatives, rule=rule, edge_ids=bool(columns.of_edges))
 
 
 def _draws(
     rule: Rule, graph: Graph, model: nn.Module, loader: Loader | None, fanouts: Sequence[Fanout] | None
 ) -> ExactDraws:
-    """Return the draws of exact evaluation, with the fanouts of the loader's sampler if it states some."""
+    """Return the draws of exact evaluation, with the fanouts of the loader's sampler if it has them."""
     if loader is not None:
         every = [-1] * getattr(model, "num_layers", 0)
         return ExactDraws(rule, loader.graph_sampler.exact_fanouts or every)
@@ -662,13 +662,13 @@ _SOURCES_AT_ONCE = 1 << 16  # whose links are read at a time
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """The best destinations of some sources, best first; equal scores by ascending node.
+    """The destinations with the highest scores for some sources, best first; ties in the order of nodes.
 
     Args:
         sources: The sources, int64 (n).
         destinations: Their destinations, int64 (n, k); -1 where there are fewer candidates than k.
-        scores: Scores of the model, or the in-degree, float32 or float64 (n, k); -inf where there is no
-            candidate.
+        scores: Scores of the model, or in-degrees for cold sources, float32 or float64 (n, k); -inf where
+        there is no candidate.
         cold: True for sources without an edge, ranked by popularity, bool (n).
     Example:
         >>> found = khop.Recommendations(
@@ -700,25 +700,24 @@ def recommend(
     work_folder: str | os.PathLike[str] | None = None,
     progress: Progress = unwatched,
 ) -> Recommendations:
-    """Find the best destinations of each source, by the model's decoder, over all destinations.
+    """Find the destinations with the highest scores for each source, among all destinations.
 
-    A node is never recommended to itself. A source without any edge is cold: its candidates are ranked by
-    their number of in-edges, and marked in the result. Pairs are scored in blocks, so memory is bounded,
-    except for the result. For one process with all edges.
+    A node is never recommended to itself. A source without edges is cold: its candidates are ranked by
+    in-degree, and the result marks it. Pairs are scored in blocks, so that only the size of the result
+    limits memory. All edges must be in this process.
 
     Args:
         model: A `khop.models.LinkPredictor`.
         graph: Graph with the candidates: in the graph of a split by time, the nodes before its cut-off.
         edge_type: Edge type of the links.
-        sources: Nodes, by ids or a mask, without repetition; by default all of the source type.
+        sources: Nodes, as ids or a mask, without duplicates; by default all of the source type.
         k: Destinations per source, default 20.
-        candidates: "unseen" (default) leaves out the destinations that a source is linked to already;
-            "all".
+        candidates: "unseen" (default) excludes destinations that a source is already linked to; "all".
         rule: Rule of training, as for `khop.layerwise_inference`; by default the model's.
         fanouts: Fanouts of training, for rules that need them; default None.
-        work_folder: Folder for files of the rows of all nodes, which are removed at the end; by default
-            the system's folder of temporary files.
-        progress: Function called with the number of sources done and in all; by default none.
+        work_folder: Folder for temporary files with the rows of all nodes; by default the system's
+        temporary folder.
+        progress: Function called with the numbers of finished sources and of all sources; by default none.
     Returns:
         Destinations, scores and cold sources.
     Raises:
@@ -745,7 +744,7 @@ def recommend(
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
-    """A model, the edges of a graph and a choice of candidates, checked."""
+    """A validated model, graph and choice of candidates."""
 
     model: LinkPredictor
     graph: Graph
@@ -758,9 +757,9 @@ class Recommender:
     def checked(
         cls, model: LinkPredictor, graph: Graph, edge_type: EdgeType, k: int, candidates: Candidates
     ) -> Recommender:
-        """Check the arguments. ValueError if they do not fit together, before any work."""
+        """Check the arguments. Raises ValueError before any work if they do not fit together."""
         graph_of("graph", graph)
-        instance_of("graph", graph, Graph, "give a khop.Graph, as khop.open_graph gives it")
+        instance_of("graph", graph, Graph, "give a khop.Graph, such as khop.open_graph returns")
         predictor = unwrapped(model)
         if not isinstance(predictor, LinkPredictor):
             raise ValueError(f"model {shown(model)}: give a khop.models.LinkPredictor")
@@ -770,13 +769,15 @@ class Recommender:
             raise ValueError(f"edge type {edge_type}: the graph has {list(graph.schema.edge_types)}")
         predictor.decoder(edge_type)
         if this_group().world_size > 1:
-            raise ValueError("recommend on several ranks: it works in one process; start it without --procs")
+            raise ValueError(
+                "recommend runs in one process, and there are several ranks; start it without --procs"
+            )
         if graph.num_nodes(edge_type[2]) == 0:
             raise ValueError(f"recommend: there are no nodes of {edge_type[2]!r}")
         return cls(predictor, graph, graph.in_one_piece("recommend"), edge_type, k, candidates)
 
     def sources(self, given: SeedIds | None) -> Tensor:
-        """Return the sources to recommend for, int64 (n): as given, or all. ValueError for other nodes."""
+        """Return the sources to recommend for, int64 (n): as given, or all. ValueError for unknown nodes."""
         source, count = self.edge_type[0], self.graph.num_nodes(self.edge_type[0])
         if given is None:
             return torch.arange(count)
@@ -789,7 +790,7 @@ class Recommender:
 
     @contextmanager
     def rows(self, draws: ExactDraws, work_folder: Path | None, progress: Progress) -> Iterator[Ranker]:
-        """Compute the rows of all nodes at both ends into files, and yield what ranks them."""
+        """Compute the rows of all nodes at both ends into files, and yield a ranker."""
         ends = tuple(dict.fromkeys(self.edge_type[::2]))
         with tempfile.TemporaryDirectory(prefix=".recommend-", dir=work_folder) as folder:
             out = Path(folder) / "rows.npy"
@@ -801,13 +802,13 @@ class Recommender:
 
 @dataclass(frozen=True, eq=False)
 class Ranker:
-    """The rows of all nodes, to rank destinations with."""
+    """Ranks destinations by the rows of all nodes."""
 
     of: Recommender
     rows_of: Mapping[NodeType, Tensor]
 
     def pieces(self, sources: Tensor, progress: Progress = unwatched) -> Iterator[Recommendations]:
-        """Yield recommendations for consecutive sources, some at a time."""
+        """Yield recommendations for consecutive chunks of sources."""
         edges, edge_type = self.of.edges, self.of.edge_type
         is_cold = without_edges(edges, edge_type[0])
         popular = in_degrees(self.of.graph, edge_type, ()).double().unsqueeze(0)

@@ -1,7 +1,6 @@
-"""Start of the ranks of a script: in this process, in spawned processes, or in processes of a launcher.
+"""Starts the ranks of a script: in this process, in spawned processes, or in processes of a launcher.
 
-Below the command line, only this module reads the environment, because launchers pass the rank of a process
-there.
+Apart from the command line, only this module reads the environment, in which launchers pass the rank.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ Work = Callable[..., None]  # (rank, device, *arguments)
 # Refused by default: listening on a public address; more than RANKS_PER_CORE processes per core.
 Permission = Literal["public", "oversubscribe"]
 
-RANKS_PER_CORE = 4  # default limit: each rank holds torch in memory, and ranks wait for one another
+RANKS_PER_CORE = 4  # default limit: each rank loads torch, and ranks wait for one another
 
-# Variables that a rank's process needs before torch is loaded, unless the user has set them.
+# Variables that are set in a rank's process before torch is loaded, unless the user has set them.
 _FOR_RANKS = {
     "OMP_WAIT_POLICY": "passive",  # spinning threads of one rank would occupy the cores of another
     "TORCH_CPP_LOG_LEVEL": "FATAL",  # khop itself reports a lost peer, in one sentence
 }
-# khop ends a rank that has lost another, with a sentence; NCCL's watchdog would abort the process.
+# khop ends a rank that has lost a peer with an error; NCCL's watchdog would abort the process.
 _FOR_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
 # Interface on which gloo and NCCL listen. NCCL takes a name without "=" as a prefix.
 _INTERFACE_OF_GLOO, _INTERFACE_OF_NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
@@ -64,24 +63,24 @@ def launch(
     allow: Sequence[Permission] = (),
     bind: Bind | None = None,
 ) -> None:
-    """Call `function(rank, device, *arguments)` as every rank of a run.
+    """Call `function(rank, device, *arguments)` on every rank.
 
     Under torchrun, srun, Ray Train or an indexed Kubernetes job, this process is one rank and calls
     `function` itself. Otherwise `procs` processes are spawned on this machine. With one process,
     `function` is called in this one. An error in one rank ends all ranks, and is raised in this process.
-    GPUs exchange over NCCL, CPUs over gloo.
+    GPUs communicate with NCCL, CPUs with gloo.
 
     Args:
         function: Function to call. Spawned processes import it by its name, so it has to be defined at
             the top level of a module or script (not in a notebook, on stdin or as a lambda), and a script
             has to call `launch` under `if __name__ == "__main__"`.
-        procs: Number of processes, by default one per GPU. A launcher's number is not limited.
+        procs: Number of processes, by default one per GPU. Not limited under a launcher.
         arguments: Further arguments of `function`; default none.
         device: "cpu" or "cuda", by default "cuda" if a GPU is available.
-        deadline: Seconds after which an exchange ends all ranks, with an error that names the missing
-            ones; default 300.
+        deadline: Timeout of a communication in seconds, after which all ranks end with an error that names
+        the missing ranks; default 300.
         interface: Interface on which ranks listen: its name, its address, or a network that contains its
-            address. By default loopback on one machine, otherwise the interface that leads to rank 0.
+        address. By default loopback on one machine, otherwise the interface with the route to rank 0.
         allow: Permissions: "oversubscribe" for more than 4 processes per core that this process may use,
             "public" for a public address, which states that a firewall protects it. Default none.
         bind: "cores" gives each process of a machine its own cores, of those that it may run on; "numa" also
@@ -139,7 +138,7 @@ def launch(
 
 
 def _check_main_is_guarded() -> None:
-    """End a rank whose import of the user's script calls `launch` again; rank 0 says why."""
+    """End a rank that calls `launch` again while it imports the user's script; rank 0 prints the reason."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):  # multiprocessing's mark of a process that imports the script
         reason = (
@@ -151,7 +150,7 @@ def _check_main_is_guarded() -> None:
 
 
 def _check_importable(given: object) -> None:
-    """Raise ValueError for a function, or an object of a class, that a new process cannot import."""
+    """Raise ValueError if a new process cannot import a function, or the class of an object."""
     while isinstance(given, partial):
         given = given.func
     defined: Any = getattr(given, "__func__", given)
@@ -160,19 +159,19 @@ def _check_importable(given: object) -> None:
     if "<lambda>" in name or "<locals>" in name:
         kind = "a lambda" if name.endswith("<lambda>") else "defined inside a function"
         raise ValueError(
-            f"{name}: is {kind}, and the processes of ranks import functions by name; define it at the top "
+            f"{name}: is {kind}, but the processes of ranks import functions by name; define it at the top "
             "level of a module, and give its arguments as arguments=[...]"
         )
     if defined.__module__ == "__main__" and not has_main_file(main):
         kind = "class" if isinstance(defined, type) else "function"
         raise ValueError(
-            f"{kind} {name} is defined in a notebook, on stdin or by python -c, from which processes of "
-            f"ranks cannot import; write it to a file, as train.py, and give train.{name}, or use procs=1"
+            f"{kind} {name} is defined in a notebook, on stdin or by python -c, from which the processes of "
+            f"ranks cannot import; move it to a file such as train.py, and give train.{name}, or use procs=1"
         )
 
 
 class _Arguments:
-    """Arguments of a spawned rank, unpickled after the rendezvous, as a partitioned graph requires."""
+    """Arguments of a spawned rank, unpickled after the rendezvous, which a partitioned graph needs."""
 
     def __init__(self, arguments: Sequence[object]) -> None:
         self._arguments = tuple(arguments)
@@ -195,11 +194,13 @@ class _Pickled:
 
 
 def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> int:
-    """Return `procs` as an int; ValueError, with the limit, if this machine cannot run this many ranks."""
+    """Return `procs` as an int; ValueError with the limit if this machine cannot run this many ranks."""
     procs = whole_number("procs", procs, 1)
     gpus = torch.cuda.device_count()
     if torch.device(device).type == "cuda" and procs > gpus:
-        raise ValueError(f"procs {procs}: each needs a separate GPU, this machine has {gpus}; use device cpu")
+        raise ValueError(
+            f"procs {procs}: each needs a separate GPU, and this machine has {gpus}; use device cpu"
+        )
     cores = usable_cores()
     if procs > RANKS_PER_CORE * cores and "oversubscribe" not in allow:
         raise ValueError(
@@ -211,7 +212,7 @@ def check_procs(procs: int, device: str, allow: Sequence[Permission] = ()) -> in
 
 
 def launched_by_others() -> RankInfo | None:
-    """Return the rank that a launcher assigned to this process; None if it was started by hand."""
+    """Return the rank that a launcher assigned to this process; None without a launcher."""
     return rank_info_of(os.environ)
 
 
@@ -233,7 +234,7 @@ def run_rank(
         device = torch.device("cuda", gpu_of_rank(rank_info.local_rank, num_gpus()))
         torch.cuda.set_device(device)
     torch.set_num_threads(cores_of_rank(rank_info.local_world_size))
-    if distributed.is_initialized():  # e.g. by Ray Train: used as it is
+    if distributed.is_initialized():  # initialized by the launcher, e.g. Ray Train
         function(rank_info.rank, device, *arguments)
         return
     said = listening.interface or os.environ.get(_INTERFACE_OF_GLOO, "").split(",")[0]
@@ -267,13 +268,13 @@ def _bind(group: Group, bind: Bind | None) -> None:
 
 
 def _unset(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the values that the user has not set."""
+    """Return the variables that the user has not set."""
     return {name: value for name, value in values.items() if name not in os.environ}
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set these environment variables while the block runs."""
+    """Set environment variables during the block."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -84,7 +84,7 @@ def local_source(
     device: torch.device,
     streams: Streams | None,
 ) -> LocalSource:
-    """Return the source of batches that the CPU samples, with gathers of placed columns on the device."""
+    """Return the source of batches sampled on the CPU; placed columns are gathered on the device."""
     features, stores = _features(graph, choice), graph.stores
     transfer = None if streams is None else Transfer(streams)
     if stores is None or graph.partition_options is not None or graph.lanes is not None:
@@ -104,10 +104,10 @@ def local_source(
 def device_source(
     graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None
 ) -> DeviceSource | None:
-    """Return the source of batches that kernels of a GPU draw, prepared; None if the CPU draws them.
+    """Return the prepared source of batches sampled by GPU kernels; None if they are sampled on the CPU.
 
-    If khop has placed the edges on the GPU without a request, and kernels cannot draw by the sampler, the CPU
-    does, and a warning says why.
+    If khop placed the edges on the GPU by default, and kernels do not support the sampler, sampling falls
+    back to the CPU, with a warning.
     """
     stores = graph.stores
     if stores is None or stores.edges is None or streams is None:
@@ -115,17 +115,16 @@ def device_source(
     try:
         if not order.seeds.is_for_kernels:
             raise ValueError(
-                f"{type(order.seeds).__name__}: these seeds are sampled on the CPU; leave the topology to "
-                'it, topology="host"'
+                f'{type(order.seeds).__name__}: these seeds are sampled on the CPU; set topology="host"'
             )
-        # Imported on use: it imports Triton, which comes with CUDA builds of torch alone.
+        # Imported on use, because it imports Triton, which only comes with CUDA builds of torch.
         module = import_module("khop.loading.device.device_source")
         source: DeviceSource = module.DeviceSource(local, stores, streams, partial(_warm_up, order))
         source.prepare()
     except ValueError as error:
         if stores.plan.request.topology is not None:
             raise
-        warnings.warn(f"the CPU draws the batches, not the GPU: {error}", stacklevel=4)
+        warnings.warn(f"batches are sampled on the CPU, not on the GPU: {error}", stacklevel=4)
         return None
     return source
 
@@ -133,7 +132,7 @@ def device_source(
 def batch_check(
     graph: Graph, sampler: Sampler, choice: ColumnChoice, order: SeedOrder, streams: Streams | None
 ) -> BatchCheck | None:
-    """Return the comparison of batches with the CPU's; None if the CPU makes them, or none is wanted."""
+    """Return the check of GPU batches against the CPU; None for CPU batches, or if it is disabled."""
     stores = graph.stores
     is_by_kernels = stores is not None and (stores.edges is not None or stores.columns)
     if stores is None or not is_by_kernels or streams is None or graph.lanes is not None:
@@ -145,9 +144,9 @@ def batch_check(
 
 
 def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: Streams | None) -> BatchSource:
-    """Return the source of batches that the CPU draws: in lanes if the graph is partitioned across ranks.
+    """Return the source of batches sampled on the CPU: in lanes if the graph is partitioned across ranks.
 
-    If ranks have rows on their GPUs, these exchange them.
+    Rows on GPUs are exchanged between GPUs.
     """
     if graph.lanes is None:
         return source_of(local, order.seeds.reference)
@@ -160,7 +159,7 @@ def source_by_cpu(graph: Graph, local: LocalSource, order: SeedOrder, streams: S
 
 
 def _warm_up(order: SeedOrder) -> list[tuple[Seeds, DrawKey]]:
-    """Return seeds and keys of the first batches, without those of a short last step."""
+    """Return seeds and keys of the first batches, except a short last step."""
     steps = order.num_steps
     if steps > 1 and order.num_global_seeds(steps - 1) < order.num_global_seeds(0):
         steps -= 1
@@ -178,21 +177,21 @@ def _features(graph: Graph, choice: ColumnChoice) -> FeatureStore | None:
     return graph.features
 
 
-SeedAssignment = Literal["owner", "position"]  # of the seeds of a step to ranks
-Ranks = Literal["all", "this"]  # that divide the seeds of a loader
+SeedAssignment = Literal["owner", "position"]  # assignment of the seeds of a step to ranks
+Ranks = Literal["all", "this"]  # ranks that divide the seeds of a loader
 Batches = Generator[Batch, None, None]
 
 
 class Loader:
-    """Batches of an epoch in order, prefetched by threads. The position can be saved and restored.
+    """Iterates over batches in order, prefetched by threads. The position can be saved and restored.
 
     Each loop `for batch in loader` is one whole epoch. It starts at step 0 of the next epoch, even if the
     previous loop ended early. `epoch(n)` iterates over epoch n. After `load_state_dict`, the first loop
-    gives the rest of the saved epoch. Batch (epoch, step) is a pure function of graph, sampler, seeds,
+    returns the rest of the saved epoch. Batch (epoch, step) is a pure function of graph, sampler, seeds,
     `batch_size`, `shuffle` and `seed`. Threads, prefetch and device never change it.
 
-    Several ranks divide the seeds: give every rank the whole list, with the same settings, and iterate
-    over the same loaders on every rank. The first loop compares them, and differences are an error.
+    Several ranks divide the seeds: give every rank the whole list and the same settings, and iterate over
+    the same loaders on every rank. The first loop compares the loaders, and differences are an error.
 
     Args:
         sampler: Sampler of the neighborhoods.
@@ -200,43 +199,42 @@ class Loader:
             tensor, array or list, or "all"; of several node types a mapping from type to nodes. Each seed
             is used once per epoch.
         batch_size: Seeds per step over all ranks. For samplers of groups (`SaintSampler`,
-            `ClusterSampler`, `ShadowSampler`) it counts groups, and one rank uses each group once per
-            epoch.
+            `ClusterSampler`, `ShadowSampler`), the number of groups; each group is used once per epoch, by
+            one rank.
         graph: Graph with the columns, by default the sampler's.
         shuffle: Use another order in each epoch; default False.
-        drop_last: Leave out the last step of an epoch if it has fewer than `batch_size` seeds; default
-            False.
-        micro_batches: Batches into which each step is split on each rank, to need less memory. The sum of
-            their gradients is that of the step if the sampler expands layer by layer; update parameters
-            after a batch with `batch.ends_step`. Default 1.
-        seed: Seed of the order and of all draws, default 0.
+        drop_last: Drop the last step of an epoch if it has fewer than `batch_size` seeds; default False.
+        micro_batches: Batches into which each step is split on each rank, to save memory (gradient
+        accumulation). With the layered expansion, the sum of their gradients equals that of the step;
+        update parameters after a batch with `batch.ends_step`. Default 1.
+        seed: Random seed of the order and of all draws, default 0.
         columns: Columns to gather for all nodes of a batch: names, or a mapping from type to names, which
             may also name edge types (see `Adjacency.columns`). Default none.
         seed_columns: Columns to gather for the seeds: names, or a mapping from type to names. Default
             none.
         seed_times: One time per seed node, or the name of a column of them; `khop.Temporal` needs it.
             Default None.
-        narrow: Columns of float16 and bfloat16 and quantized columns come as "float32" (default) or as
-            "stored".
-        gather: "ahead" (default), or "deferred": rows of number columns in memory of the device are not
-            copied into the batch; SAGE, GCN and other layers of khop that aggregate input rows read the
-            table, with the same bits.
+        narrow: Dtype of float16, bfloat16 and quantized columns in batches: "float32" (default), or
+        "stored".
+        gather: "ahead" (default), or "deferred": rows of numeric columns in memory of the device are not
+        copied into the batch; SAGE, GCN and other layers of khop that aggregate input rows read the
+        table directly, with bit-identical results.
         device: Device of the batches, by default the GPU that the graph is placed on (`Graph.on`), else
             the CPU.
-        threads: Threads that make batches, by default chosen from the machine's cores. A GPU that samples
-            uses one.
-        prefetch: Most batches in flight, default 4.
-        prefetch_bytes: Bytes of finished batches, as a number or a text such as "1GB", from which no new
-            one is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks.
-        seed_assignment: Ranks for the seeds of a step in a graph that is partitioned across ranks:
-            "owner" (default), those that own them, as far as shares stay equal, or "position", by
-            position in the step.
-        ranks: "all" (default) divides the seeds; with "this", this rank alone uses all of them, as for an
-            evaluation under `if rank == 0`.
-        transform: Function from a batch to the batch that the loader gives, such as one with further
-            columns. It runs on the threads that make batches, several at a time, before a batch is copied
-            to a device; if columns are in memory of a GPU, it runs where the batch is used. It must be a
-            function of the batch alone: a random one draws by `batch.epoch` and `batch.step`. Default None.
+        threads: Threads that make batches; the default depends on the number of cores. Sampling on a GPU
+        uses one.
+        prefetch: Maximum number of batches in flight, default 4.
+        prefetch_bytes: Limit on finished batches, in bytes or as a string such as "1GB"; at the limit, no
+        new batch is started. Default 1 GiB. Has no effect if the graph is partitioned across ranks.
+        seed_assignment: Assignment of the seeds of a step to ranks in a graph that is partitioned across
+        ranks: "owner" (default), to the rank that stores the seed, as far as shares stay equal, or
+        "position", by position in the step.
+        ranks: "all" (default) divides the seeds among the ranks; with "this", this rank uses all of them,
+        for example in an evaluation under `if rank == 0`.
+        transform: Function applied to each batch, for example to add columns. It runs on the threads that
+        make batches, concurrently, before a batch is copied to a device; if columns are in GPU memory,
+        it runs in the thread that uses the batch. It must only depend on the batch; for randomness, derive
+        seeds from `batch.epoch` and `batch.step`. Default None.
     Raises:
         ValueError: Seeds, columns or settings do not fit the graph or the sampler.
     Example:
@@ -281,9 +279,9 @@ class Loader:
         self._group, self._device = this_group(), _device(device, graph)
         self._streams = streams_of(self._device)
 
-        # The seeds, their order over the ranks, columns, the source of batches, and the loop over them.
+        # The seeds, their order, columns, the source of batches, and the loop over them.
         given = SeedList.of(graph, seeds, seed_times, graph.features)
-        # Not named `sampler`: Lightning takes a loader with that attribute for a DataLoader and rebuilds it.
+        # Not named `sampler`, because Lightning rebuilds a loader with that attribute as a DataLoader.
         self.graph_sampler = sampler
         check_seed_kind(sampler, given.seed_kind)
         self._types = given.output_types(graph.schema)
@@ -314,9 +312,9 @@ class Loader:
         )
 
     def _source_of(self, local: LocalSource) -> tuple[BatchSource, BatchTransform | None]:
-        """Use the source of batches over these stores, prepared; return it, and the transform after it.
+        """Prepare the source of batches over these stores; return it, and the transform to apply after it.
 
-        Batches that are complete in memory of the host are transformed by the source, on its threads.
+        Batches that are complete in host memory are transformed by the source, on its threads.
         """
         graph, transform = self._graph, self._transform
         on_device = device_source(graph, local, self._order, self._streams)
@@ -331,18 +329,19 @@ class Loader:
     def cache_features(
         self, budget_bytes: int | str, by: CacheBy | str = CacheBy.AUTO, *, device_cache_bytes: int | str = 0
     ) -> None:
-        """Cache the rows of other ranks, or on disk, that batches need most often.
+        """Cache the rows that batches need most often, if they are on other ranks or on disk.
 
-        No batch changes; its `traffic` counts the rows found in each cache as `host_cache_rows` and
+        Batches do not change; `batch.traffic` counts the cache hits as `host_cache_rows` and
         `device_cache_rows`. Collective: call it once on all ranks, before the first epoch. If the columns
-        are in memory of every rank, nothing is cached and a warning says so.
+        are in the memory of every rank, nothing is cached, and a warning is issued.
 
         Args:
-            budget_bytes: Largest cache in host memory, as bytes or text such as "2GB".
-            by: Estimate of need: "visits" computes the probability that a batch contains a node, "counts"
-                draws the first epoch and counts, "auto" (default) counts where probabilities are not
-                available: partitioned edges, weights, times, links.
-            device_cache_bytes: Largest cache on the device, for the rows that are needed most. Default 0.
+            budget_bytes: Maximum size of the cache in host memory, in bytes or as a string such as "2GB".
+            by: Estimate of access frequencies: "visits" computes the probability that a batch contains a
+            node, "counts" samples the first epoch and counts, "auto" (default) uses counts if probabilities
+            are not available: for partitioned edges, weights, times and links.
+            device_cache_bytes: Maximum size of the cache on the device, for the most frequent rows. Default
+            0.
         """
         budgets = CacheBudgets(
             byte_size(budget_bytes, "budget_bytes"), byte_size(device_cache_bytes, "device_cache_bytes")
@@ -352,10 +351,10 @@ class Loader:
         if cached is self._local and budget and self._group.rank == 0:
             why = "the columns are mapped" if self._local.features else "the loader has no columns"
             warnings.warn(
-                f"a cache for rows of other processes or on disk, of {budgets.host_cache_bytes:,} bytes here "
-                f"and {budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave it out "
-                "(cache_features, --cache-bytes, --cache), read the columns from disk (--features disk), or "
-                "let several processes share a partitioned graph",
+                f"a cache for rows of other processes or on disk, of {budgets.host_cache_bytes:,} bytes in "
+                f"host memory and {budgets.device_cache_bytes:,} on a device, has no effect: {why}. Leave "
+                "it out (cache_features, --cache-bytes, --cache), read the columns from disk (--features "
+                "disk), or let several processes share a partitioned graph",
                 stacklevel=2,
             )
         if cached is not self._local:
@@ -367,11 +366,11 @@ class Loader:
         return self._order.num_steps
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """Make one batch now, with the same bits as in an iteration. The position does not change.
+        """Make one batch, bit-identical to that of an iteration. The position does not change.
 
-        It has the seeds of all micro-batches of the step on this rank. The work is shared by torch's
-        number of threads. Where the graph is not partitioned, one rank alone may ask for a batch: the
-        call does not compare the loader with those of other ranks, as a loop and `compare_ranks` do.
+        It contains the seeds of all micro-batches of the step on this rank, and uses torch's number of
+        threads. If the graph is not partitioned, a single rank may call it: unlike a loop and
+        `compare_ranks`, it does not compare the loader with those of other ranks.
 
         Args:
             epoch: Epoch, from 0.
@@ -380,7 +379,7 @@ class Loader:
         return self._batches.one(replace(self._order, micro_batches=1), epoch, step)
 
     def whole_batch(self, epoch: int, step: int) -> Batch:
-        """Make one batch of the seeds of all ranks, the same on each rank.
+        """Make one batch with the seeds of all ranks, identical on each rank.
 
         Args:
             epoch: Epoch, from 0.
@@ -389,13 +388,13 @@ class Loader:
         return self._batches.one(replace(self._order, rank=0, world_size=1, micro_batches=1), epoch, step)
 
     def __call__(self, seeds: GivenSeeds, seed_times: SeedTimes | None = None) -> Batch:
-        """Make one batch of any seeds now. The position does not change.
+        """Make one batch of the given seeds. The position does not change.
 
-        It is a function of the seeds: the same list gives the same batch. Its mean (`global_mean`) is over
-        these seeds alone. On a graph that is partitioned across ranks, every rank calls it, with any seeds.
+        The same seeds always give the same batch. `global_mean` is the mean over these seeds only. If the
+        graph is partitioned across ranks, every rank must call it, with any seeds.
 
         Args:
-            seeds: Seeds in one of the forms that a loader takes, of the same types as those of this loader.
+            seeds: Seeds in one of the forms that a loader accepts, of the same types as those of this loader.
             seed_times: Times of the seeds; default: the column that this loader was given by name.
         Raises:
             ValueError: The seeds do not fit the graph, the sampler or the loader.
@@ -407,7 +406,7 @@ class Loader:
         if types != self._types:
             raise ValueError(
                 f"seeds of {list(types)}: the seeds of this loader are of {list(self._types)}; give seeds of "
-                "these types, an empty list for a type without seeds"
+                "these types, with an empty list for a type without seeds"
             )
         count = sum(given.counts.values())
         alone = _Division(0, 1, None, is_shared=False)
@@ -417,7 +416,7 @@ class Loader:
     def epoch(self, epoch: int) -> Batches:
         """Iterate over all batches of an epoch, in order.
 
-        After `load_state_dict`, the first loop over the saved epoch gives the remaining batches.
+        After `load_state_dict`, the first loop over the saved epoch returns the remaining batches.
 
         Args:
             epoch: Epoch, from 0.
@@ -429,41 +428,42 @@ class Loader:
     def __iter__(self) -> Batches:
         """Iterate over all batches of the next epoch.
 
-        After `load_state_dict`, the first loop gives the remaining batches of the saved epoch. A loop takes
-        its epoch number when its first batch is requested. Each loop advances by one epoch, even if the
-        previous loop was left early or ended in an error. Ranks that start the same loops are therefore at
-        the same epoch.
+        After `load_state_dict`, the first loop returns the remaining batches of the saved epoch. The epoch of
+        a loop is determined when its first batch is requested. Each loop advances by one epoch, even if the
+        previous loop was left early or raised an error, so ranks that start the same loops are at the same
+        epoch.
         """
         return self._batches.loop(None)
 
     def compare_ranks(self) -> None:
-        """Compare this loader with those that the other ranks have made as their n-th, once.
+        """Compare this loader once with the corresponding loaders of the other ranks.
 
-        The first loop does so too. `khop.Trainer` calls it before it reads a checkpoint and before its first
-        step. Collective, unless the loader was made with `ranks="this"`, where it does nothing.
+        The n-th loaders of all ranks correspond. The first loop also does this. `khop.Trainer` calls it
+        before it reads a checkpoint and before its first step. Collective; it does nothing for
+        `ranks="this"`.
 
         Raises:
-            ValueError: The ranks gave different seeds or settings, such as a slice of the seeds each.
+            ValueError: The ranks gave different seeds or settings, such as a slice of the seeds on each.
             PeerLost: A rank did not arrive within the deadline.
         """
         self._batches.compare()
 
     def static_batches(self, saved: State | None = None) -> StaticBatches:
-        """Return the batches with static shapes, for recorded steps of a trainer.
+        """Return batches with static shapes, for steps that a trainer records as CUDA graphs.
 
-        As `batch`, it does not compare the loader with those of other ranks; a trainer has done so
-        before. Unsupported, with the reason, unless kernels of a GPU make the whole batch.
+        Like `batch`, it does not compare the loader with those of other ranks; a trainer has done so before.
+        Raises Unsupported, with the reason, unless GPU kernels make the whole batch.
 
         Args:
-            saved: State of their capacities in a checkpoint; default None.
+            saved: Capacities saved in a checkpoint; default None.
         """
         if self._transform is not None:
-            raise Unsupported("batches of a transform are not recorded; leave launches out")
+            raise Unsupported("batches with a transform cannot be recorded; leave launches out")
         made = (self._on_device, self._order, self._progress, self._graph.schema, self._deferred)
         return static_batches_of(*made, saved or {}, self._batches.check)
 
     def state_dict(self) -> dict[str, object]:
-        """Return the next batch not received in the loop that started last, as plain values for a file."""
+        """Return the position of the next batch that the latest loop has not returned, as plain values."""
         return self._progress.next.state(self._order)
 
     def load_state_dict(self, state: State) -> None:
@@ -472,13 +472,13 @@ class Loader:
         Args:
             state: Result of `state_dict`.
         Raises:
-            ValueError: The state is of other seeds or settings.
+            ValueError: The state belongs to other seeds or settings.
         """
         self._progress.load(state)
 
 
 def drawn_size(loader: Loader, epoch: int, step: int) -> tuple[Sample, int, int]:
-    """Draw a batch without its rows; return the sample, its bytes and those of the rows it would have."""
+    """Draw a batch without its rows; return the sample, its bytes, and the bytes of its rows."""
     local, features = loader._local, loader._graph.features
     drawn = replace(local, features=None, transform=None).make(request_of(loader._order, epoch, step))
     rows = sum(
@@ -505,24 +505,24 @@ class _OrderedBatches:
     progress: LoopProgress
     group: Group
     deferred: DeferredColumns
-    transform: BatchTransform | None  # of batches that are not complete before they arrive on the device
+    transform: BatchTransform | None  # for batches that are only complete on the device
     equal: _EqualLoaders | None  # None: the ranks do not divide the seeds
-    check: BatchCheck | None  # of the first batch of each loop; None: no comparison
+    check: BatchCheck | None  # check of the first batch of each loop; None: no check
 
     def one(self, order: SeedOrder, epoch: int, step: int) -> Batch:
-        """Make one batch now. The progress does not change."""
+        """Make one batch. The progress does not change."""
         epoch = whole_number("epoch", epoch, 0)
-        step = whole_number("step", step)  # the order checks the upper limit
+        step = whole_number("step", step)  # the upper limit is checked by the order
         drawn = self.source.make(request_of(order, epoch, step))
         return self._completed(finished(drawn, order, Position(epoch, step), self.device))
 
     def compare(self) -> None:
-        """Compare the loader with those of the other ranks, if they divide the seeds."""
+        """Compare the loader with those of the other ranks if they divide the seeds."""
         if self.equal is not None:
             self.equal.check(self.order)
 
     def loop(self, epoch: int | None) -> Batches:
-        """Iterate over an epoch, by default the next one. It begins when its first batch is requested."""
+        """Iterate over an epoch, by default the next. It begins when its first batch is requested."""
         self.compare()
         tune_for_training()
         loop, start = self.progress.begin(epoch)
@@ -551,19 +551,19 @@ class _OrderedBatches:
         return replace(batch, spans=(*batch.spans, waiting, moving))
 
     def _completed(self, batch: Batch) -> Batch:
-        """Add the columns that are not copied into batches, and transform the batch if no thread has."""
+        """Add deferred columns, and transform the batch if the source has not."""
         batch = self.deferred.added_to(batch) if self.deferred.tables else batch
         return batch if self.transform is None else self.transform(batch)
 
     def _at(self, stage: str, position: Position) -> None:
-        """Record the stage of this rank, for the error messages of ranks that wait for it."""
+        """Record this rank's stage, for error messages of ranks that wait for it."""
         if self.group.watch is not None:
             self.group.watch.at(stage, position.epoch, position.step)
 
 
 @dataclass
 class _EqualLoaders:
-    """The comparison of a loader with those that the other ranks made as their n-th."""
+    """The comparison of a rank's n-th loader with the n-th loaders of the other ranks."""
 
     values: RankValues
     where: str  # the line that made the loader
@@ -576,7 +576,7 @@ class _EqualLoaders:
         return None if values is None else cls(values, where)
 
     def check(self, order: SeedOrder) -> None:
-        """Compare the loaders, once: ValueError if they differ, PeerLost if a rank does not come."""
+        """Compare the loaders once: ValueError if they differ, PeerLost if a rank is missing."""
         if self.is_checked:
             return
         fingerprint = dict(order.fingerprint)
@@ -595,17 +595,17 @@ class _EqualLoaders:
 
 
 def _late(rank: int, name: str, missing: Sequence[int], deadline_s: float) -> str:
-    """Return the sentence about a loader that other ranks do not iterate over."""
+    """Return the error message for a loader that other ranks do not iterate over."""
     others = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
     return (
         f"rank {rank} iterates over {name}, but {others} did not within {deadline_s:g} s. A khop.Loader "
         "divides its seeds among all ranks: make it and iterate over it on every rank, in the same order "
-        '(not under `if rank == 0`), or give it ranks="this": it then does not divide its seeds'
+        '(not under `if rank == 0`), or give ranks="this", which does not divide the seeds'
     )
 
 
 def _different(rank: int, loaders: Mapping[int, Mapping[str, Any]]) -> str:
-    """Return the sentence about loaders that differ between two ranks."""
+    """Return the error message for loaders that differ between two ranks."""
     mine = loaders[rank]
     other, theirs = next((r, each) for r, each in loaders.items() if _settings(each) != _settings(mine))
     (low, first), (high, second) = sorted([(rank, mine), (other, theirs)], key=lambda pair: pair[0])
@@ -626,7 +626,7 @@ def _different(rank: int, loaders: Mapping[int, Mapping[str, Any]]) -> str:
         "loader divides the list among the ranks itself: give every rank the whole list, as "
         "khop.Loader(sampler, train_idx, ...) without train_idx.split(...)[rank], and make the same "
         "loaders in the same order on every rank. For "
-        'a loader of one rank that does not divide its seeds, give ranks="this"'
+        'a loader on one rank that does not divide its seeds, give ranks="this"'
     )
 
 
@@ -635,7 +635,7 @@ def _settings(loader: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _caller() -> str:
-    """Return file and line of the code that makes a loader."""
+    """Return file and line of the user's code that made the loader."""
     frame = sys._getframe(2)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
@@ -653,7 +653,7 @@ class _Division:
     def of(
         cls, graph: Graph, seeds: SeedList, group: Group, ranks: Ranks, seed_assignment: SeedAssignment
     ) -> _Division:
-        """Divide seeds among all ranks, or give this rank all of them; ValueError if it needs the others."""
+        """Divide seeds among all ranks, or use all of them; ValueError if the graph needs the other ranks."""
         check_word("seed_assignment", seed_assignment, SeedAssignment)
         check_word("ranks", ranks, Ranks)
         if ranks == "all":
@@ -676,7 +676,7 @@ class _Division:
         drop_last: bool,
         micro_batches: int,
     ) -> SeedOrder:
-        """Return the seeds of every step of this rank; for a sampler of groups, the groups that it makes."""
+        """Return this rank's seeds of every step, or its groups for a sampler of groups."""
         groups, affinity, size = grouped(sampler, seeds), self.affinity, 1
         if groups is not None:
             seeds, affinity, size = groups, None, groups.size
@@ -694,7 +694,7 @@ def _columns(
     gather: Gather | str,
     device: torch.device,
 ) -> tuple[ColumnChoice, ColumnChoice, DeferredColumns]:
-    """Return the columns of all batches: all, those gathered ahead, and those read from the table."""
+    """Return the columns of batches: all columns, those gathered ahead, and deferred ones."""
     choice = ColumnChoice.of(
         graph.schema,
         columns,
@@ -706,15 +706,16 @@ def _columns(
     for node_type in labels or {}:
         if LABEL in choice.of_seeds.get(node_type, ()):
             raise ValueError(
-                f"seed_columns with {LABEL!r}: the labels of the khop.SeedTable have this name; leave it out"
+                f"seed_columns with {LABEL!r}: this name is used for the labels of the khop.SeedTable; "
+                "leave it out"
             )
-    placed = graph.stores if graph.rank_rows is None else None  # none if ranks have parts of them
+    placed = graph.stores if graph.rank_rows is None else None  # none if they are partitioned across ranks
     gather = one_of("gather", gather, Gather)
     return choice, *split_deferred(choice, gather, graph.features, placed, device)
 
 
 def _device(given: torch.device | str | int | None, graph: Graph) -> torch.device:
-    """Return the device of batches: the graph's, unless another one is given."""
+    """Return the device of batches: the given one, or else the graph's."""
     if given is None:
         return graph.device
     device = device_of(given)
@@ -727,33 +728,33 @@ def _device(given: torch.device | str | int | None, graph: Graph) -> torch.devic
 
 
 def _affinity(graph: Graph, seed_assignment: SeedAssignment, rank: int) -> SeedAffinity | None:
-    """Return the ranks that store each node, if seeds go to them."""
+    """Return the ranks that store each node, if seeds are assigned to owners."""
     if seed_assignment == "owner":
         return affinity_of(graph, graph.lanes)
     if graph.lanes is None and graph.partition_options is None and rank == 0:
         warnings.warn(
-            "seed_assignment 'position': no effect, the graph is not partitioned. Leave it out, or partition "
-            "the graph by `khop partition`",
+            "seed_assignment 'position' has no effect, because the graph is not partitioned. Leave it out, "
+            "or partition the graph with `khop partition`",
             stacklevel=4,
         )
     return None
 
 
-_TRIED = 10  # largest number of batches run to reach every node and edge type
+_TRIED = 10  # maximum number of batches to reach every node and edge type
 
 
 def initialize(model: nn.Module, loader: Loader, seed: int = 0) -> None:
-    """Size a model's lazy modules by running it on batches of the loader, before DDP wraps it.
+    """Initialize a model's lazy modules by running it on batches of the loader, before DDP wraps it.
 
-    Every rank runs it on the same whole batches. All ranks thus get the same sizes, and from `seed` the
-    same weights.
+    Every rank runs it on the same whole batches, so all ranks get the same sizes, and, with `seed`, the same
+    weights.
 
     Args:
         model: Model with lazy modules.
         loader: Loader of its batches.
-        seed: Seed of the weights, default 0.
+        seed: Random seed of the weights, default 0.
     Raises:
-        ValueError: A module has no size after ten batches.
+        ValueError: A module is not initialized after ten batches.
     Example:
         >>> class Words(torch.nn.Module):
         ...     def __init__(self):
@@ -783,7 +784,7 @@ def initialize(model: nn.Module, loader: Loader, seed: int = 0) -> None:
         seeded(seed, run)
     if left := _unsized(model):
         raise ValueError(
-            f"the first {_TRIED} batches do not reach {', '.join(left[:4])}: give these modules their "
+            f"the first {_TRIED} batches do not initialize {', '.join(left[:4])}: give these modules their "
             "sizes, or leave them out"
         )
 

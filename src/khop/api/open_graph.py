@@ -65,15 +65,15 @@ from khop.sampling.seeds import ListedNodes, SeedIds, ids_here, node_ids
 from khop.schema import ColumnSpec, EdgeType, EdgeTypeName, NodeType, Schema, by_edge_type, edge_type_of
 from khop.servers.graph import RemoteView, remote_names
 
-# Features are None if unchanged, and rows if no column is on a GPU.
+# features: None if unchanged; rows: None if no column is on a GPU
 PlacedParts = tuple[PlacedStores, FeatureStore | None, RankRows | None]
 
 
 @dataclass(frozen=True)
 class PartsTarget:
-    """The ranks and the device that columns of a partitioned graph are placed for."""
+    """The ranks and the device for which columns of a partitioned graph are placed."""
 
-    lanes: Lanes | None  # None: this process has all partitions
+    lanes: Lanes | None  # None: all partitions are in this process
     wire: Wire
     memory: DeviceMemory | None  # None: the CPU
     no_kernels: str | None  # the reason why kernels cannot make the batches
@@ -83,7 +83,7 @@ class PartsTarget:
 def placed_parts(folder: Folder | None, request: DevicePlacement, target: PartsTarget) -> PlacedParts:
     """Place the columns of a partitioned graph as requested; `folder` is None for a graph in memory.
 
-    ValueError for stores that stay on the host, and for columns that do not fit.
+    Raises ValueError for stores that must stay on the host, and for columns that do not fit.
     """
     if (request.topology is not None and request.topology.is_read_by_gpu) or request.caches:
         raise ValueError(
@@ -114,14 +114,14 @@ def _rows_on_gpu(
     """Place this rank's rows of the requested columns on its GPU, and the other columns on the host."""
     if target.lanes is None:
         raise ValueError(
-            f"{request.device}: this process has all partitions, and exchanges no rows: give "
+            f"{request.device}: all partitions are in this process, so it exchanges no rows: give "
             'columns="host", "mapped" or "disk", open a graph that is not partitioned, or start several '
             'ranks with placement="features" or "all"'
         )
     if target.no_kernels is not None:
         raise ValueError(
-            f"{request.device}: kernels cannot make the batches: {target.no_kernels}; or leave the columns "
-            'to the CPU: columns="host"'
+            f"{request.device}: kernels cannot make the batches: {target.no_kernels}; or keep the columns "
+            'on the CPU: columns="host"'
         )
     asked = {name: request.place_of(name) for name in folder.schema.node_columns}
     on_host = {
@@ -135,22 +135,22 @@ def _rows_on_gpu(
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph with its columns: a graph store and the operations for users. Threads may share it.
+    """A graph with its columns: a graph store with a public API. It is thread-safe.
 
-    `khop.open_graph` and `khop.graph_from_*` make graphs. The graph of a folder pickles as the folder's
-    path and the options for ranks. Unpickling opens the folder again, collectively if the graph is
+    Graphs are made by `khop.open_graph` and `khop.graph_from_*`. The graph of a folder is pickled as the
+    folder's path and the options for ranks. Unpickling opens the folder again, collectively if the graph is
     partitioned across ranks.
 
     Args:
         topology: Edges.
         features: Columns.
         folder: Folder of the graph; None (default) for a graph in memory.
-        splits: Ids by split and node type, of a graph without a folder; default none.
+        splits: Ids by split and node type, for a graph without a folder; default none.
         partition_options: Distribution of a partitioned folder over ranks; default None.
-        origin: For a graph in memory, the folder of arrays that it shares; default None.
-        stores: Copies for the kernels of a GPU. None (default): the CPU makes all batches.
-        lanes: Connections to ranks that have other parts. None (default): all of it is local.
-        rank_rows: Rows of this rank on its GPU, which ranks exchange between GPUs; default None.
+        origin: For a graph in memory, the folder whose arrays it shares; default None.
+        stores: Copies for GPU kernels. None (default): the CPU makes all batches.
+        lanes: Connections to ranks that store other partitions. None (default): the whole graph is local.
+        rank_rows: Rows of this rank on its GPU, which GPUs exchange; default None.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> graph.num_nodes("package"), graph.split_names
@@ -171,7 +171,7 @@ class Graph:
 
     @classmethod
     def of(cls, store: GraphStore) -> Graph:
-        """Return a graph of these edges without columns; a `Graph` is returned as it is.
+        """Return a graph with these edges and without columns; a `Graph` is returned unchanged.
 
         Args:
             store: The edges.
@@ -194,7 +194,7 @@ class Graph:
 
     @property
     def is_collective(self) -> bool:
-        """True if a hop asks other ranks: every rank then makes the same number of hops."""
+        """True if a hop communicates with other ranks: every rank must then make the same number of hops."""
         return self.topology.is_collective
 
     @property
@@ -212,14 +212,14 @@ class Graph:
 
     @property
     def servers(self) -> RemoteView | None:
-        """The servers that make batches of this graph; None: this process makes them."""
+        """The servers that make batches of this graph; None if this process makes them."""
         found = self.topology.servers
         assert found is None or isinstance(found, RemoteView)
         return found
 
     @property
     def rank_edges(self) -> PartitionedGraph | None:
-        """The topology, if ranks hold the edges in parts; None: this process has all edges, or servers do."""
+        """The topology if edges are partitioned across ranks; None if they are all local, or on servers."""
         return self.topology if isinstance(self.topology, PartitionedGraph) else None
 
     def num_edges(self, edge_type: EdgeTypeName) -> int:
@@ -231,7 +231,7 @@ class Graph:
         return self.topology.num_edges(edge_type_of(edge_type))
 
     def in_degrees(self, edge_type: EdgeTypeName, nodes: SeedIds) -> Tensor:
-        """Return the number of in-edges of some destinations, int64 (nodes).
+        """Return the in-degree of some destinations, int64 (nodes).
 
         Args:
             edge_type: The edge type.
@@ -243,7 +243,7 @@ class Graph:
         return self.topology.in_degrees(edge_type, nodes)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Return the ids before renumbering, int64 (nodes), which key all draws; None if never renumbered.
+        """Return the ids before renumbering, int64 (nodes), which key all draws; None if not renumbered.
 
         Args:
             node_type: The node type.
@@ -261,16 +261,16 @@ class Graph:
         return self.topology.partition_bounds(node_type)
 
     def prepare(self, needs: Collection[Need]) -> None:
-        """Build now the arrays that draws need. Collective if the graph is.
+        """Build the arrays that draws need. Collective if the graph is.
 
         Args:
-            needs: The arrays, as `Sampler.needs` gives them.
+            needs: The arrays, as returned by `Sampler.needs`.
         """
         self.topology.prepare(needs)
 
     @property
     def device(self) -> torch.device:
-        """The device of batches: of the GPU that the graph is placed on, else the CPU."""
+        """The device of batches: the GPU that the graph is placed on, else the CPU."""
         return torch.device("cpu") if self.stores is None else self.stores.device
 
     def on(
@@ -285,14 +285,14 @@ class Graph:
     ) -> Graph:
         """Return the graph for batches on a GPU, with its stores placed in device, pinned or host memory.
 
-        `placement` says what was chosen and why. The placed graph pickles as this graph and the request.
-        On several ranks of a machine the call is collective, and they share pinned stores. Of a graph
-        partitioned across ranks, columns on GPUs are the rows of each rank, which GPUs exchange.
-        docs/gpu.md says what is tested.
+        `placement` describes what was chosen and why. The placed graph is pickled as this graph and the
+        request. On several ranks of a machine, the call is collective, and they share pinned stores. If the
+        graph is partitioned across ranks, each GPU stores the rows of its rank, and GPUs exchange rows. See
+        docs/gpu.md.
 
         Args:
-            device: The GPU, by default "cuda", the GPU of this rank. "cpu" takes columns as "host",
-                "mapped" or "disk".
+            device: The GPU, by default "cuda", the GPU of this rank. "cpu" supports columns as "host",
+            "mapped" or "disk".
             topology: "device", "pinned" (host memory that the GPU reads), "host" (the CPU samples), or
                 "auto" (default): the first of these with room, or "host" if kernels cannot make the
                 batches. The first call on a card compares them with the CPU, which takes seconds.
@@ -315,7 +315,7 @@ class Graph:
 
     @property
     def placement(self) -> str:
-        """The memory of every store, and why it was chosen, in one line."""
+        """Description of where each store is placed, and why, in one line."""
         return "cpu: all stores are read by the CPU" if self.stores is None else self.stores.line
 
     def sample_hop(self, frontier: FrontierByType, hop: Hop, key: DrawKey) -> NeighborsByType:
@@ -329,7 +329,7 @@ class Graph:
         return self.topology.sample_hop(frontier, hop, key)
 
     def for_hops(self, hops: Sequence[Hop]) -> DrawHop:
-        """Return the function that draws these hops, chosen by the topology.
+        """Return the topology's function that draws these hops.
 
         Args:
             hops: The hops.
@@ -353,7 +353,7 @@ class Graph:
         return self.csc(edge_type)
 
     def in_one_piece(self, what: str) -> CscGraph:
-        """Return the topology with all its edges in this process, partitions joined.
+        """Return the topology with all edges in this process, with its partitions joined.
 
         Args:
             what: Name of the caller, for the error.
@@ -361,7 +361,7 @@ class Graph:
         return self.topology.in_one_piece(what)
 
     def keeping(self, kept: Mapping[EdgeType, Sequence[Tensor]]) -> GraphStore:
-        """Return the edges alone, with only some of them; see GraphStore.
+        """Return a store with only some of the edges, without columns; see GraphStore.
 
         Args:
             kept: Positions of the edges to keep by edge type, int64, ascending: one tensor per partition.
@@ -374,7 +374,7 @@ class Graph:
         Args:
             edges: Tables of edges by new edge type.
         Raises:
-            ValueError: The graph has an edge type already, or a `reverse_of` has other edges.
+            ValueError: The graph already has an edge type, or a `reverse_of` has other edges.
         """
         edges = by_edge_type(edges)
         for edge_type, table in edges.items():
@@ -412,11 +412,11 @@ class Graph:
 
     @property
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
-        """Every column of every type, over all partitions; mapped for a folder. Edge columns in CSC order."""
+        """All columns by type, over all partitions; mapped for a folder. Edge columns are in CSC order."""
         if self.folder is not None:
             return self.folder.columns()
         if self.features.is_collective and not self.is_collective:
-            return self.in_one_piece("columns").columns  # of all partitions: local, as the edges are
+            return self.in_one_piece("columns").columns  # all partitions are local, like the edges
         return self.features.whole_columns()
 
     @property
@@ -427,7 +427,7 @@ class Graph:
     def split(self, name: str) -> Mapping[NodeType, Tensor | ListedNodes]:
         """Return the int64 node ids of a split, for each node type that has the split.
 
-        For a graph on servers, the lists stay there: a loader takes `khop.ListedNodes` as it takes ids.
+        For a graph on servers, the ids stay on the servers: a loader accepts `khop.ListedNodes` like ids.
 
         Args:
             name: Name of the split.
@@ -443,9 +443,9 @@ class Graph:
 
         Args:
             path: The new folder.
-            notice: Function called with a text, the bytes done and the bytes in all.
+            notice: Function called with a description, the bytes done and all bytes.
         Raises:
-            ValueError: A file that its arrays are mapped from is damaged, or the folder exists.
+            ValueError: A file that its arrays are mapped from is damaged, or the folder already exists.
         """
         target, origin = path_of("path", path), self.folder or self.origin
         refuse_existing(target)
@@ -467,7 +467,7 @@ class Graph:
 
 
 def save_sound(graph: Graph, path: Path, notice: ProgressCallback | None) -> Path:
-    """Write a graph as a folder; the files that it is mapped from have been checked."""
+    """Write a graph whose mapped files have been checked as a folder."""
     splits = {name: {t: ids_here(of) for t, of in graph.split(name).items()} for name in graph.split_names}
     origin = graph.folder or graph.origin
     return save_graph(path, graph.in_one_piece("save"), graph.columns, splits, notice, origin=origin)
@@ -482,24 +482,24 @@ def open_graph(
 ) -> Graph:
     """Open a graph folder, or a built-in graph by its name, in milliseconds.
 
-    After appends, it is the newest snapshot; GRAPH/snapshots has earlier ones. An open graph stays as it
-    is. Files are mapped. Batches of a partitioned folder have the same bits as batches of the graph
-    before partitioning, except for the ids; the column "original_id" has the old ids.
+    After appends, it is the newest snapshot; GRAPH/snapshots has earlier ones. Appends do not change a
+    graph that is already open. Files are memory-mapped. Batches of a partitioned folder are bit-identical to
+    batches of the graph before partitioning, except for node ids; the column "original_id" has the old ids.
 
-    A single process opens all partitions. Each of several ranks opens some of them and asks other ranks
-    for the rest: the call is then collective, and so are the epochs of its loaders. If the folder is not
-    partitioned, `lanes` and `wire` have no effect, and a warning says so.
+    A single process opens all partitions. With several ranks, each opens some of them and requests the rest
+    from other ranks: the call is then collective, and so are the epochs of its loaders. If the folder is not
+    partitioned, `lanes` and `wire` have no effect, and a warning is issued.
 
     Args:
-        path: The folder, or the name of a built-in graph as text ("debian").
-        placement: What is partitioned across ranks: "features" (default), columns; "all", columns and
-            edges; "whole", nothing, each rank opens all partitions.
+        path: The folder, or the name of a built-in graph as a string ("debian").
+        placement: What is partitioned across ranks: "features" (default): columns; "all": columns and
+        edges; "whole": nothing, each rank opens all partitions.
         lanes: Batches in flight between ranks, default 4.
-        wire: Rows sent between ranks: "stored" (default), or rounded to "float16" or "int8".
+        wire: Format of rows sent between ranks: "stored" (default), or rounded to "float16" or "int8".
     Returns:
         The graph.
     Raises:
-        ValueError: The folder is not a graph, or a name could be both a built-in graph and a folder.
+        ValueError: The folder is not a graph, or the name is both a built-in graph and a folder.
     Example:
         >>> graph = khop.open_graph("debian")
         >>> graph.schema.edge_types
@@ -526,8 +526,8 @@ def _warn_of_unused(folder: str | os.PathLike[str], partition_options: Partition
     ]
     if given and this_group().rank == 0:
         warnings.warn(
-            f"{folder}: {' and '.join(given)}: no effect, the graph is not partitioned. Leave out lanes and "
-            "wire, or partition the graph by `khop partition`",
+            f"{folder}: {' and '.join(given)}: no effect, because the graph is not partitioned. Leave out "
+            "lanes and wire, or partition the graph with `khop partition`",
             stacklevel=3,
         )
 
@@ -552,7 +552,7 @@ def _opened(path: str | os.PathLike[str] | GraphFolder, partition_options: Parti
 def placed_on(graph: Graph, request: DevicePlacement, work: WorkSizes, leave: str | None = None) -> Graph:
     """Return the graph with its stores placed on a GPU of this process, as `Graph.on` does.
 
-    `leave` is a reason to leave all stores to the CPU if none is requested on the GPU.
+    `leave` is a reason to keep all stores on the CPU if none is requested on the GPU.
     """
     is_cpu = request.device == "cpu" and bool(request.columns)
     if graph.partition_options is not None or graph.is_collective:
@@ -609,9 +609,9 @@ def _placed_on_gpu(
 
 
 def names_of(graph: Graph) -> Names:
-    """Return the users' ids, class names and units in a graph: those of its folder, or of its servers.
+    """Return the users' ids, class names and units of a graph, from its folder or its servers.
 
-    Ids are read when they are looked up. A graph in memory has the names of the folder that it comes from.
+    Ids are read when they are looked up. A graph in memory has the names of the folder that it was made from.
     """
     if graph.servers is not None:
         return remote_names(graph.servers)
@@ -619,15 +619,15 @@ def names_of(graph: Graph) -> Names:
 
 
 def open_ids(path: str | os.PathLike[str], node_type: NodeType) -> OwnIds:
-    """Open the ids of a node type. Takes milliseconds; nothing is read before the first look-up.
+    """Open the ids of a node type. Takes milliseconds; data is read at the first lookup.
 
-    The nodes of a partitioned graph have the ids of the partitioning.
+    Nodes of a partitioned graph have the node numbers of the partitioned folder.
 
     Args:
         path: The graph folder.
         node_type: The node type.
     Returns:
-        The ids, both ways.
+        The ids, with lookup in both directions.
     Raises:
         ValueError: The type does not exist, or its ids are not stored.
     Example:
@@ -668,7 +668,7 @@ def memory_graph(
     splits: Mapping[str, Mapping[NodeType, Tensor]] | None = None,
     reverse_of: Mapping[EdgeType, EdgeType] | None = None,
 ) -> Graph:
-    """Make a graph. Edges with the same destination keep their order; ValueError for ids that no node has."""
+    """Make a graph. Edges with the same destination keep their order. ValueError for invalid node ids."""
     built: dict[EdgeType, Csc] = {}
     given: dict[NodeType | EdgeType, dict[str, Tensor]] = {t: dict(columns.get(t, {})) for t in counts}
     for edge_type, of_type in edges.items():
@@ -685,14 +685,14 @@ WEIGHT = "weight"
 
 
 def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any]) -> Graph:  # noqa: ANN401
-    """Make a graph in memory of a sparse matrix, or of matrices by edge type.
+    """Make a graph in memory from a sparse matrix, or from matrices by edge type.
 
     The entry in row i and column j is an edge from i to j; its value is the edge column `weight`. Stored
     zeros are edges. `graph.save` writes a graph folder.
 
     Args:
-        matrices: A square matrix, which gives the types "node" and ("node", "to", "node"), or matrices by
-            edge type.
+        matrices: A square matrix, for the types "node" and ("node", "to", "node"), or matrices by edge
+        type.
     Returns:
         The graph.
     Raises:
@@ -716,7 +716,7 @@ def graph_from_scipy(matrices: Any | Mapping[EdgeType, Any] | Mapping[str, Any])
             if counts.setdefault(node_type, int(count)) != count:
                 raise ValueError(
                     f"matrix of {edge_type} has shape {matrix.shape}, but there are {counts[node_type]:,} "
-                    f"{node_type!r} nodes; give matrices of equal sizes"
+                    f"{node_type!r} nodes; give matrices of matching sizes"
                 )
         edges[edge_type] = _edges(matrix.tocoo(), edge_type)
     return memory_graph(counts, edges, {})
@@ -733,16 +733,16 @@ def _edges(matrix: Any, edge_type: EdgeType) -> MemoryEdges:  # noqa: ANN401
 def graph_from_networkx(graph: Any) -> Graph:  # noqa: ANN401
     """Make a graph in memory, with the types "node" and ("node", "to", "node").
 
-    Node i is the i-th of `graph.nodes`. Attributes of numbers become columns, and so do lists of as many
-    numbers that all nodes or all edges have. A missing number of a node is NaN; of an edge it is 1 in
-    `weight`, and 0 in other columns, which then have a column NAME_missing. `graph.save` writes a graph
-    folder.
+    Node i is the i-th of `graph.nodes`. Numeric attributes become columns, and so do lists of numbers that
+    have the same length on all nodes or all edges. A missing number of a node becomes NaN. A missing number
+    of an edge becomes 1 in `weight`, and 0 in other columns, which then get a column NAME_missing.
+    `graph.save` writes a graph folder.
 
     Args:
         graph: A `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`. Edges of an undirected graph
             become edges in both directions.
     Returns:
-        The graph. A warning names each attribute with missing values, and each that is left out.
+        The graph. A warning names the attributes with missing values, and those that are left out.
     Raises:
         ValueError: `graph` is not a NetworkX graph.
     Example:
@@ -780,11 +780,11 @@ _MEMBERS = ("ntypes", "canonical_etypes", "num_nodes", "edges", "nodes")
 
 
 def graph_from_dgl(graph: Any) -> Graph:  # noqa: ANN401
-    """Make a graph in memory of a DGLGraph, with its node and edge types.
+    """Make a graph in memory from a DGLGraph, with its node and edge types.
 
-    A graph of one type has the types "node" and ("node", "to", "node"). Data of nodes and edges become
-    columns. Boolean node data named `<split>_mask` become splits; one that marks no node is left out,
-    with a warning. `graph.save` writes a graph folder.
+    A homogeneous graph gets the types "node" and ("node", "to", "node"). Node and edge data become columns.
+    Boolean node data named `<split>_mask` become splits; an empty mask is left out, with a warning.
+    `graph.save` writes a graph folder.
 
     Args:
         graph: A `dgl.DGLGraph`.
@@ -826,11 +826,11 @@ def _tensors(data: Mapping[Any, Any]) -> dict[str, Tensor]:
     return {str(name): value.detach().cpu() for name, value in data.items() if isinstance(value, Tensor)}
 
 
-WIDTH = 100  # of a line; the rest is left out and replaced by "..."
+WIDTH = 100  # of a line; the rest is replaced by "..."
 
 
 def graph_text(graph: Graph) -> str:
-    """Return five lines: location, nodes, edges, columns and splits. No column or split is read."""
+    """Return five lines: location, nodes, edges, columns and splits, without reading arrays."""
     schema = graph.schema
     servers = graph.servers
     place = "in memory" if servers is None else f"on servers {', '.join(servers.addresses)}"
@@ -866,7 +866,7 @@ def _line(what: str, parts: list[str], separator: str) -> str:
 
 
 def _counted(graph: Graph, edge_type: EdgeType) -> str:
-    """Return an edge type, with its count if this process knows it."""
+    """Return an edge type, with its number of edges if it is known in this process."""
     if graph.folder is not None:
         return f"{_type(edge_type)} {graph.folder.num_edges(edge_type):,}"
     try:

@@ -40,28 +40,28 @@ def partition_graph(
     threads: int = 0,
     notice: ProgressCallback | None = None,
 ) -> PartitionBook:
-    """Write a partitioned graph from a graph folder, complete or not at all.
+    """Partition a graph folder into a new folder, which is written atomically.
 
-    Nodes are renumbered so that the nodes of a part are consecutive within their type. Their column
-    "original_id" has the previous ids, and draws do not change. Edges are stored with their destination,
-    in the order of its row, with their columns. The result depends neither on the machine nor on
-    `threads`.
+    Nodes are renumbered so that the nodes of a part are consecutive within their type. The column
+    "original_id" has the previous ids, and draws do not change. Edges are stored in the part of their
+    destination, with their columns, in the original order of its row. The result depends neither on the
+    machine nor on `threads`.
 
     Args:
         graph: The graph folder.
         out: The new folder.
         parts: Number of parts.
-        method: "ldg" (default) and "fennel" stream over the edges, in memory that grows only with the
-            number of nodes. "metis" cuts fewer edges, has all of them in memory and needs pymetis.
-            "random", "range" and "hash" ignore edges. A custom method is a value with `passes` and
-            `assign`, or a kind "package.module:Class".
+        method: "ldg" (default) and "fennel" stream over the edges, with memory proportional to the number
+        of nodes. "metis" cuts fewer edges, but keeps all edges in memory and needs pymetis. "random",
+        "range" and "hash" ignore edges. A custom method is an object with `passes` and `assign`, or a
+        kind "package.module:Class".
         balance: Quantities to balance: "nodes", "edges", "bytes", or a split. Default: nodes, and the
             split "train" if there is one.
-        slack: Share by which a part may exceed an equal share of each quantity, default 0.05.
+        slack: Imbalance tolerance: share by which a part may exceed its equal share, default 0.05.
         seed: Seed of the partitioning, default 0.
-        fanouts: Fanouts of the hops for which the partition book also gives the expected share of remote
-            nodes in a batch; default none.
-        batch_size: Training seeds over all parts of these batches, default 1024.
+        fanouts: Fanouts for which to estimate the share of remote nodes in a batch, which is recorded in
+        the partition book; default none.
+        batch_size: Training seeds per step over all parts, for this estimate; default 1024.
         method_options: Options that the class of the method declares, by name; default none.
         threads: Number of threads. 0 (default): one per core.
         notice: Function called with a text, the bytes done and the bytes in all. Default None.
@@ -100,18 +100,18 @@ def cluster_graph(
     threads: int = 0,
     notice: ProgressCallback | None = None,
 ) -> Path:
-    """Write a copy of a graph folder whose nodes have their cluster as a column, for `khop.ClusterSampler`.
+    """Write a copy of a graph folder with a column of node clusters, for `khop.ClusterSampler`.
 
-    Numbers are int32, by original id, so a partitioned graph of the folder has the same clusters. The
-    result depends neither on the machine nor on `threads`.
+    Cluster numbers are int32. A partitioned copy of the folder has the same clusters. The result depends
+    neither on the machine nor on `threads`.
 
     Args:
         graph: The graph folder.
         out: The new folder.
-        clusters: Number of clusters; the column has numbers below it.
+        clusters: Number of clusters.
         column: Name of the column, default "cluster".
         method: Method of `khop.partition_graph`, default "ldg"; "metis" cuts the fewest edges.
-        slack: Share by which a cluster may exceed an equal share of the nodes, default 0.1.
+        slack: Share by which a cluster may exceed its equal share of the nodes, default 0.1.
         seed: Seed of the partitioning, default 0.
         method_options: Options that the class of the method declares, by name; default none.
         threads: Number of threads. 0 (default): one per core.
@@ -137,7 +137,7 @@ def cluster_graph(
 
 
 def clusters_of(graph: Graph, column: str = CLUSTER) -> dict[NodeType, Tensor]:
-    """Return the cluster of every node from a column of whole numbers.
+    """Return the cluster of every node from an integer column.
 
     Collective if the columns are partitioned across ranks.
 
@@ -147,7 +147,7 @@ def clusters_of(graph: Graph, column: str = CLUSTER) -> dict[NodeType, Tensor]:
     Returns:
         Clusters, int64 (nodes) by node type, for `khop.ClusterSampler`.
     Raises:
-        ValueError: Nodes of a type lack the column, or it is not one whole number per node.
+        ValueError: Nodes of a type lack the column, or it is not one integer per node.
     Example:
         >>> nodes = {"item": khop.NodeTable(columns={"cluster": torch.tensor([0, 1, 1])})}
         >>> edges = {"item to item": khop.EdgeTable(torch.arange(3), torch.arange(3))}
@@ -155,14 +155,14 @@ def clusters_of(graph: Graph, column: str = CLUSTER) -> dict[NodeType, Tensor]:
         >>> khop.clusters_of(graph)
         {'item': tensor([0, 1, 1])}
     """
-    instance_of("graph", graph, Graph, "must be a khop.Graph, as khop.open_graph gives it")
+    instance_of("graph", graph, Graph, "must be a khop.Graph, such as khop.open_graph returns")
     column_name(column)
     specs = {t: graph.schema.columns.get(t, {}).get(column) for t in graph.schema.node_types}
     for node_type, spec in specs.items():
         if spec is None:
             raise ValueError(
-                f"column {column!r}: {node_type!r} nodes lack it; write it by khop.cluster_graph(graph, out, "
-                "clusters), or name another column"
+                f"column {column!r}: {node_type!r} nodes lack it; write it with khop.cluster_graph(graph, "
+                "out, clusters), or name another column"
             )
         if "int" not in spec.dtype or spec.shape:
             raise ValueError(
@@ -190,8 +190,7 @@ def walk_graph(
 ) -> EdgeType:
     """Write a copy of a graph folder with the edges of `khop.walk_neighbors`; return their edge type.
 
-    `relation` names it, between the node type of the walks and itself. The edges are made while they are
-    written, some at a time.
+    `relation` is the name of its relation. The edges are computed in chunks while they are written.
     """
     refuse_existing(out)
     graph = open_graph(path)
@@ -201,7 +200,7 @@ def walk_graph(
     edge_type = edge_type_of(f"{node_type} {relation} {node_type}")
     if edge_type in graph.schema.edge_types:
         raise ValueError(
-            f"relation {relation!r}: {' '.join(edge_type)} is an edge type of {path} already; give another "
+            f"relation {relation!r}: {path} already has the edge type {' '.join(edge_type)}; give another "
             "name"
         )
     refuse_damage(graph.folder, notice)

@@ -1,4 +1,4 @@
-"""Servers of a graph or of one part of it, and graphs on servers as clients open them."""
+"""Servers of a graph or of one of its parts, and the client's view of a graph on servers."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from khop.servers.registry import BUILTIN, Registry
 from khop.servers.service import Service
 from khop.servers.views import KeptViews, Viewed, default_view_bytes
 
-_WHOLE = ""  # name of the only part of a step that is no split
+_WHOLE = ""  # name of the only part of a step that is not a split
 
 
 @dataclass(frozen=True, eq=False)
 class ServedGraph:
-    """A graph with its views, each made once and kept while there is room."""
+    """A graph with its views, each made once and cached while there is room."""
 
     graph: Graph
     name: str
@@ -62,7 +62,7 @@ class ServedGraph:
     def of(cls, graph: Graph, name: str | None = None, view_bytes: int | None = None) -> ServedGraph:
         """Return a graph to serve; the default name is that of its folder or of the built-in graph.
 
-        Views take up to `view_bytes` of memory, by default a quarter of what the process may use.
+        Views use up to `view_bytes` of memory, by default a quarter of the memory that the process may use.
         """
         if graph.folder is None:
             raise ValueError("serve: a graph in memory has no fingerprint; save it, and serve the folder")
@@ -71,7 +71,7 @@ class ServedGraph:
 
     @cached_property
     def cut_offs(self) -> TimeCutOffs | None:
-        """Cut-offs of a split by time, as the graph's import recorded them; None if it records none."""
+        """Cut-offs of a split by time, as recorded by the graph's import, or None."""
         return time_cut_offs(self.graph)
 
     @cached_property
@@ -98,7 +98,7 @@ class ServedGraph:
         return {} if self.graph.folder is None else label_records(self.graph.folder)
 
     def viewed(self, view: View) -> Viewed:
-        """Return the graph after the steps of a view; ValueError for a step that does not fit."""
+        """Return the graph after the steps of a view; ValueError for an invalid step."""
         return self._after(view).viewed
 
     def _after(self, view: View) -> _View:
@@ -107,7 +107,7 @@ class ServedGraph:
         before, last = view[:-1], view[-1]
         part, key = _WHOLE, view
         if isinstance(last, SplitPart):
-            # All parts of a split are made at once, also when several clients ask for them at once.
+            # All parts of a split are made together, once, also for concurrent requests.
             part, key = last.part, (*before, SplitPart(last.split, _WHOLE))
         found = self.views.of(key, lambda: _step(self._after(before).graph, last))
         if part not in found:
@@ -122,7 +122,7 @@ class _View:
 
 
 def _step(graph: Graph, step: Step) -> Mapping[str, _View]:
-    """Return the graph after a step, or by name the parts of the split that the step is about."""
+    """Return the graphs after a step, by name: the parts of a split, or a single graph."""
     match step:
         case Only():
             for edge_type in step.edge_types:
@@ -136,7 +136,7 @@ def _step(graph: Graph, step: Step) -> Mapping[str, _View]:
             step.split.check(graph.schema)
             split = _split(graph, step.split)
         case _:
-            raise ValueError(f"view: {step} is a step of servers of parts alone")
+            raise ValueError(f"view: {step} is a step that only servers of parts support")
     graphs = {"train": split.train, "val": split.val, "test": split.test}
     links = {"train": split.train_links, "val": split.val_links, "test": split.test_links}
     return {name: _View(of, Viewed(of, of.features, links)) for name, of in graphs.items()}
@@ -163,7 +163,7 @@ def service_of(
 ) -> Service:
     """Return the service of a graph folder, whole or partitioned, or of a built-in graph by name.
 
-    Requests may name the samplers, rules and dataclasses that `modules` define. Views of the graph take up to
+    Requests may name the samplers, rules and dataclasses that `modules` define. Views of the graph use up to
     `view_bytes` of memory (default: a quarter).
     """
     graph = open_graph(path, placement=Placement.WHOLE)
@@ -179,13 +179,13 @@ def part_service_of(
     cache_bytes: int = 0,
     view_bytes: int | None = None,
 ) -> Service:
-    """Return the service of one part of a partitioned graph; the servers in `owners` have the others.
+    """Return the service of one part of a partitioned graph; the servers in `owners` have the other parts.
 
-    The rows of other parts that were used last are kept in `cache_bytes` of memory. Views of the graph take
+    The most recently used rows of other parts are cached in `cache_bytes` of memory. Views of the graph use
     up to `view_bytes` (default: a quarter of the memory).
     """
     if not is_partitioned(path):
-        raise ValueError(f"--part {part}: {path} is not a partitioned graph; make one by `khop partition`")
+        raise ValueError(f"--part {part}: {path} is not a partitioned graph; make one with `khop partition`")
     owners.check(part, read_book(path).num_parts)
     folder = open_parts(path, range(part, part + 1))
     # Imported on use: it imports pyarrow, which is an extra.
@@ -236,20 +236,21 @@ def connect(
 ) -> Graph:
     """Connect to servers that `khop serve` has started, and return their graph: types, counts and splits.
 
-    The graph has no data in this process. A `khop.Loader` over it asks the servers for batches, which
-    have the same bits as batches of the graph's folder. Any server may make any batch: if one is lost,
-    others are asked.
+    The graph has no data in this process. A `khop.Loader` over it requests batches from the servers; they
+    are bit-identical to batches of the graph's folder. Any server can make any batch: if one fails, requests
+    are retried on others.
 
     Args:
         addresses: Addresses "host:port"; a name may resolve to several.
         token_file: File with the token that servers on other machines require; default None.
-        ca: File with the certificate that signs those of the servers; default None.
-        client_cert: Certificate of this client, for servers that ask for one; default None.
-        client_key: Key of this certificate; default None.
-        encryption: "remote" (default), or "off" for a network that you trust: data and the token then
-            travel to other machines unencrypted.
-        deadline: Seconds without an answer of any server until `khop.PeerLost` is raised, default 60.
-        attempt: Seconds without a heartbeat of the server until an attempt ends, default 20.
+        ca: CA certificate that verifies the servers; default None: the certificates of the system.
+        client_cert: Client certificate, for servers that require one; default None.
+        client_key: Private key of the client certificate; default None.
+        encryption: "remote" (default): connections to other machines are encrypted; "off": data and the
+        token are sent unencrypted, for a network that you trust.
+        deadline: Seconds without a response from any server until `khop.PeerLost` is raised, default 60.
+        attempt: Seconds without a heartbeat of a server until the request is retried on another server,
+        default 20.
     Returns:
         The graph on the servers.
     Raises:

@@ -1,6 +1,6 @@
 """Links of a graph split into training, validation and test, each with its message graph.
 
-A split is saved as a folder of graph folders: the message graph and the links of each part.
+A split is saved as a folder with a message graph and a graph of links for each part.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def save_parts(
     refuse_existing(target)
     origins = {id(graph.origin): graph.origin for graph in graphs.values() if graph.origin is not None}
     for origin in origins.values():
-        refuse_damage(origin, notice)  # once, not for each part
+        refuse_damage(origin, notice)  # shared by all parts
     with new_folder(target) as folder:
         written: dict[str, Path] = {}
         for part, graph in graphs.items():
@@ -89,7 +89,7 @@ def open_parts(path: Path) -> tuple[dict[str, Graph], dict[str, Links]]:
     for part in PARTS:
         if not (path / f"{part}_links").is_dir():
             raise ValueError(
-                f"{path}: no split of links, there is no {part}_links in it; `khop graph split` writes one"
+                f"{path}: not a link split, it has no {part}_links; write one with `khop graph split`"
             )
     graphs = {part: open_graph(path / part) for part in PARTS}
     return graphs, {part: _links_of(open_folder(path / f"{part}_links")) for part in PARTS}
@@ -131,7 +131,7 @@ def _links_of(folder: GraphFolder) -> Links:
 
 
 def _ends(folder: GraphFolder, edge_type: EdgeType) -> Tensor:
-    """Return int64 (2, links), cached in the folder: made once, mapped by all processes."""
+    """Return int64 (2, links), cached in the folder: computed once, mapped by all processes."""
     csc = folder.csc(edge_type)
 
     def made() -> Tensor:
@@ -153,19 +153,19 @@ def _share_files(graph: Path, written: dict[str, Path]) -> None:
         linked = graph / f"{file}.linked"
         try:
             os.link(earlier, linked)
-        except OSError:  # a file system without hard links keeps a copy per part
+        except OSError:  # a file system without hard links has a copy per part
             return
         linked.replace(graph / file)
 
 
 @dataclass(frozen=True, eq=False)
 class LinkSplit:
-    """The parts of `split_links`: graphs of the edges that carry messages, and the links to predict.
+    """The result of `split_links`: message graphs, and the links to predict.
 
     Args:
-        train: Graph of messages in training.
-        val: Graph of messages in validation.
-        test: Graph of messages in test.
+        train: Message graph of training.
+        val: Message graph of validation.
+        test: Message graph of test.
         train_links: Links to predict in training.
         val_links: Links to predict in validation, with negatives.
         test_links: Links to predict in test, with negatives.
@@ -187,8 +187,8 @@ class LinkSplit:
     def save(self, path: str | os.PathLike[str], *, notice: ProgressCallback | None = None) -> Path:
         """Write a folder of graph folders, one per field of this class, and return its path.
 
-        The folder appears whole or not at all. Files that are equal in several parts take space once if
-        the file system has hard links.
+        The folder is written atomically. Files that are equal in several parts are stored once if the file
+        system supports hard links.
 
         Args:
             path: The new folder.
@@ -201,7 +201,7 @@ class LinkSplit:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LinkSplit:
-        """Open a saved split, mapped: it opens in milliseconds, and processes share its pages.
+        """Open a saved split. It is memory-mapped, opens in milliseconds, and processes share its pages.
 
         Args:
             path: The folder.
@@ -227,29 +227,28 @@ def split_links(
 ) -> LinkSplit:
     """Split the edges of one or several types into training, validation and test at random, without leaks.
 
-    All edges between two nodes, and their reverses of the reverse type, go to the same part. Validation
+    All edges between two nodes, and their reverse edges, are assigned to the same part. Validation
     passes messages over training edges, test over training and validation edges. For an edge type that is
     its own reverse, a link appears in one direction. The split is a function of the graph, the arguments
     and `seed`; partitions and ranks do not change it.
 
-    The parts share the node columns with `graph`, and stay in memory until they are saved. Where ranks
-    have partitions of the edges, each rank gets its edges and a share of the links, and the call is
-    collective. The links of a graph on servers are split there, and stay there.
+    The parts share the node columns with `graph`, and are in memory until they are saved. If edges are
+    partitioned across ranks, the call is collective, and each rank gets its edges and a share of the links.
+    The links of a graph on servers are split on the servers, and stay there.
 
     Args:
         graph: The graph.
         edge_type: Edge type, or several.
         val: Share (below 1) or number of the links of each type for validation, default 0.1.
         test: Share or number of the links of each type for test, default 0.1.
-        disjoint_share: Share of the training links that are predicted and carry no message. Default 0:
-            all training links are predicted and carry messages.
-        negatives: Negatives of each validation and test link, which are no edges of the whole graph;
-            default 1.
+        disjoint_share: Share of the training links that are only targets, outside the message graph;
+        the others are then only in the message graph. Default 0: all training links are both.
+        negatives: Negatives per validation and test link, never edges of the whole graph; default 1.
         label: Edge column to use as labels of the links; default None.
         time: Edge column to use as times of the links; default None.
-        relation: Edge column to use as relations of the links: negatives are then no edges of the same
-            relation. Default None.
-        seed: Seed of the split, default 0.
+        relation: Edge column to use as relations of the links: negatives are then never edges with the
+        same relation. Default None.
+        seed: Random seed of the split, default 0.
     Returns:
         Graphs and links of the three parts.
     Raises:
@@ -278,7 +277,7 @@ def split_links(
 
 
 def split_on_servers(graph: Graph, arguments: SplitArguments) -> LinkSplit:
-    """Return graphs and lists of links that every server makes by itself, when it first needs them."""
+    """Return graphs and lists of links that each server computes when they are first needed."""
     assert graph.servers is not None
     parts = split_view(graph.servers, arguments)
     made = [parts[name](graph.schema) for name in ("train", "val", "test")]
@@ -297,7 +296,7 @@ def _split_whole(
 ) -> list[tuple[Graph, LinkList]]:
     """Return the graph and the links of each part, for edges in this process."""
     split = split_edges(WholeEdges(topology), edge_types, shares, key)
-    graphs: dict[int, Graph] = {}  # training and validation often share one
+    graphs: dict[int, Graph] = {}  # training and validation often share a graph
     parts: list[tuple[Graph, LinkList]] = []
     for draw, part in enumerate((split.train, split.val, split.test)):
         if id(part.kept) not in graphs:
@@ -332,7 +331,7 @@ def links_at(
 
 
 def edge_types_of(given: EdgeTypeName | Sequence[EdgeTypeName]) -> tuple[EdgeType, ...]:
-    """Return the edge types: one, as text or a tuple of three single words, or several."""
+    """Return a list of edge types from one edge type (a string or triple) or several."""
     if isinstance(given, str) or (
         isinstance(given, tuple)
         and given
@@ -352,7 +351,7 @@ def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> 
             raise ValueError(f"split_links of {edge_type}: not an edge type; there are {there}")
         if edge_type in edge_types[:number] or graph.schema.reverse(edge_type) in edge_types[:number]:
             raise ValueError(
-                f"split_links of {edge_type}: is given twice, directly or as the reverse of "
+                f"split_links of {edge_type}: given twice, directly or as the reverse of "
                 "another type; name it once"
             )
         if facts.label is not None:
@@ -361,13 +360,13 @@ def _check(graph: Graph, edge_types: Sequence[EdgeType], facts: LinkColumns) -> 
             dtype = "int64" if name is None else graph.schema.column(edge_type, name).dtype
             if "int" not in dtype:
                 raise ValueError(
-                    f"{what} {name!r} of {edge_type} is {dtype}: {what}s are whole numbers, convert the "
+                    f"{what} {name!r} of {edge_type} is {dtype}: {what}s must be whole numbers; convert the "
                     "column"
                 )
 
 
 def with_edges_of(whole: Graph, topology: CscGraph, kept: Chosen) -> Graph:
-    """Return a graph with only the kept edges and their columns, and everything else of the whole graph."""
+    """Return the whole graph with only the kept edges and their columns."""
     features = whole.features
     chosen: dict[NodeType | EdgeType, Tensor] = {
         t: at for t, (at,) in kept.items() if whole.schema.columns.get(t)
@@ -385,7 +384,7 @@ def beside(whole: Graph, topology: GraphStore, features: FeatureStore) -> Graph:
 
 
 def time_cut_offs(graph: Graph) -> TimeCutOffs | None:
-    """Return the cut-offs that the folder or the servers of a graph record; None if they record none."""
+    """Return the recorded cut-offs of a graph, from its folder or servers, or None."""
     if graph.servers is not None:
         return graph.servers.cut_offs
     folder = graph.folder or graph.origin
@@ -393,10 +392,10 @@ def time_cut_offs(graph: Graph) -> TimeCutOffs | None:
 
 
 def edges_of_split(graph: Graph, split: str) -> Graph:
-    """Return the graph with the edges that carry messages to the nodes of a split.
+    """Return the message graph of a split.
 
-    With the cut-offs of a split by time, training has the edges before `val`, validation those before `test`,
-    and test and splits of other names all. A graph without cut-offs is returned as it is.
+    In a graph split by time, training has the edges before `val`, validation those before `test`, and test
+    and other splits all edges. A graph without cut-offs is returned unchanged.
     """
     cut_offs = time_cut_offs(graph)
     limits = {} if cut_offs is None else {"train": cut_offs.val, "val": cut_offs.test}
@@ -406,10 +405,10 @@ def edges_of_split(graph: Graph, split: str) -> Graph:
 def edges_before(graph: Graph, limit: int) -> Graph:
     """Return the graph with the edges before a time, and with all nodes, columns and splits.
 
-    The time of an edge is its own, its source's, or the later of both. Edges without a time are kept. Takes
-    8 bytes of memory for each kept edge of a type with times, and its indices. Negatives are drawn from the
-    nodes that exist before the time: those with an own time before it, or, in types without times, those with
-    an edge before it. Servers leave out the edges of a graph that they hold.
+    The time of an edge is that of its column, that of its source, or the later of both. Edges without a time
+    are kept. Needs 8 bytes of memory for each kept edge of a type with times, and its indices. Negatives are
+    drawn from the nodes that exist before the time: nodes with an earlier time, or, in types without times,
+    nodes with an earlier edge. For a graph on servers, the servers select the edges.
     """
     if graph.servers is not None:
         topology, features = view_before(graph.servers, graph.schema, limit)
@@ -433,8 +432,8 @@ def split_links_by_time(
     """Split the edges of one or several types by their times: training < val <= validation < test <= test.
 
     Training and validation pass messages over the edges of all types before `val`, test over those before
-    `test`; reverses have the times of their edges. Negatives are nodes that exist before these times, as in
-    `edges_before`, and no edges of the whole graph. The other arguments are those of `khop.split_links`.
+    `test`; reverse edges have the same times. Negatives are nodes that exist before these times, as in
+    `edges_before`, and never edges of the whole graph. The other arguments are those of `khop.split_links`.
     """
     edge_types, columns = edge_types_of(edge_type), LinkColumns(negatives, label, time, relation)
     if graph.servers is not None:
@@ -467,7 +466,7 @@ def split_links_by_column(
 
 
 def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]) -> tuple[int, ...]:
-    """Return how many links of a type are of training, of validation and of test."""
+    """Return the numbers of training, validation and test links of a type."""
     cut_offs, edges = time_cut_offs(graph), _edges(graph)
     if by == "time" and cut_offs is not None:
         parts = parts_by_time(edges, edge_type, cut_offs)
@@ -478,7 +477,7 @@ def link_counts(graph: Graph, edge_type: EdgeType, by: Literal["time", "column"]
 
 
 def _split(graph: Graph, edges: EdgesToSplit, split: EdgeSplit, columns: LinkColumns, seed: int) -> LinkSplit:
-    """Return the graphs and the links of a split of the edges that are here."""
+    """Return the graphs and the links of a split of the local edges."""
     parts = (split.train, split.val, split.test)
     for edge_type in split.train.links:
         counts = torch.tensor([sum(at.numel() for at in part.links[edge_type]) for part in parts])
@@ -516,19 +515,19 @@ def _with_edges(graph: Graph, kept: Chosen, exist: Mapping[NodeType, Tensor]) ->
 
 
 def _edges(graph: Graph) -> EdgesToSplit:
-    """Return the edges of the graph that are here: all, or those of the partitions of this rank."""
+    """Return the local edges of the graph: all, or those of this rank's partitions."""
     if graph.rank_edges is not None:
         return held_edges(graph.rank_edges)
     return WholeEdges(graph.in_one_piece("the split by time"), graph.columns)
 
 
 def _summed(graph: Graph, counts: Tensor) -> Tensor:
-    """Return the sum of the counts of all ranks that hold edges."""
+    """Return the sum of the counts over all ranks with edges."""
     return counts if graph.rank_edges is None else summed(graph.rank_edges.owners, counts, LinkSums())
 
 
 def _existing(graph: Graph, edges: EdgesToSplit, limit: int) -> dict[NodeType, Tensor]:
-    """Return the nodes that exist before a time, bool (nodes), for the types where times say so."""
+    """Return the nodes that exist before a time, bool (nodes), for the types with known times."""
     if graph.rank_edges is not None:
         return nodes_existing(graph.rank_edges, limit)
     return nodes_before(edges, limit, nodes_with_edges_before(edges, limit))

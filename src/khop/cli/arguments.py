@@ -58,7 +58,7 @@ def written(
 
 
 def _near(source: str) -> str:
-    """Return a hint to a preset or a run file of a similar name."""
+    """Return a hint that names a preset or a run file with a similar name."""
     by_stem = {
         name.removesuffix(".toml"): name for name in (*map(str, Path().glob("*.toml")), *preset_names())
     }
@@ -69,30 +69,30 @@ def _near(source: str) -> str:
 
 
 def is_graph_folder(path: Path) -> bool:
-    """Return whether a folder has the file that describes a graph, whole or in parts."""
+    """Return whether a folder contains a graph or a partitioned graph."""
     return any((path / name).is_file() for name in (MANIFEST, BOOK, SNAPSHOT_RECORD))
 
 
 def read_run(folder: Path, packages: Sequence[str] = ()) -> RawRun:
     """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
 
-    If config.toml is not as khop wrote it, a line on stderr names it. Settings that decide the course of a
-    run are compared with the checkpoint; all others are used as they are.
+    If config.toml was changed after khop wrote it, a line on stderr says so. Settings that determine the
+    results are compared with the checkpoint; all others are used unchanged.
     """
     return with_staged(saved_run(folder, packages, tell))
 
 
 @dataclass(frozen=True)
 class CommandWords:
-    """The words of a command before they are parsed, while the options of its components are unknown."""
+    """The arguments of a command before parsing, while the options of its components are unknown."""
 
-    options: tuple[tuple[str, str], ...]  # names, and values or the following words
-    operands: tuple[str, ...]  # all other words; last the ones that may be values of unknown options
+    options: tuple[tuple[str, str], ...]  # names, and values or the following arguments
+    operands: tuple[str, ...]  # all other arguments; last those that may be values of unknown options
     known: Mapping[str, bool]  # options of the command itself -> whether they take a value
 
     @classmethod
     def of(cls, words: Sequence[str], known: Mapping[str, bool]) -> CommandWords:
-        """Sort the words of a command with these options."""
+        """Divide the arguments of a command with these options."""
         options: list[tuple[str, str]] = []
         sure: list[str] = []
         unsure: list[str] = []
@@ -121,9 +121,9 @@ class CommandWords:
 
 
 def named_run(words: CommandWords, file_of: Callable[[str], Path] = Path) -> RawRun:
-    """Return the run in the arguments of a command, with its kinds, before the arguments are parsed.
+    """Return the run that unparsed arguments name, with the kinds of its components.
 
-    `file_of` gives the run file that an operand stands for.
+    `file_of` returns the run file of an operand.
     """
     paths = {f"--{path.rpartition('.')[2]}": f"{path}.kind" for path in FAMILIES}
     kinds = {paths[name]: value for name, value in words.options if name in paths}
@@ -147,7 +147,7 @@ class Report:
 
 
 def folder_of(graph: str) -> Path:
-    """Return the folder of a graph. A built-in graph is unpacked first."""
+    """Return the folder of a graph; a built-in graph is unpacked first."""
     if graph not in BUILTIN_NAMES:
         close = difflib.get_close_matches(graph, BUILTIN_NAMES, n=1)
         if close and os.sep not in graph and not Path(graph).exists():

@@ -42,8 +42,8 @@ class FindingState(StrEnum):
     """State of a finding."""
 
     OK = "ok"
-    NOTE = "note"  # nothing is wrong, but something is not available
-    WRONG = "wrong"  # khop works, but slowly, or without a part of it
+    NOTE = "note"  # not a problem, but not available
+    WRONG = "wrong"  # khop works, but slowly or only in part
     STOPS = "stops"  # khop does not work
 
 
@@ -58,7 +58,7 @@ class Finding:
     name: str
     found: str
     state: FindingState = OK
-    remedy: str = ""  # a line for the shell, or a sentence; empty if nothing is to do
+    remedy: str = ""  # a shell command, or a sentence; empty if nothing needs to be done
 
 
 def examine(as_json: bool, proves: bool) -> None:
@@ -100,7 +100,7 @@ def findings(proves: bool) -> Iterator[Finding]:
         needs = []
     yield from versions(needs, _installed)
     on_gpus = list(gpus(os.environ))
-    # Further modules of khop need torch. Without it there is one problem, and it is named already.
+    # Other modules of khop need torch. If it is missing, that is already reported.
     if all(each.state is not STOPS for each in on_gpus):
         from khop.distributed.processes.launchers import interfaces
 
@@ -123,7 +123,7 @@ def _installed(package: str) -> str | None:
 
 
 def versions(needs: Sequence[str], version_of: Callable[[str], str | None]) -> Iterator[Finding]:
-    """Yield khop, Python, the compiled core, then the required packages and those of extras."""
+    """Yield findings on khop, Python, the compiled core, required packages, and packages of extras."""
     yield Finding("versions", "khop", khop.__version__)
     yield Finding("versions", "Python", platform.python_version())
     try:
@@ -150,7 +150,7 @@ def versions(needs: Sequence[str], version_of: Callable[[str], str | None]) -> I
 
 
 def gpus(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield torch's build, the driver, the cards, and Triton if there is a card."""
+    """Yield findings on torch's build, the driver, the GPUs, and Triton if there is a GPU."""
     try:
         torch = import_module("torch")
     except (ImportError, OSError) as error:  # OSError: one of its libraries is missing
@@ -162,13 +162,13 @@ def gpus(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterator[Finding]:
-    """Yield the findings on a torch module and a driver of this version; None: there is no driver."""
+    """Yield the findings on torch and a driver of this version; None: there is no driver."""
     choice = import_module("khop.kernels.choice")  # imports torch, which may be missing
-    yield Finding("GPUs", "driver", driver or "no driver of NVIDIA")
+    yield Finding("GPUs", "driver", driver or "no NVIDIA driver")
     kind = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
     if not (torch.version.cuda or torch.version.hip):
-        found = "torch is a build for the CPU"
-        build = "install a build of torch for the GPU: https://pytorch.org/get-started/locally"
+        found = "torch is a CPU-only build"
+        build = "install torch with GPU support: https://pytorch.org/get-started/locally"
         if driver is None:
             yield Finding("GPUs", "cards", f"none; {found}; training runs on the CPU")
         else:
@@ -182,7 +182,7 @@ def cards(torch: ModuleType, driver: str | None, visible: str | None) -> Iterato
             found = f"none; torch is a build for {kind}; training runs on the CPU"
             yield Finding("GPUs", "cards", found, NOTE)
         else:
-            found = f"torch for {kind} does not reach a card with driver {driver}"
+            found = f"torch for {kind} finds no GPU with driver {driver}"
             yield Finding("GPUs", "cards", found, WRONG, "nvidia-smi (then update the driver, or torch)")
         return
     for number in range(torch.cuda.device_count()):
@@ -220,28 +220,28 @@ def _kernels(proves: bool) -> Iterator[Finding]:
         wrong = next((problem for problem in answers.values() if problem), None)
         yield kernels_of(number, reason or wrong, answers)
     if proves and not num_gpus():
-        yield Finding("GPUs", "kernels", "there is no card to compare them on", NOTE)
+        yield Finding("GPUs", "kernels", "there is no GPU to compare", NOTE)
 
 
 def kernels_of(number: int, reason: str | None, answers: Mapping[str, str]) -> Finding:
-    """Return the finding on the kernels of a card: the reason why they make no batches, or what is proven.
+    """Return the finding on the kernels of a GPU: why they are not used, or which comparisons they passed.
 
-    `answers` are those that are kept about the card: "" for each comparison with equal bits.
+    `answers` are the stored results of the comparisons: "" if all bits were equal.
     """
     name, proven = f"kernels of cuda:{number}", ", ".join(name for name, text in answers.items() if not text)
     if reason is not None:
-        again = "khop doctor --gpu (compares again, after the cause is mended)"
+        again = "khop doctor --gpu (compares again, after the cause is fixed)"
         return Finding("GPUs", name, f"the CPU makes the batches: {reason}", WRONG, again)
     if not proven:
-        found = "not compared with the CPU yet: the first run on the card does so"
+        found = "not compared with the CPU yet: the first run on the GPU does so"
         return Finding("GPUs", name, found, NOTE, "khop doctor --gpu")
-    return Finding("GPUs", name, f"give the CPU's bits: {proven}")
+    return Finding("GPUs", name, f"bit-identical to the CPU: {proven}")
 
 
 def cores(
     environment: Mapping[str, str], limit: Path = CGROUP_LIMIT, load: float | None = None
 ) -> Iterator[Finding]:
-    """Yield the usable cores, their load (by default the mean of a minute), and the settings of OpenMP."""
+    """Yield findings on the usable cores, their load (default: one-minute average), and OpenMP settings."""
     of_machine, allowed, usable = os.cpu_count() or 1, allowed_cores(), usable_cores(limit)
     reasons = [f"{of_machine} in the machine"]
     reasons += [f"{allowed} by affinity (taskset, Slurm or a container)"] if allowed < of_machine else []
@@ -260,7 +260,7 @@ def cores(
         found = "OMP_WAIT_POLICY=active: idle compute threads take the cores of sampler threads"
         yield Finding("cores", "OpenMP waiting", found, WRONG, "unset OMP_WAIT_POLICY")
     else:
-        note = "idle threads sleep: khop sets it for its command, and for a script at its first epoch"
+        note = "idle threads sleep: set by the command, and in a script at its first epoch"
         yield Finding("cores", "OpenMP waiting", f"{policy or 'not set'} ({note})")
     if threads.isdigit() and int(threads) > usable:
         found = f"OMP_NUM_THREADS={threads}, more than the usable cores"
@@ -279,7 +279,7 @@ def memory_nodes(topology: CoreTopology, allowed: Collection[int]) -> Finding:
 def memory(
     environment: Mapping[str, str], huge_pages: Path = HUGE_PAGES, free: int | None = None
 ) -> Iterator[Finding]:
-    """Yield the usable and the free memory, huge pages, and the setup of the allocator."""
+    """Yield findings on usable and free memory, huge pages, and the allocator."""
     from khop.kernels.memory import free_memory_bytes, memory_limit_bytes
 
     of_machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -293,7 +293,7 @@ def memory(
         yield Finding("memory", "free memory", decimal(free))
     chosen = re.search(r"\[(\w+)\]", huge_pages.read_text()) if huge_pages.is_file() else None
     if chosen is None:
-        yield Finding("memory", "huge pages", "not offered by this system", NOTE)
+        yield Finding("memory", "huge pages", "not supported by this system", NOTE)
     elif chosen[1] == "never":
         found = "never: training on the CPU is slower (docs/models.md#process-settings)"
         yield Finding("memory", "huge pages", found, WRONG, f"echo madvise | sudo tee {huge_pages}")
@@ -309,11 +309,11 @@ def memory(
 
 
 def limits(shared: Path = SHARED_MEMORY, infiniband: Path = INFINIBAND) -> Iterator[Finding]:
-    """Yield the limits that khop or a library under it can reach."""
+    """Yield findings on limits that khop or its libraries can reach."""
     yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != _NO_LIMIT:
-        found = f"{decimal(space)}: graphs are mapped, and mappings count"
+        found = f"{decimal(space)}: the limit includes memory-mapped graphs"
         yield Finding("limits", "address space", found, WRONG, "ulimit -v unlimited")
     free = _free(shared) if shared.exists() else None
     if free is None:
@@ -357,9 +357,9 @@ def folder(name: str, path: Path, remedy: str) -> Finding:
 
 
 def network(among: Sequence[Interface], host: str) -> Iterator[Finding]:
-    """Yield each interface and its use, then the name of this machine."""
+    """Yield findings on each network interface, then on the host name."""
     if not any(each.is_loopback for each in among):
-        found = "missing: several processes of one machine cannot connect"
+        found = "missing: processes of one machine cannot connect to each other"
         yield Finding("network", "loopback", found, WRONG, "sudo ip link set lo up")
     for each in among:
         use = "public: khop listens there only with --allow-public"

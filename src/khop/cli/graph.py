@@ -31,7 +31,7 @@ from khop.schema import EdgeType, Schema
 
 
 def verify(folder: Path, as_json: bool) -> None:
-    """Check a folder and print the findings. Exits with 1 if there are any."""
+    """Check a folder and print the findings. Exits with code 1 if there are any."""
     with bytes_bar("checking") as notice:
         findings = (
             verify_partition(folder, notice) if is_partitioned(folder) else verify_folder(folder, notice)
@@ -72,7 +72,7 @@ def resplit(graph: Path, out: Path, ratio: str, label: str | None, node_type: st
 
 
 def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, seed: int) -> None:
-    """Write a graph with the cluster of each node as a column."""
+    """Write a graph with a column of node clusters."""
     with bytes_bar() as notice:
         cluster_graph(graph, out, clusters, method=method, column=column, seed=seed, notice=notice)
     typer.echo(f"{out}: {clusters:,} clusters. Train on them: khop train --graph {out} --sampler cluster")
@@ -81,7 +81,7 @@ def cluster(graph: Path, out: Path, clusters: int, method: str, column: str, see
 def walks(
     graph: Path, out: Path, path: str, relation: str, counts: WalkCounts, bias: Node2Vec | None, seed: int
 ) -> None:
-    """Write a graph with the most visited nodes of walks as an edge type."""
+    """Write a graph with edges to the nodes that random walks visit most often."""
     walk = [name.strip() for name in path.split(",")]
     with bytes_bar() as notice:
         made = walk_graph(graph, out, walk, relation, counts, bias=bias, seed=seed, notice=notice)
@@ -116,7 +116,7 @@ def split(folder: Path, out: Path, links: Sequence[str], settings: Settings) -> 
     edge_types = [_named(whole.schema, words, folder) for words in links]
     if whole.folder is not None:
         with bytes_bar() as notice:
-            refuse_damage(whole.folder, notice)  # first, because edges of a damaged graph must not be read
+            refuse_damage(whole.folder, notice)  # first, so that edges of a damaged graph are not read
     parts = split_links(
         whole,
         edge_types,

@@ -57,7 +57,7 @@ def run_table_import(spec: Path, out: Path | None, memory: str, threads: int, en
 
 
 def _tell_predictions(spec: Path, later: Path, run: Path) -> None:
-    """Name the command that uses later data: predictions of nodes, or for links an append."""
+    """Print the command that uses later data: khop predict for nodes, khop append for links."""
     config = saved_run(run, (), lambda problem: None)
     task = config.values.get("task")
     if isinstance(task, dict) and task.get("kind") == LINK_PREDICTION:
@@ -88,7 +88,7 @@ def run_append(
 
 
 def ids_by_type(words: list[str]) -> dict[str, list[str]]:
-    """Return the ids of `TYPE=ID` and `TYPE=@FILE` by node type."""
+    """Return the ids in `TYPE=ID` and `TYPE=@FILE` by node type."""
     found: dict[str, list[str]] = {}
     for word in words:
         node_type, equals, id_ = word.partition("=")
@@ -101,9 +101,7 @@ def ids_by_type(words: list[str]) -> dict[str, list[str]]:
             file = Path(id_[1:])
             if not file.is_file():
                 what = "is a folder" if file.is_dir() else "no such file"
-                raise ValueError(
-                    f"--delete {word!r}: {file}: {what}; give a text file with an id in each line"
-                )
+                raise ValueError(f"--delete {word!r}: {file}: {what}; give a text file with one id per line")
             ids = [id_ for line in _text(file).split("\n") if (id_ := line.strip(" \t\r"))]
         found.setdefault(node_type, []).extend(ids)
     return found

@@ -30,7 +30,7 @@ from khop.schema import EdgeType
 def print_parts(console: Console, summary: PartsSummary, asked: str = "") -> None:
     """Print a line per part, and the share of edges between parts.
 
-    `asked` is added to the sentence on remote nodes, to name the batches of the estimate.
+    `asked` is appended to the sentence on remote nodes; it describes the batches of the estimate.
     """
     console.print(fitting(console, _parts_table(summary), "size", "in-edges"))
     cuts = ", ".join(f"{name} {share:.1%}" for name, share in summary.cut.items() if name != "all")
@@ -59,7 +59,15 @@ def _size(part: PartSummary) -> str:
 
 _BAR_WIDTH = 20
 _BESIDE_BAR = 32  # terminal columns for a range of degrees and a number of nodes
-_LEAST_OF_EDGES = ("p90", "min", "isolated", "p99", "size", "median", "max")  # left out in this order
+_LEAST_OF_EDGES = (
+    "p90",
+    "min",
+    "isolated",
+    "p99",
+    "size",
+    "median",
+    "max",
+)  # columns that are left out, in this order
 
 
 def print_info(folder: Path, as_json: bool) -> None:

@@ -49,7 +49,7 @@ PANELS = {
 
 
 class _Group(TyperGroup):
-    """The group of commands. Ctrl-C ends each with a line and the exit code that shells use for it."""
+    """The group of commands. Ctrl-C ends a command with a line and the exit code of SIGINT."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401
         try:
@@ -87,7 +87,7 @@ def _print_version(wanted: bool) -> None:
 
 @dataclass(frozen=True)
 class MainOptions:
-    """Options of every command; they act before it starts."""
+    """Options of every command; they apply before it starts."""
 
     version: Annotated[
         bool,
@@ -143,7 +143,7 @@ for group in app.registered_groups:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Each error is one sentence, or a traceback if --debug is anywhere in the arguments."""
+    """Run the command. An error is printed as one sentence, or as a traceback with --debug."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in words
     words = [word for word in words if word != DEBUG]

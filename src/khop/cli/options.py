@@ -1,7 +1,7 @@
 """Command-line options generated from the fields of a run, and help that shows the important ones.
 
-A new field of a run becomes an option without further code. A frozen dataclass declares options that belong
-together, and a command takes it as one parameter. `--help` shows the important options, `--help-all` all.
+A new field of a run becomes an option without further code. A frozen dataclass declares a group of options,
+which a command takes as one parameter. `--help` shows the important options, `--help-all` shows all.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def _options(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
         )
 
 
-# Of the fields of a run. With --resume and --procs, these are the ten options of `khop train --help`.
+# Important fields of a run. With --resume and --procs, these are the ten options of `khop train --help`.
 FIRST = frozenset(
     {"--graph", "--out", "--device", "--fanouts", "--hidden", "--epochs", "--batch-size", "--learning-rate"}
 )
-_LATER = frozenset({"--oversubscribe", "--allow-code", "--json", "--baselines"})  # of the other options
-_ALL, _SECTION = "khop.help-all", "khop.help-section"  # names in the context of a call
-OF_KINDS = "khop.help-kinds"  # options of khop's components that the arguments do not name
+_LATER = frozenset({"--oversubscribe", "--allow-code", "--json", "--baselines"})  # important other options
+_ALL, _SECTION = "khop.help-all", "khop.help-section"  # key in the context of a call
+OF_KINDS = "khop.help-kinds"  # options of built-in components that the arguments do not name
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
@@ -91,10 +91,10 @@ HelpAll = Annotated[
 
 
 class ShortHelp(TyperCommand):
-    """A command on a run, with many options. Components that the arguments name always show theirs."""
+    """A command with many options. Options of components that the arguments name are always shown."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # typer's classes are private
-        """Parse the arguments. A word after --help-all is the section to show."""
+        """Parse the arguments. A name after --help-all is the section to show."""
         at = args.index("--help-all") if "--help-all" in args else len(args)
         section = args[at + 1] if at + 1 < len(args) and not args[at + 1].startswith("-") else None
         if section is not None:
@@ -104,7 +104,7 @@ class ShortHelp(TyperCommand):
         return parsed
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write the help: the options that matter first, all of them, or those of a section."""
+        """Write the help: the important options, all options, or those of a section."""
         if ctx.meta.get(_ALL):
             full = copy(self)
             full.params = [*self.params, *ctx.meta.get(OF_KINDS, ())]
@@ -145,15 +145,15 @@ Options = Mapping[str, object]  # dotted path -> value, only of the given option
 _METAVARS = {str: "TEXT", int: "INT", float: "NUMBER"}
 # Names in the context of a call: fields of components with their parameters, and their values.
 _OF_COMPONENTS, _VALUES = "khop.components", "khop.values"
-_PREFIX = "component_"  # of these parameters: an option may have the name of a parameter of the command
+_PREFIX = "component_"  # of these parameters, whose options may have names of the command's parameters
 _CONTEXT, _HELP_ALL = "context", "help_all"
-_WIDTH_OF_NAMES = 45  # columns for option and value in a panel of the help, of 80
+_WIDTH_OF_NAMES = 45  # columns (of 80) for option and value in a panel of the help
 
 
 def takes_run_options(fields: Iterable[RunField], default: str | None = None) -> Callable[[Command], Command]:
     """Replace the last parameter of a command, `options`, by one typer option per field.
 
-    `default` replaces the defaults in the help, if they differ from the defaults of a new run.
+    `default` replaces the defaults in the help if they differ from those of a new run.
     """
     by_name = _by_name(fields)
 
@@ -186,15 +186,15 @@ class ComponentCommand(ShortHelp):
     """A command with its options and those of the components that its arguments name."""
 
     def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
-        """Return the fields of the components named in the arguments; ValueError if one cannot be loaded.
+        """Return the fields of the components that the arguments name. ValueError if one cannot be loaded.
 
-        `permission` is the one for components that the user names.
+        `permission` applies to components that the user names.
         """
         raise NotImplementedError
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Parse the arguments, after the components that they name are loaded."""
-        # Completion asks before the user has decided to run the command: it imports installed code only.
+        """Load the components that the arguments name, then parse the arguments."""
+        # Completion runs before the user runs the command, so it only imports installed code.
         permission = NOTHING_NAMED if ctx.resilient_parsing else ANY_NAMED
         words = CommandWords.of(args, _takes_value(super().get_params(ctx)))
         try:
@@ -214,7 +214,7 @@ class ComponentCommand(ShortHelp):
         return [*own, *of_components, helps]
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
-        """Call the command, which finds the values of the components' options in the context."""
+        """Call the command, which reads the values of the components' options from the context."""
         fields, _ = ctx.meta[_OF_COMPONENTS]
         given = {entry.path: _parsed(entry, ctx.params.pop(name)) for name, entry in fields.items()}
         ctx.meta[_VALUES] = given
@@ -225,7 +225,7 @@ class RunCommand(ComponentCommand):
     """A command on a run: a file, a preset, or options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401
-        """Parse the arguments; --help-all also shows the options of components that they do not name."""
+        """Parse the arguments; --help-all also shows the options of all built-in components."""
         if "--help-all" in args:
             kinds = {
                 entry.option.removeprefix("--").replace("-", "_"): replace(
@@ -241,7 +241,7 @@ class RunCommand(ComponentCommand):
         return Path(word)
 
     def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
-        """Return the fields of models, tasks, samplers and rules that are not khop's own."""
+        """Return the fields of custom models, tasks, samplers and rules."""
         raw = named_run(words, self.file_of)
         if permission is NOTHING_NAMED:
             raw = replace(raw, options={}, permission=permission)
@@ -277,7 +277,7 @@ def _takes_value(parameters: Iterable[Any]) -> dict[str, bool]:
 
 
 def _parameters(fields: Mapping[str, RunField]) -> list[Any]:
-    """Make typer's parameters of options, as for a command with these options alone."""
+    """Make typer's parameters for options, as for a command that only has these options."""
 
     def command() -> None:
         pass
@@ -292,7 +292,7 @@ def _parameters(fields: Mapping[str, RunField]) -> list[Any]:
 
 
 def _parameter(name: str, entry: RunField, default: str | None) -> inspect.Parameter:
-    # Numbers are passed as text too, so that a single place, config.read, reports errors in them.
+    # Numbers are passed as strings too, so that only the check of a run reports errors in them.
     kind = bool | None if entry.kind is bool else str | None
     annotation = Annotated[kind, _option(entry, default)]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -303,7 +303,7 @@ def _option(entry: RunField, default: str | None) -> object:
     text = _help(entry, _default_of(entry) if default is None else f" (default: {default})")
     if entry.kind is bool:
         flags = f"{entry.option}/--no-{entry.option.removeprefix('--')}"
-        # A separate panel: a column for --no-... would leave too little room for the names of other options.
+        # A separate panel, because a column for --no-... would leave too little room for other names.
         return typer.Option(flags, help=text, show_default=False, rich_help_panel=f"{section} (flags)")
     choices = list(entry.choices)
     return typer.Option(
@@ -321,7 +321,7 @@ def _metavar(entry: RunField) -> str:
     if entry.choices:
         words = "|".join(entry.choices)
         longest = max(len(each.option) for each in (*run_fields(), entry) if each.section == entry.section)
-        # In a narrow terminal a long list of words would cut off names of options; the help says them too.
+        # In a narrow terminal, a long list of choices would truncate option names; the help lists them too.
         return words if longest + len(words) <= _WIDTH_OF_NAMES else "WORD"
     of_item = _METAVARS[entry.item]
     return f"{of_item},{of_item},..." if entry.kind is tuple else _METAVARS[entry.kind]
@@ -354,7 +354,7 @@ def _shown_item(item: Fanout | str | float) -> str:
 
 
 def _parsed(entry: RunField, value: object) -> object:
-    """Convert a value to its TOML type. Text that is not a number stays text, and `checked` reports it."""
+    """Convert a value to its TOML type. A string that is not a number is kept; `checked` reports it."""
     if not isinstance(value, str):
         return value
     if entry.kind is tuple and entry.item is int and "{" in value:
@@ -365,7 +365,7 @@ def _parsed(entry: RunField, value: object) -> object:
 
 
 def _tables(text: str) -> object:
-    """Parse a TOML list without its brackets. Other text stays text."""
+    """Parse a TOML list without its brackets. Other strings are returned unchanged."""
     try:
         return tomllib.loads(f"list = [{text}]")["list"]
     except tomllib.TOMLDecodeError:
@@ -380,5 +380,5 @@ def _number(kind: type, text: str) -> object:
 
 
 def named(values: Mapping[str, object]) -> frozenset[str]:
-    """Return the fields with a value other than 0 or empty."""
+    """Return the fields whose value is neither 0 nor empty."""
     return frozenset(name for name, value in values.items() if value)

@@ -45,7 +45,7 @@ _IN_WORDS = {
 
 @dataclass(frozen=True)
 class PlanCall:
-    """The arguments of one call of the command, apart from the plan itself."""
+    """The arguments of a call of the command, except those of the plan."""
 
     memory: float  # memory per machine in GB; 0: not given
     measure: bool
@@ -73,12 +73,10 @@ def print_plan(graph: GraphSize, run: PlannedRun, cluster: Cluster, request: Pla
     if served is not None:
         console.print(_servers_table(cluster, served))
     for placement, enough in fewest.items():
-        say(console, f"{_fewest(enough)} of {memory:g} GB hold it with {_IN_WORDS[placement]}.")
+        say(console, f"{_fewest(enough)} of {memory:g} GB are enough with {_IN_WORDS[placement]}.")
     if memory:
         say(console, _from_disk(memory, disk))
-    costs = (
-        "measured here" if request.measure else "those of cores of AMD EPYC; --measure takes this machine's"
-    )
+    costs = "measured here" if request.measure else "those of AMD EPYC cores; --measure uses this machine's"
     say(console, f"Costs are {costs}. How each number is computed: docs/planning.md.")
     say_next(console, *_next(cluster, served))
 
@@ -109,7 +107,7 @@ def _from_disk(memory: float, found: FromDisk | None) -> str:
 
 def counted(folder: Path) -> GraphSize:
     """Count a graph folder."""
-    # Imported here, because it loads torch.
+    # imports torch
     from khop.run.planning.graph_size import graph_size
 
     with bytes_bar("opening the graph") as notice:
@@ -117,7 +115,7 @@ def counted(folder: Path) -> GraphSize:
 
 
 def _measured() -> Constants:
-    # Imported here, because it loads torch, which the rest of a plan does not need.
+    # imports torch, which the rest of a plan does not need
     from khop.run.planning.measure import measured
 
     tune_memory()

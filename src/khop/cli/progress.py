@@ -50,7 +50,7 @@ def _columns(width: int) -> list[ProgressColumn]:
 
 
 class Lines:
-    """Lines for logs and pipes: one at the start, one per epoch, and one a minute in long epochs."""
+    """Lines for logs and pipes: one at the start, one per epoch, and one per minute in long epochs."""
 
     def __init__(self, console: Console, every_s: float = 60.0) -> None:
         self.console = console
@@ -150,10 +150,10 @@ class Bars:
 
 
 def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
-    """Format one line of metrics.jsonl, or an evaluation of steps.jsonl, for people. Epochs count from 1.
+    """Format a line of metrics.jsonl, or an evaluation of steps.jsonl, for people. Epochs count from 1.
 
-    Within an epoch, the number of epochs has a fraction. To fit a `width`, values are left out in this order:
-    baselines, training scores, test scores, seconds, loss. All of them are in the logs.
+    Within an epoch, the epoch number has a fraction. To fit in `width`, values are left out in this order:
+    baselines, training scores, test scores, seconds, loss. The logs contain all of them.
     """
     seconds = record["seconds"]
     assert isinstance(seconds, Mapping)
@@ -178,7 +178,7 @@ def epoch_line(record: Record, epochs: int, width: int | None = None) -> str:
 
 
 def beside_scores(outcome: Mapping[str, object]) -> dict[str, object]:
-    """Return an outcome with each score and its baselines in one text, as "0.81 (majority 0.32)"."""
+    """Return an outcome with each score and its baselines as one string, such as "0.81 (majority 0.32)"."""
     of_scores = baselines_of(outcome)
     hidden = {name for of_score in of_scores.values() for name in of_score}
     found: dict[str, object] = {}
@@ -201,12 +201,12 @@ def two_columns(outcome: Mapping[str, object]) -> list[str]:
 
 
 def _scores(record: Record, splits: tuple[str, ...]) -> list[str]:
-    """Return the scores of some splits as texts, without baselines."""
+    """Format the scores of some splits, without baselines."""
     return list(_texts(record, splits))
 
 
 def _compared(record: Record, split: str) -> list[str]:
-    """Return the scores of a split as texts, each with its baselines behind it."""
+    """Format the scores of a split, each followed by its baselines."""
     found = []
     for text, baselines in _texts(record, (split,)).items():
         words = [f"{word} {number(record[name]):.4f}" for name, word in baselines.items()]
@@ -215,7 +215,7 @@ def _compared(record: Record, split: str) -> list[str]:
 
 
 def _texts(record: Record, splits: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """Return the scores of some splits as texts, each with the names and words of its baselines."""
+    """Format the scores of some splits, each with the keys and names of its baselines."""
     of_scores = baselines_of(record)
     hidden = {name for of_score in of_scores.values() for name in of_score}
     return {
@@ -230,7 +230,7 @@ EVERY_S = 5.0
 
 @contextmanager
 def kernel_lines(rank: int, device: torch.device) -> Iterator[None]:
-    """Print the progress of compilations in the block on rank 0, if kernels run on its device.
+    """Print the progress of kernel compilation in the block, on rank 0 if its device is a GPU.
 
     Nothing is printed if the cache has all kernels.
     """
@@ -244,14 +244,14 @@ def kernel_lines(rank: int, device: torch.device) -> Iterator[None]:
 
 
 class CompilationLines:
-    """A line for the first kernel that is compiled, and then at most one in EVERY_S seconds."""
+    """Prints a line for the first compiled kernel, and then at most one every EVERY_S seconds."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._next_s = clock()
 
     def __call__(self, count: int) -> None:
-        """Handle the compilation of one more kernel, of `count` so far."""
+        """Report that `count` kernels have been compiled so far."""
         if self._clock() >= self._next_s:
             tell(f"compiling GPU kernels, once on this machine: {count} so far")
             self._next_s = self._clock() + EVERY_S

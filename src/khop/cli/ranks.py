@@ -37,7 +37,7 @@ RankWork = Callable[[int, torch.device, Request], None]
 
 
 def with_device(raw: RawRun, config: RunConfig, ranks: RankOptions) -> RunConfig:
-    """Return the run on the CPU if it names no device and starts more ranks than this machine has GPUs."""
+    """Return the run on the CPU if its device is unset and it starts more ranks than there are GPUs."""
     procs, gpus = ranks.procs or 1, torch.cuda.device_count()
     is_chosen = raw.values.get("device", AUTO) != AUTO
     if is_chosen or config.device == "cpu" or procs <= max(1, gpus) or launched_by_others() is not None:
@@ -47,7 +47,7 @@ def with_device(raw: RawRun, config: RunConfig, ranks: RankOptions) -> RunConfig
 
 
 def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks: RankOptions) -> None:
-    """Call `work(rank, device, request)` as each rank of this command, or as the rank assigned by a launcher.
+    """Call `work(rank, device, request)` on each rank, or on the rank assigned by a launcher.
 
     Ctrl-C and SIGTERM end the command with the exit codes that shells use for them.
     """
@@ -70,13 +70,13 @@ def as_ranks(work: RankWork[Request], request: Request, config: RunConfig, ranks
 
 
 def _watched(work: RankWork[Request], rank: int, device: torch.device, request: Request) -> None:
-    """Call `work`, and show on rank 0 that the kernels of its GPU are compiled."""
+    """Call `work`; rank 0 shows the progress of kernel compilation."""
     with kernel_lines(rank, device):
         work(rank, device, request)
 
 
 def _permissions(config: RunConfig, ranks: RankOptions) -> list[Permission]:
-    """Return what the options of a command allow its ranks."""
+    """Return the permissions of the ranks, from the options of a command."""
     allowed: dict[Permission, bool] = {"public": config.allow_public, "oversubscribe": ranks.oversubscribe}
     return [permission for permission, is_allowed in allowed.items() if is_allowed]
 
@@ -104,7 +104,8 @@ def fitted_run_of_rank(
 ) -> tuple[Run, str | None]:
     """Prepare a run as `run_of_rank` does, with a prefetch that fits in the free memory.
 
-    Returns it with a line about the memory if that is scarce. Freed memory then goes back to the system.
+    Returns the run, and a line about the memory if that is scarce; freed memory is then returned to the
+    system.
     """
     run = run_of_rank(raw, device, kept, checkpoint)
     run, line = fitted(run, set_rank_up(raw, this_group(), device, kept), work, checkpoint)

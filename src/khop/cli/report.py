@@ -57,7 +57,7 @@ def report(request: ReportCall) -> None:
     content = page(runs, f"Written by khop {khop.__version__} on {date.today():%Y-%m-%d}.").encode()
     request.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(request.out, content)
-    say(console, f"report  {request.out} ({decimal(len(content))}); it opens in any browser, without network")
+    say(console, f"report  {request.out} ({decimal(len(content))}); it opens in any browser, also offline")
     say_next(console, ("khop", "evaluate", str(request.folders[0]), "--predictions", "test.parquet"))
 
 
@@ -70,7 +70,7 @@ def _reported(summary: RunSummary, request: ReportCall, console: Console) -> Rep
 
 
 def _advice(time: TimeSpent, summary: RunSummary, raw: RawRun) -> tuple[str, ...]:
-    """Return what `khop profile` says about these times; it cannot know how busy the cores were."""
+    """Return the advice of `khop profile` on these times, without the load of the cores, which is unknown."""
     config = checked(raw)
     facts = summary.environment
     ranks = max(1, _number(facts.get("processes_here"), len(time.summary.ranks)))
@@ -80,7 +80,7 @@ def _advice(time: TimeSpent, summary: RunSummary, raw: RawRun) -> tuple[str, ...
 
 
 def _split(summary: RunSummary, raw: RawRun, request: ReportCall, console: Console) -> Examined | str:
-    """Compute and examine the test split; a sentence with the reason if that is not possible."""
+    """Compute and examine the test split; return a sentence with the reason if this is impossible."""
     if not request.evaluate:
         return "The test split was not computed (--no-evaluate)."
     checkpoint = summary.folder / CHECKPOINTS / _BEST
@@ -92,7 +92,7 @@ def _split(summary: RunSummary, raw: RawRun, request: ReportCall, console: Conso
     except (
         ValueError,
         OSError,
-    ) as error:  # such as a graph that was moved: the rest of the report is worth having
+    ) as error:  # for example, the graph was moved; the rest of the report is still useful
         tell(f"{summary.folder}: the test split is left out: {error}")
         return f"The test split could not be computed: {error}"
 

@@ -20,7 +20,7 @@ LAUNCH = "launch.txt"  # the launcher's run id, to find the folder again after a
 
 
 def graph_name(config: RunConfig) -> str:
-    """Return the name of a run's graph; a snapshot of an append has that of the graph."""
+    """Return the name of a run's graph; a snapshot has the name of its graph."""
     path = Path(config.graph)
     return (owner_of(path) or path).name
 
@@ -43,7 +43,7 @@ def new_run_folder(config: RunConfig, among: Path = RUNS) -> Path:
 
 
 def restarted_folder(config: RunConfig, run_id: str) -> Path | None:
-    """Return the folder made by an earlier attempt of a launcher's run; None if it made none."""
+    """Return the folder created by an earlier attempt of a launcher's run, or None."""
     if config.out is not None:
         return Path(config.out) if Path(config.out).is_dir() else None
     stem = RUNS / graph_name(config)
@@ -58,12 +58,12 @@ def _first_free(stem: Path) -> Path:
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:  # taken by an older run, or by one that starts at the same time
+        except FileExistsError:  # used by an older run, or by one that starts at the same time
             number += 1
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
-    """Write all settings of a run next to its results.
+    """Write all settings of a run to its folder.
 
     `khop train FOLDER/config.toml` repeats the run in a new folder.
     """
@@ -74,7 +74,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: the old content stays until the new one is complete."""
+    """Write a file atomically: the old content is kept until the new one is complete."""
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.write_bytes(content)

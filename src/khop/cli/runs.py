@@ -31,7 +31,7 @@ _LEAST = ("model", "graph", "time", "age")  # columns that are left out on a nar
 
 
 def print_runs(folder: Path, as_json: bool) -> None:
-    """Print the runs below a folder, as a table or as one JSON object. A damaged run is named on stderr."""
+    """Print the runs below a folder as a table or one JSON object. Damaged runs are reported on stderr."""
     found = readable(list(find_runs(folder)))
     if as_json:
         print(json.dumps({"folder": str(folder), "runs": [facts(run) for run in found]}))
@@ -46,7 +46,7 @@ def print_runs(folder: Path, as_json: bool) -> None:
 
 
 def readable(folders: Sequence[Path]) -> list[RunSummary]:
-    """Read runs; a folder with damaged files is named on stderr and left out."""
+    """Read runs; a damaged run folder is reported on stderr and skipped."""
     found = []
     for path in folders:
         try:
@@ -57,7 +57,7 @@ def readable(folders: Sequence[Path]) -> list[RunSummary]:
 
 
 def facts(run: RunSummary) -> dict[str, object]:
-    """Return the facts of a run as JSON."""
+    """Return the summary of a run as JSON."""
     return {
         "run": str(run.folder),
         "state": run.state.value,
@@ -74,7 +74,7 @@ def facts(run: RunSummary) -> dict[str, object]:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration for people: its largest unit, and the next one."""
+    """Format a duration in its largest unit and the next one."""
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     for (name, size), (smaller, of_smaller) in pairwise(units):
         if seconds >= size:
@@ -164,7 +164,7 @@ def _time_rows(runs: Sequence[RunSummary]) -> dict[str, tuple[object, ...]]:
 
 
 def _times(run: RunSummary) -> dict[str, float]:
-    """Return the mean seconds of an epoch, in all and in training, without its evaluation."""
+    """Return the mean seconds per epoch: in total, and of training without evaluation."""
     epochs = [seconds_of(record) for record in run.records]
     count = max(1, len(epochs))
     evaluating = sum(epoch.get("evaluating", 0.0) for epoch in epochs)

@@ -106,15 +106,15 @@ def _check(options: ServeOptions, address: Address) -> None:
     if options.exit_idle is not None and not options.exit_idle > 0:
         raise ValueError(f"--exit-idle {options.exit_idle:g}: must be above 0 seconds")
     if (options.part is None) != (options.owners is None):
-        raise ValueError("--part and --owners: one needs the other; give both, or neither for a whole graph")
+        raise ValueError("--part and --owners need each other; give both, or neither for a whole graph")
     _check_cache(options)
 
 
 def _check_cache(options: ServeOptions) -> None:
     if byte_size(options.cache_bytes, "--cache-bytes") and options.part is None:
         raise ValueError(
-            f"--cache-bytes {options.cache_bytes}: is memory for rows of other parts, and a whole graph has "
-            "none; leave it out, or give --part and --owners"
+            f"--cache-bytes {options.cache_bytes}: caches rows of other parts, and this server has the whole "
+            "graph; leave it out, or give --part and --owners"
         )
 
 
@@ -127,10 +127,10 @@ def _check_on_ray(count: int, options: ServeOptions, address: Address) -> None:
         raise ValueError("--on-ray: excludes --bind, as Ray gives each server its cores")
     if options.part is not None:
         raise ValueError(
-            "--on-ray: excludes --part, as Ray chooses the machines; start servers of parts by hand"
+            "--on-ray: excludes --part, because Ray chooses the machines; start servers of parts without Ray"
         )
     if address.port == 0:
-        raise ValueError("--on-ray: needs a port in --listen, so that a server comes back on its own port")
+        raise ValueError("--on-ray: needs a port in --listen, so that a restarted server has the same port")
     if address.host not in ANY_HOST and not all(is_loopback(each.number) for each in resolved(address)):
         raise ValueError(
             f"--on-ray: --listen {address.host} is the address of one machine, and Ray chooses the machines; "
@@ -145,7 +145,7 @@ def _metrics_address(text: str | None) -> Address | None:
 
 
 def _check_metrics(metrics: Address | None, security: ServerSecurity) -> None:
-    """Raise ValueError if other machines would read the metrics without --insecure."""
+    """Raise ValueError if other machines could read the metrics without --insecure."""
     if metrics is None or security.insecure or all(is_loopback(each.number) for each in resolved(metrics)):
         return
     raise ValueError(
@@ -155,7 +155,7 @@ def _check_metrics(metrics: Address | None, security: ServerSecurity) -> None:
 
 
 def _check_part(options: ServeOptions, security: ServerSecurity) -> None:
-    """Raise ValueError if no other server could ask this one about its part."""
+    """Raise ValueError if other servers could not request data of this part."""
     if options.part is None:
         return
     if not any(token_of(path).role is Role.SERVER for path in security.token_files):
@@ -201,7 +201,7 @@ def _command(
 
 @contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Provide an event that the first SIGTERM or Ctrl-C sets. The second Ctrl-C ends the process."""
+    """Yield an event that is set by the first SIGTERM or Ctrl-C. A second Ctrl-C ends the process."""
     stop = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:
@@ -241,7 +241,7 @@ def print_status(text: str, options: ClientOptions, as_json: bool) -> None:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return a counter as text. An identity (process, graph) is copied, so it has no separators."""
+    """Format a counter. Identities (process, graph) get no thousands separators."""
     if name == "fingerprint":
         return str(value)[:12]
     is_count = isinstance(value, int | float) and not isinstance(value, bool) and name != "pid"
@@ -249,9 +249,9 @@ def _shown(name: str, value: object) -> str:
 
 
 def _statuses(dial: Dial, address: Address) -> dict[str, dict[str, object]]:
-    """Return the counters of all machines behind an address, by machine.
+    """Return the counters of all machines that an address resolves to, by machine.
 
-    A machine that does not answer has its error instead, if another one of the name answers.
+    If at least one machine answers, those that do not have an error instead.
     """
     found: dict[str, dict[str, object]] = {}
     failed: dict[str, Exception] = {}
@@ -281,7 +281,7 @@ def _status(dial: Dial, endpoint: Endpoint) -> dict[str, object]:
 
 
 def _for_users(error: ServerError, address: Address) -> Exception:
-    """Return the error with a remedy, for a server that does not answer."""
+    """Add a remedy to the error of a server that does not answer."""
     if isinstance(error, ValueError | OSError):
         return error
     if isinstance(error, Busy):

@@ -1,6 +1,6 @@
 """Implementation of `khop serve --on-ray N`: Ray places servers on machines and restarts them.
 
-Ray carries options and addresses. Batches, graphs and tokens never pass through it.
+Only options and addresses pass through Ray, never batches, graphs or tokens.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from khop.servers.access import Address
 from khop.servers.request_handler import Life
 
 _POLL_S = 0.5
-_WAITS_S = 10.0  # for a free machine, before it is said
-_AGAIN_S = 5.0  # after a server that Ray has started could not begin
-_GRACE_S = 5.0  # beyond the drain
+_WAITS_S = 10.0  # wait for a free machine before this is reported
+_AGAIN_S = 5.0  # pause after a server failed to start
+_GRACE_S = 5.0  # in addition to the drain time
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class State:
     """A server as its process reports it."""
 
     pid: int
-    address: str | None = None  # None: it has not begun yet
-    failure: str | None = None  # of the last try to begin
+    address: str | None = None  # None: it has not started yet
+    failure: str | None = None  # error of the last attempt to start
     has_ended: bool = False
-    dropped: bool = False  # requests, as it ended
+    dropped: bool = False  # dropped requests, when it ended
 
 
 class KhopServer:
-    """A server in a process of Ray, which starts it again, on the same port, if it ends unexpectedly."""
+    """A server in a Ray actor, which Ray restarts on the same port if it ends unexpectedly."""
 
     def __init__(self, request: ServeRequest) -> None:
         self._stop = threading.Event()
@@ -51,7 +51,7 @@ class KhopServer:
         return self._state
 
     def drain(self) -> None:
-        """End after the batches that it has begun."""
+        """Finish the batches in progress, then exit."""
         self._stop.set()
 
     def _run(self, request: ServeRequest) -> None:
@@ -59,7 +59,7 @@ class KhopServer:
             try:
                 dropped = not run_server(request, self._stop, self._serves)
                 self._state = replace(self._state, has_ended=True, dropped=dropped)
-            except Exception as error:  # it is reported, and Ray's machine may get what it lacks
+            except Exception as error:  # reported, and retried, because the cause may be temporary
                 self._state = State(os.getpid(), failure=str(error), has_ended=self._stop.wait(_AGAIN_S))
 
     def _serves(self, graph: str, address: Address) -> None:
@@ -67,7 +67,7 @@ class KhopServer:
 
 
 def _on_this_machine(request: ServeRequest) -> ServeRequest:
-    """Replace "any address" by the address of this machine in the cluster."""
+    """Replace the wildcard address by the address of this machine in the cluster."""
     if request.listen.host not in ANY_HOST:
         return request
     return replace(request, listen=Address(ray.util.get_node_ip_address(), request.listen.port))
@@ -75,7 +75,7 @@ def _on_this_machine(request: ServeRequest) -> ServeRequest:
 
 @dataclass
 class _Replica:
-    """One of the servers, seen by the process that watches all."""
+    """One of the servers, as seen by the process that supervises them."""
 
     number: int
     actor: Any
@@ -84,7 +84,7 @@ class _Replica:
     state: State | None = None
 
     def ask(self) -> None:
-        """Ask for the state again; Ray answers once the process is there."""
+        """Request the state again; Ray answers when the process exists."""
         self.asked = self.actor.state.remote()
 
 
@@ -96,7 +96,7 @@ def serve_on_ray(
     `stop` is called after Ray has set its own signal handlers. Return whether no request was dropped.
     """
     try:
-        # An existing cluster is the one of RAY_ADDRESS or of `ray start` on this machine.
+        # The cluster of RAY_ADDRESS, or of `ray start` on this machine.
         ray.init(include_dashboard=False, logging_level=logging.WARNING)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         raise ValueError(f"--on-ray: Ray did not start: {error}") from None
@@ -123,7 +123,7 @@ def _check_machines(requests: Sequence[ServeRequest]) -> None:
 
 
 def _placed(requests: Sequence[ServeRequest]) -> list[_Replica]:
-    """Ask Ray for one process per server, spread over the machines."""
+    """Request one process per server from Ray, spread over the machines."""
     cores = max(1, int(ray.cluster_resources().get("CPU", 1)) // len(requests))
     kind = ray.remote(KhopServer)
     replicas = []
@@ -146,7 +146,7 @@ def _watch(replicas: Sequence[_Replica], stop: threading.Event) -> None:
         missing = [each.number for each in replicas if each.state is None]
         if missing and time.monotonic() - said > _WAITS_S:
             free = ray.available_resources().get("CPU", 0)
-            say(f"servers {missing} wait for a machine with enough free cores; Ray has {free:g} in all")
+            say(f"servers {missing} wait for a machine with enough free cores; Ray has {free:g} in total")
             said = time.monotonic()
 
 
@@ -164,7 +164,7 @@ def _state_of(replica: _Replica) -> State:
 
 
 def _note(replica: _Replica, state: State) -> None:
-    """Print the changes of a server. A failure at the very start ends the command."""
+    """Print the state changes of a server. A failure of the first start ends the command."""
     before, replica.state = replica.state, state
     if state.failure is not None and (before is None or before.address is None):
         raise ValueError(f"server {replica.number}: {state.failure}")
@@ -177,7 +177,7 @@ def _note(replica: _Replica, state: State) -> None:
 
 
 def _drain(replicas: Sequence[_Replica]) -> bool:
-    """Let all servers finish what they have begun; return whether they have."""
+    """Shut down all servers gracefully; return whether no request was dropped."""
     running = [each for each in replicas if each.state is not None and not each.state.has_ended]
     for each in running:
         each.actor.drain.remote()

@@ -1,4 +1,4 @@
-"""A server of batches in this process, from its request to its shutdown."""
+"""A batch server in this process, from its start to its shutdown."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class ServeRequest:
     options: ServeOptions
 
     def later(self, number: int) -> ServeRequest:
-        """Return the request of the server `number` ports further."""
+        """Return the request for a server whose port is `number` higher."""
         return replace(
             self, listen=_later(self.listen, number), metrics=self.metrics and _later(self.metrics, number)
         )
 
 
 def run_server(request: ServeRequest, stop: threading.Event, began: Callable[[str, Address], None]) -> bool:
-    """Serve until `stop` is set or the server is idle. `began` is called once with graph and address.
+    """Serve until `stop` is set or the server is idle. `began` is called once, with graph and address.
 
-    Return whether all that was begun has been finished; if not, connections are still open.
+    Return whether all requests have been finished; if not, connections are still open.
     """
     options = request.options
     flight_server = _flight("flight_server")
@@ -82,9 +82,9 @@ def _service(folder: Path, options: ServeOptions) -> Service:
 
 
 def _loaded(path: Path) -> ModuleType:
-    """Import the file of a --module option, which this command alone names.
+    """Import the file of a --module option; only the user of this command can name it.
 
-    ValueError if the name of its module is that of another one, which it would replace for all importers.
+    Raises ValueError if another module has the same name, because the file would replace it everywhere.
     """
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -92,8 +92,8 @@ def _loaded(path: Path) -> ModuleType:
     other = _origin(path.stem)
     if other is not None and not (Path(other).is_file() and path.samefile(other)):
         raise ValueError(
-            f"--module {path}: {path.stem} is another module already ({other}); rename the file, here and "
-            "where clients import it"
+            f"--module {path}: a module {path.stem} already exists ({other}); rename the file on servers and "
+            "clients"
         )
     module = module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -102,7 +102,7 @@ def _loaded(path: Path) -> ModuleType:
 
 
 def _origin(name: str) -> str | None:
-    """Return where the module of a name comes from; None if there is none."""
+    """Return the origin of a module by name; None if there is no such module."""
     try:
         spec = find_spec(name)
     except ValueError:  # a module of this process without a spec
@@ -111,7 +111,7 @@ def _origin(name: str) -> str | None:
 
 
 def _flight(name: str) -> ModuleType:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its failures reach the log as errors of requests
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its failures are logged as errors of requests
     try:
         return import_module(f"khop.servers.{name}")
     except ModuleNotFoundError as error:

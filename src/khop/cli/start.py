@@ -22,13 +22,13 @@ from khop.process_tuning import tune_before_torch
 
 FAILED = 1  # a problem of the machine (no space, no permission, no memory), or a bug
 BAD_INPUT = 2  # invalid input
-INTERRUPTED = 130  # as shells give it for SIGINT
-TERMINATED = 143  # as shells give it for SIGTERM
+INTERRUPTED = 130  # exit code of SIGINT in shells
+TERMINATED = 143  # exit code of SIGTERM in shells
 
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory", "Storage size calculation overflowed")
 _OF_RUNS = "lower the batch size, the fanouts, model.hidden or links.negatives_per_positive, or "
 _OF_TABLES = "lower --memory or --threads, or "
-_SMALLER = {  # by command; other commands have no option that lowers their memory
+_SMALLER = {  # other commands have no option that lowers their memory
     **dict.fromkeys(("train", "evaluate", "infer", "predict", "recommend", "profile"), _OF_RUNS),
     **dict.fromkeys(("import", "append"), _OF_TABLES),
 }
@@ -41,7 +41,7 @@ _LESS_ON_GPU = (
 )
 
 
-# Packages whose ValueErrors are not sentences of khop: it turns those that it expects into its own.
+# Packages whose ValueErrors are unexpected; those that khop expects are converted where they are raised.
 _FOREIGN = ("pyarrow", "json", "numpy", "pydantic_core", "tomllib", "duckdb")
 
 
@@ -58,7 +58,7 @@ def _is_about_input(error: Exception) -> bool:
 def sentence(error: Exception, again: str, command: str = "train") -> str:
     """Return the error of a command as a sentence.
 
-    `again` is a command line that shows the traceback of an unexpected error.
+    `again` is the command line that shows the traceback of an unexpected error.
     """
     if isinstance(error, OSError):
         return _of_machine(error)
@@ -78,7 +78,7 @@ def sentence(error: Exception, again: str, command: str = "train") -> str:
 
 
 def _place_in_component(error: Exception) -> str | None:
-    """Return file and line of the last call in code of a component; None if a call in khop came after it."""
+    """Return file and line of the last call in a component; None if a later call is in khop."""
     calls = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     calls += re.findall(r'File "(.+)", line (\d+)', str(error))  # the traceback of another rank
     own = Path(khop.__file__).parent
@@ -97,8 +97,8 @@ def _of_machine(error: OSError) -> str:
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. Ctrl-C ends it quietly, also while modules are still loading."""
-    # khop reports a lost rank in a sentence. The logs of torch would add stacks of C++ frames.
+    """Run the command. Ctrl-C ends it without a traceback, also while modules are loading."""
+    # khop reports a lost rank in one sentence. Torch's logs would add C++ stack traces.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     tune_before_torch()
     set_warnings_up()
@@ -116,7 +116,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _ended_by_interrupts() -> Iterator[None]:
-    """End this process at once on Ctrl-C while modules load: some of them swallow a KeyboardInterrupt."""
+    """End this process at once on Ctrl-C while modules load, because some swallow KeyboardInterrupt."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
@@ -132,17 +132,17 @@ def _ended_by_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, interrupt)
 
 
-interrupts: list[int] = []  # Ctrl-C of this process; a library may turn the exception into another one
+interrupts: list[int] = []  # Ctrl-C in this process; a library may convert the exception
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C as Python does, and note it."""
+    """Handle Ctrl-C as Python does, and record it."""
     interrupts.append(number)
     raise KeyboardInterrupt
 
 
 def set_warnings_up() -> None:
-    """Print warnings of khop in the form of errors: a sentence, without file and line."""
+    """Print warnings of khop like errors: one sentence, without file and line."""
     as_python_does = warnings.showwarning
 
     def show(

@@ -23,7 +23,7 @@ from khop.graph.atomic import ProgressCallback
 from khop.graph.remote import with_urls
 
 _WIDE = 200  # width of a file or a pipe, in columns
-_ECHO = 4  # columns for two "^C" of the terminal: without them, Ctrl-C would move the bars down a line
+_ECHO = 4  # columns for two "^C" of the terminal, which would otherwise move the bars down a line
 
 
 def say(console: Console, *lines: str) -> None:
@@ -45,7 +45,7 @@ def say_command(console: Console, *command: str) -> None:
 
 
 def stdout_is_a_terminal() -> bool:
-    """Return whether a person reads stdout, not a file or a program."""
+    """Return whether stdout is a terminal, not a file or a pipe."""
     return sys.stdout.isatty()
 
 
@@ -106,35 +106,35 @@ class _Narrower:
 
 
 def say_next(console: Console, *commands: Sequence[str]) -> None:
-    """Print commands that come next, below an empty line."""
+    """Print the commands to run next, below an empty line."""
     say(console, "", "Next:")
     for command in commands:
         say_command(console, *command)
 
 
 def tell_next(*commands: Sequence[str]) -> None:
-    """Print commands that come next, if a person reads stdout: else the output is for another program."""
+    """Print the commands to run next, if stdout is a terminal."""
     if stdout_is_a_terminal():
         say_next(Console(stderr=True), *commands)
 
 
 def reading(path: Path | str) -> tuple[str, ...]:
-    """Return a command that shows the first rows of a file that khop wrote: NumPy or Parquet."""
+    """Return a command that shows the first rows of a NumPy or Parquet file written by khop."""
     name = str(path)
     if name.endswith(".npy"):
         return "python", "-c", f"import numpy; print(numpy.load({name!r}, mmap_mode='r')[:3])"
     return "python", "-c", f"import pyarrow.parquet as pq; print(pq.read_table({name!r}).slice(0, 3))"
 
 
-FIRST_S, NEXT_S = 1.0, 30.0  # tests of other things change them
+FIRST_S, NEXT_S = 1.0, 30.0  # tests change them
 
 
 @contextmanager
 def progress_lines(what: str) -> Iterator[ProgressCallback]:
     """Print a line FIRST_S seconds after the start, and then one every NEXT_S seconds, until the end.
 
-    Yields a callback: call it with the current work, the bytes done and all bytes. Short work prints nothing,
-    and neither does work without a name.
+    Yields a callback: call it with the name of the current work, the bytes done and all bytes. Short work and
+    work without a name print nothing.
     """
     at, ended = _Position(what), threading.Event()
 
@@ -155,17 +155,17 @@ def progress_lines(what: str) -> Iterator[ProgressCallback]:
 
 
 class _Position:
-    """The last report of some work."""
+    """The last reported progress."""
 
     def __init__(self, what: str) -> None:
         self._last = (what, 0, 0)
 
     def move(self, what: str, done: int, total: int) -> None:
-        """Remember a report."""
+        """Record the progress."""
         self._last = (what, min(done, total), total)
 
     def line(self, seconds: float) -> str:
-        """Return the report with an estimate of the time left; "" before the first report."""
+        """Format the progress with an estimate of the time left; "" before the first report."""
         what, done, total = self._last
         if not total:
             return what
@@ -175,7 +175,7 @@ class _Position:
 
 @contextmanager
 def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
-    """Yield a callback that moves the bar: call it with the current work, the bytes done and all bytes.
+    """Yield a callback that updates the bar: call it with the current work, the bytes done and all bytes.
 
     The first argument is shown before the first call.
     """
@@ -201,7 +201,7 @@ def bytes_bar(what: str = "") -> Iterator[ProgressCallback]:
 
 @contextmanager
 def counting_bar(what: str, rank: int = 0) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that moves the bar of rank 0: call it with the items done and all items."""
+    """Yield a callback that updates the bar of rank 0: call it with the items done and all items."""
     if rank > 0:
         yield lambda done, total: None
         return

@@ -83,7 +83,7 @@ Memory = Mapping[str, list[int]]  # name of a peak -> bytes of each rank
 
 
 def write_environment(folder: Path, config: RunConfig, group: Group, memory: Memory | None = None) -> None:
-    """Write versions, the machine of rank 0, and the processes; at the end also the peaks of memory."""
+    """Write versions, the machine of rank 0, and the processes; at the end also peak memory."""
     device = torch.device(config.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     found = {
@@ -104,7 +104,7 @@ def bound_ranks(group: Group) -> list[str]:
 
 
 def memory_of_ranks(group: Group, device: torch.device) -> dict[str, list[int]]:
-    """Return the most memory that each rank has had, and its GPU if it has one. Collective."""
+    """Return the peak memory of each rank, and of its GPU if it has one. Collective."""
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     with group.exchanging("collecting the memory used"):
         found = group.gather(torch.tensor([peak_memory_bytes(), on_device]))
@@ -119,7 +119,7 @@ class TrainCall:
     raw: RawRun
     resume: Path | None
     as_json: bool
-    baselines: bool = False  # train and score the baseline of own features too
+    baselines: bool = False  # also train and score the baseline on node features
 
 
 def train(request: TrainCall, config: RunConfig, ranks: RankOptions) -> None:
@@ -176,7 +176,7 @@ def train_rank(rank: int, device: torch.device, request: TrainCall) -> None:
 
 
 def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> dict[str, float]:
-    """Train the baseline of own features; return its scores by their names in records. Collective."""
+    """Train the baseline on node features; return its scores by their keys in records. Collective."""
     baseline = OwnFeatures.of(run, request.raw, folder)
     baseline.train()
     scores = baseline.scores(run.run_task.splits, watcher.evaluating, ())
@@ -186,7 +186,7 @@ def _compared(run: Run, folder: Path, request: TrainCall, watcher: Observer) -> 
 
 @contextmanager
 def _watchers(console: Console, run: Run, folder: Path, rank: int) -> Iterator[Observer]:
-    """Yield the observer of the training: on rank 0 the terminal, and the loggers that are enabled."""
+    """Yield the observer of the training: on rank 0, the terminal and the enabled loggers."""
     if rank > 0:
         yield Unwatched()
         return
@@ -231,7 +231,7 @@ def _conclude(
         print(with_urls(json.dumps(outcome)))
 
 
-# Settings to try first if a score does not beat its baseline; the first three that a run has not set so.
+# Settings to try if a score does not beat its baseline: the first three that the run does not have yet.
 _TO_TRY: Mapping[bool, Sequence[tuple[str, object]]] = {
     True: (
         ("model.dropout", 0.2),
@@ -251,7 +251,7 @@ _TO_TRY: Mapping[bool, Sequence[tuple[str, object]]] = {
 
 
 def _below_baselines(run: Run, record: Mapping[str, object]) -> Iterator[str]:
-    """Yield a sentence with three settings to try if a score of the run does not beat its baseline."""
+    """Yield a sentence with three settings to try if a score does not beat its baseline."""
     metric, known = run.task.metric, {entry.path: entry for entry in fields_of(type(run.config))}
     words = []
     for split in ("val", "test"):
@@ -270,9 +270,9 @@ def _below_baselines(run: Run, record: Mapping[str, object]) -> Iterator[str]:
 
 
 def _next_commands(run: Run, folder: Path) -> Iterator[tuple[str, ...]]:
-    """Yield commands for a trained model: evaluate all splits, and write rows under the users' own ids.
+    """Yield commands for a trained model: evaluate all splits, and write predictions with the users' ids.
 
-    A model of nodes also scores all of them, with and without a label.
+    A model of nodes can also predict all nodes, with and without a label.
     """
     yield "khop", "evaluate", str(folder), "--split", "all"
     has_ids = run.graph.folder is not None and stored_ids(run.graph.folder)
@@ -287,7 +287,7 @@ def _next_commands(run: Run, folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _folder_of(run: Run, request: TrainCall, group: Group) -> tuple[Path, bool]:
-    """Return the run folder, found or made by rank 0, and whether the run resumes from its contents."""
+    """Return the run folder, found or created by rank 0, and whether the run resumes from it."""
     found: tuple[Path, bool] | None = None
     if group.rank == 0:
         found = (request.resume, True) if request.resume else _new_or_restarted(run, group.attempt)
@@ -304,7 +304,7 @@ def _new_or_restarted(run: Run, attempt: int) -> tuple[Path, bool]:
         folder = restarted_folder(run.config, placement.run_id)
         if folder is not None:
             has_checkpoint = bool(pushed_folders(folder / CHECKPOINTS / LAST))
-            if not has_checkpoint:  # the attempt before wrote no checkpoint, so its metrics are void
+            if not has_checkpoint:  # the earlier attempt wrote no checkpoint, so its metrics are invalid
                 (folder / METRICS).unlink(missing_ok=True)
             return folder, has_checkpoint
     folder = new_run_folder(run.config)

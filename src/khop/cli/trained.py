@@ -51,25 +51,25 @@ from khop.training.tasks import OWN_FEATURES, score_name
 from khop.training.trainer import terminations_raised
 
 BASELINES = "baselines"
-_TRAINED = "trained"  # a file next to the checkpoints of a baseline whose training has ended
+_TRAINED = "trained"  # a file that marks the baseline as trained
 # Options of an evaluation that would change the training of the baseline.
 _DECIDING = frozenset({"evaluation.batch_size", "evaluation.batch_edges", "links.eval_negatives"})
 
 
 @dataclass(frozen=True)
 class OwnFeatures:
-    """The baseline of a run, in a folder of the run's folder."""
+    """The baseline of a run, in a subfolder of the run folder."""
 
     run: Run  # of the baseline
     folder: Path
 
     @classmethod
     def of(cls, run: Run, raw: RawRun, folder: Path) -> OwnFeatures:
-        """Make the baseline of the run in `folder`; ValueError if the task has no own features."""
+        """Make the baseline of the run in `folder`; ValueError if the task has no node features."""
         return cls(own_features(run, raw), folder / BASELINES / OWN_FEATURES)
 
     def train(self) -> None:
-        """Train the model as the run trains its own, or continue, and load its best weights. Collective."""
+        """Train the baseline with the run's settings, or resume, and load its best weights. Collective."""
         trainer = self.run.trainer(self.folder, Unwatched())
         if self._shared(bool(pushed_folders(self.folder / CHECKPOINTS / LAST))):
             trainer.resume()
@@ -98,21 +98,21 @@ class OwnFeatures:
         return {named[name].replace("/", f"/{OWN_FEATURES}/", 1): score for name, score in scores.items()}
 
     def _shared(self, is_there: bool) -> bool:
-        """Return the finding of rank 0."""
+        """Return rank 0's value on all ranks. Collective."""
         group = this_group()
         with group.exchanging("looking for a baseline"):
             return bool(json.loads(group.share_bytes(json.dumps(is_there).encode())))
 
 
 def label_propagation_scores(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
-    """Return the scores of label propagation; over servers there are none, and a message says so.
+    """Return the scores of label propagation; with servers, print a message and return none.
 
     Collective.
     """
     if run.graph.servers is not None and has_label_propagation(run) and this_group().rank == 0:
         tell(
-            "--baselines: label propagation needs the edges, and servers have them; it is left out. Evaluate "
-            "the folder with --baselines"
+            "--baselines: label propagation is left out, because the edges are on servers; to compute it, "
+            "evaluate on the graph folder"
         )
     return label_propagation(run, splits, beside)
 
@@ -129,7 +129,7 @@ class TrainedCall:
     given: frozenset[str]  # options given in this call, not in the run
     as_json: bool
     predictions: Path | None
-    baselines: bool  # train and score the baseline of own features too
+    baselines: bool  # also train and score the baseline on node features
 
 
 def evaluate(request: TrainedCall, config: RunConfig, ranks: RankOptions) -> None:
@@ -215,7 +215,8 @@ def infer_rank(rank: int, device: torch.device, request: InferRequest) -> None:
     if run.config.sampler.time is not None:
         say(
             console,
-            "rows are computed at the end of the data; khop evaluate --predictions has each node at its time",
+            "rows are computed at the end of the data; for each node at its time: khop evaluate "
+            "--predictions",
         )
     if request.split is None and time_cut_offs(run.graph) is not None:
         say(
@@ -260,7 +261,7 @@ def _nodes(run: Run, request: InferRequest, node_types: tuple[str, ...]) -> Tens
     of_types = run.graph.split(request.split)
     if node_types[0] not in of_types:
         raise ValueError(
-            f"--split {request.split}: has nodes of {', '.join(of_types)}, none of {node_types[0]}"
+            f"--split {request.split}: has nodes of {', '.join(of_types)}, but none of {node_types[0]}"
         )
     return ids_here(of_types[node_types[0]])
 
@@ -283,7 +284,7 @@ def ids_of(file: Path) -> Tensor:
     size, stated = file.stat().st_size, header_bytes + shape[0] * dtype.itemsize
     if size != stated:
         raise ValueError(
-            f"{file}: has {size:,} bytes, its header says {stated:,}; it was cut off or damaged, write it "
+            f"{file}: has {size:,} bytes, but its header says {stated:,}: truncated or damaged; write it "
             "again"
         )
     ids = np.fromfile(file, dtype, offset=header_bytes)
@@ -359,7 +360,7 @@ def predict(request: PredictRequest) -> None:
 
 
 def _again_to_file(request: PredictRequest) -> tuple[str, ...]:
-    """Return this call with a file for its rows."""
+    """Return this command line with an output file."""
     later = () if request.later is None else ("--graph", str(request.later))
     pairs = () if request.pairs is None else ("--pairs", str(request.pairs))
     rows = () if request.rows is None else ("--rows", str(request.rows))
@@ -367,11 +368,12 @@ def _again_to_file(request: PredictRequest) -> tuple[str, ...]:
 
 
 def _pieces(run: Run, request: PredictRequest, progress: Progress) -> Iterator[Columns]:
-    """Return the columns of consecutive rows, of new nodes, of a table or of pairs."""
+    """Return an iterator over consecutive predictions, of new nodes, of a table or of pairs."""
     if request.rows is not None:
         if request.later is not None or request.pairs is not None:
             raise ValueError(
-                "--rows with --graph or --pairs: rows are of nodes of the graph; give --rows alone"
+                "--rows excludes --graph and --pairs, because rows are about nodes of the graph; give "
+                "--rows alone"
             )
         return predict_rows(run, request.rows, progress).pieces()
     if request.pairs is not None:
@@ -393,7 +395,7 @@ def _pairs(run: Run, pairs: Path, later: Path | None, progress: Progress) -> Ite
 
 
 def _lines(pieces: Iterator[Columns]) -> tuple[list[str], int]:
-    """Return the first rows as text, one line each, with a line about the others, and the number of rows."""
+    """Return the first rows as lines of text, with a line about the others, and the number of rows."""
     first: Mapping[str, Any] = next(pieces, {})
     count = sum(len(next(iter(piece.values()))) for piece in chain([first] if first else [], pieces))
     columns = {name: of_column for name, of_column in first.items() if name not in _HIDDEN}
@@ -408,7 +410,7 @@ def _shown(value: object) -> str:
 
 
 BY = ("model", "popularity")
-_COMPARED_IDS = 50_000  # of a type, for the nearest one
+_COMPARED_IDS = 50_000  # more ids of a type are not searched for the nearest one
 
 
 @dataclass(frozen=True)
@@ -473,7 +475,7 @@ def _concluded(
     request: RecommendRequest,
     console: Console,
 ) -> dict[str, Any]:
-    """Write the file, or print and return the recommendations; with the numbers of users and of cold ones."""
+    """Write the file, or print and return the recommendations, with counts of users and of cold users."""
     names, counts = Names.of(run.graph.folder), {"nodes": 0, "cold": 0}
 
     def counted() -> Iterator[Recommendations]:
@@ -535,7 +537,7 @@ def _own_ids(run: Run, node_type: NodeType) -> OwnIds | None:
 
 
 def _sources(run: Run, recommender: Recommender, users: Sequence[str]) -> Tensor:
-    """Return the nodes of the given ids, or all nodes. ValueError names an unknown id, and near ones."""
+    """Return the nodes of the given ids, or all nodes. ValueError for an unknown id names similar ids."""
     node_type = recommender.edge_type[0]
     if not users:
         return recommender.sources(None)
@@ -556,8 +558,8 @@ def _sources(run: Run, recommender: Recommender, users: Sequence[str]) -> Tensor
 
 
 def _nearest(ids: OwnIds, user: str) -> str:
-    """Return the nearest ids as the end of a sentence; types of many ids are not searched."""
-    hint = f"; find ids by khop lookup GRAPH {ids.node_type} 0 --by node"
+    """Return similar ids as the end of a sentence; types with many ids are not searched."""
+    hint = f"; look up ids with khop lookup GRAPH {ids.node_type} 0 --by node"
     if len(ids) > _COMPARED_IDS:
         return hint
     near = difflib.get_close_matches(user, map(str, ids.ids(range(len(ids)))), n=3)

@@ -116,7 +116,7 @@ def _crowded(summary: Summary, config: RunConfig) -> Bottleneck | None:
 
 
 def _of_ranks(summary: Summary, config: RunConfig, machine: Machine) -> Bottleneck | None:
-    """Detect ranks that wait for each other: for one slow rank, or for each rank in turn."""
+    """Detect ranks that wait for each other: either all wait for one slow rank, or each waits in turn."""
     lost = {rank.rank: summary.lost_to(rank.rank) for rank in summary.ranks}
     slowest = max(summary.ranks, key=lambda rank: lost[rank.rank])
     if lost[slowest.rank] >= max(HOLDS_UP, ONE_RANKS * sum(lost.values())):
@@ -245,7 +245,7 @@ def _uneven_servers(summary: Summary, config: RunConfig, waits: str) -> Bottlene
         Kind.SERVERS,
         f"{waits}, and the server {address} begins its answers after "
         f"{summary.servers[late].mean_wait_s:.2f} s, where the others take {usual:.2f} s",
-        f"check that server (`khop servers status {address}`) and its connection",
+        f"check this server (`khop servers status {address}`) and its connection",
         "servers.addresses",
     )
 
@@ -304,7 +304,7 @@ def _computing(summary: Summary, config: RunConfig, machine: Machine) -> Bottlen
         "not the loader"
     )
     if config.precision == "float64":
-        return Bottleneck(Kind.COMPUTE, finding, "compute in floats", "precision", "float32")
+        return Bottleneck(Kind.COMPUTE, finding, "compute in float32", "precision", "float32")
     if config.device == "cpu" and config.compute_threads < machine.cores_per_rank:
         cores = str(machine.cores_per_rank)
         return Bottleneck(Kind.COMPUTE, finding, "use all cores", "compute_threads", cores)

@@ -80,7 +80,7 @@ def has_node_tables(model: nn.Module, graph: Graph) -> bool:
 
 
 def trained_snapshot(graph: Graph, checkpoint: Path) -> Path | None:
-    """Return the snapshot that a checkpoint was trained on, if it is another one than `graph`. Collective.
+    """Return the snapshot that a checkpoint was trained on, if it is not `graph` itself. Collective.
 
     None if the graph has no such snapshot. Only rank 0 needs the checkpoint.
     """
@@ -363,7 +363,7 @@ class Run:
         restore_model(self.model, checkpoint)
 
     def _check_nodes(self, trained_on: str | None, folder: Path, notice: Callable[[str], None]) -> None:
-        """Raise ValueError if the model has embeddings of the nodes of another graph."""
+        """Raise ValueError if the model has node embeddings that were trained on another graph."""
         if not has_node_tables(self.model, self.run_task.whole):
             return
         if trained_on not in (None, self.fingerprint):
@@ -388,10 +388,11 @@ class Run:
         values: Values,
         split: str | None = None,
     ) -> Inference:
-        """Prepare inference for all nodes of the node types, or for `nodes` only. Checks all arguments.
+        """Check all arguments and prepare inference for all nodes of the node types, or for `nodes` only.
 
         With `split`, messages pass over the edges that the evaluation of this split uses; see
-        `edges_of_split`. Rows of a run with `sampler.time` are those of the end of these edges.
+        `edges_of_split`. For a run with `sampler.time`, outputs are computed at the time of the latest of
+        these edges.
         """
         chunks = ChunkLimits(self.config.evaluation.batch_size, self.config.evaluation.batch_edges)
         task, graph = self.config.task, self.run_task.whole
@@ -412,7 +413,7 @@ class Run:
     ) -> dict[str, float]:
         """Compute scores as `scores` does, and the scores of baselines, such as "val/majority/accuracy".
 
-        A task with scores only has no baselines. Collective.
+        A task that only returns scores has no baselines. Collective.
         """
         if not isinstance(self.run_task, PredictingTask):
             return self.scores(splits, progress, beside)
@@ -422,14 +423,14 @@ class Run:
     def evaluated(
         self, splits: tuple[str, ...], progress: Progress, beside: Sequence[str] = ()
     ) -> Evaluation:
-        """Compute scores, and keep the predictions that they are computed from. Collective.
+        """Compute scores, and return them with the underlying predictions. Collective.
 
-        ValueError for a task that keeps none.
+        Raises ValueError for a task that does not return predictions.
         """
         if not isinstance(self.run_task, PredictingTask):
             raise ValueError(
-                f"predictions: the task {self.config.task.kind} returns scores without predictions, as it "
-                "has no method evaluated; leave --predictions out"
+                f"predictions: the task {self.config.task.kind} returns scores without predictions, because "
+                "it has no method evaluated; leave --predictions out"
             )
         evaluation = self.run_task.evaluated(splits, progress, beside)
         if self.graph.rank_edges is None:
@@ -443,10 +444,10 @@ Work = Literal["training", "evaluation", "inference"]
 def fitted(
     run: Run, raw: RawRun, work: Work = "training", checkpoint: Path | None = None
 ) -> tuple[Run, str | None]:
-    """Return the run with the prefetch that fits in the free memory, and a line if memory is scarce.
+    """Return the run with a prefetch depth that fits in the free memory, and a message if memory is scarce.
 
-    Only for work on a CPU, on a graph of this process. ValueError, before the work, if it does not fit.
-    `checkpoint` will be restored; see `prepare`. Collective.
+    Only for runs on the CPU whose graph is in this process. Raises ValueError before the work starts if the
+    run does not fit. `checkpoint` will be restored; see `prepare`. Collective.
     """
     config, graph = run.config, run.graph
     is_counted = own_memory_bytes() > 0 and config.device == "cpu"
@@ -463,7 +464,7 @@ def fitted(
 
 
 def _target(config: RunConfig, metric: str) -> tuple[str, float] | None:
-    """Return metric and score that stop training. ValueError if the evaluations will not have the metric."""
+    """Return the metric and score that stop training. ValueError if evaluations do not compute the metric."""
     target = config.training.target
     if target.value is None:
         return None
@@ -500,10 +501,10 @@ def prepare(
     """Check a run and build it. Raises ValueError before any long work starts.
 
     A built-in graph is unpacked into `cache` on first use; `notice` receives the progress. Equal runs start
-    from equal weights. A model with embeddings by node, to be restored from `checkpoint`, gets the snapshot
-    of the graph that the checkpoint was trained on; collective.
+    from equal weights. If `checkpoint` will be restored into a model with node embeddings, the graph is the
+    snapshot that the checkpoint was trained on; this is collective.
     """
-    leave = None if checkpoint is None else "batches of the GPU are for training"
+    leave = None if checkpoint is None else "the GPU only makes batches for training"
     run = _built(raw, cache, notice, leave)
     if checkpoint is None or not has_node_tables(run.model, run.run_task.whole):
         return run

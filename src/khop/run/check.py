@@ -33,15 +33,15 @@ def run_type_of(raw: RawRun) -> type[RunConfig]:
 
 
 def fields_of_others(raw: RawRun) -> list[RunField]:
-    """Return the fields of components that the run names, beside those of a run with default components."""
+    """Return the fields of the named components that a run with default components does not have."""
     return [entry for entry in fields_of(run_type_of(raw)) if field_at(entry.path) is None]
 
 
 def checked(raw: RawRun) -> RunConfig:
-    """Validate a run. Raises ValueError with the first wrong field, its value, allowed values and place.
+    """Validate a run. Raises ValueError with the first invalid field, its value, allowed values and source.
 
-    Settings that are left out and follow from others are filled in; `notes_on` names them. The device "auto"
-    is replaced by that of this machine.
+    Omitted settings that follow from others are filled in; `notes_on` names them. The device "auto" is
+    replaced by the device of this machine.
     """
     full = implied(raw)
     config = _validated(full, _type_of(full))
@@ -56,7 +56,7 @@ AUTO = "auto"
 
 
 def _device_for(config: RunConfig) -> str:
-    """Return the device for a run that names none: a GPU, unless there is none or a setting needs the CPU."""
+    """Return the default device of a run: a GPU, unless there is none or a setting needs the CPU."""
     if config.links.hard_negatives:  # in host memory
         return "cpu"
     streams = import_module("khop.loading.device.streams")  # imports torch
@@ -68,14 +68,14 @@ def _type_of(raw: RawRun) -> type[RunConfig]:
 
 
 def checked_options(raw: RawRun, component: Component) -> dict[str, object]:
-    """Validate the options of a component that is no part of a run, as `checked` does for a run."""
+    """Validate the options of a component that is not part of a run, as `checked` does for a run."""
     table = composed(Section, component.options)
     made = _validated(raw, table)
     return {name: getattr(made, name) for name in table.model_fields}
 
 
 def component_fields(component: Component, taken: Set[str], prefix: str) -> list[RunField]:
-    """Return the fields of such options; an option in `taken` gets the prefix."""
+    """Return the fields of a component's options; an option name in `taken` gets the prefix."""
     found = fields_of(composed(Section, component.options))
     return [
         replace(entry, option=f"--{prefix}-{entry.option.removeprefix('--')}")
@@ -120,7 +120,7 @@ def _sentence(error: ErrorDetails, raw: RawRun, run: type[Section]) -> str:
 
 
 def _of_table(message: str, raw: RawRun) -> str:
-    """Return an error of several fields with the file, and the options among them."""
+    """Return an error about several fields, with the file and the options that set them."""
     options = [option for at, option in raw.options.items() if at in message]
     return f"{message} ({', '.join([raw.source, *options])})"
 
@@ -136,7 +136,7 @@ def _allowed(entry: RunField | None) -> str:
 
 
 def _value(values: Mapping[str, object], names: list[str], entry: RunField | None) -> object:
-    """Return the value of a field as written, or else its default, which a component may refuse too."""
+    """Return the value of a field as written, or else its default, which a component may reject too."""
     value: object = values
     for name in names:
         match value:
@@ -167,7 +167,7 @@ def _hint(names: list[str], run: type[Section]) -> str:
 
 
 def facts_of(config: RunConfig, graph_fingerprint: str) -> Mapping[str, str]:
-    """Return every setting that decides the course of a run, by dotted path, with graph and khop version.
+    """Return all settings that determine the results of a run, by dotted path, with graph and khop version.
 
     The graph is compared by its content, not by its path.
     """

@@ -75,7 +75,7 @@ class SamplerContext(SamplerInputs):
 
 @dataclass(frozen=True, eq=False)
 class _WatchedContext(SamplerContext):
-    """The context of a sampler from outside, with the names of the inputs that its `build` has read."""
+    """The context of a custom sampler, which records the inputs that its `build` reads."""
 
     read: set[str] = field(default_factory=set)
 
@@ -85,7 +85,7 @@ class _WatchedContext(SamplerContext):
 
 
 _OF_EDGES = ("relation", "edge_column")  # settings of models that name a column of edges
-# By input, the settings that it carries. Times of seeds reach a sampler with the seeds.
+# The settings in each input. A sampler gets the times of seeds with the seeds.
 _CARRIED = {
     "fanouts": ("fanouts",),
     "rule": ("replacement", "weight", "temporal_strategy", "window", "temporal_limit", "rule"),
@@ -94,7 +94,7 @@ _CARRIED = {
 
 
 def _unread(table: SamplerTable, read: Collection[str]) -> list[str]:
-    """Return the settings with another value than their default that no input in `read` carries."""
+    """Return the settings that differ from their defaults and are in none of the inputs `read`."""
     names = [name for carrier, carried in _CARRIED.items() if carrier not in read for name in carried]
     fields = type(table).model_fields
     return [f"sampler.{name}" for name in names if getattr(table, name) != fields[name].default]
@@ -104,13 +104,13 @@ def _unread(table: SamplerTable, read: Collection[str]) -> list[str]:
 class TaskContext:
     """Inputs of a task's `build`, which returns a `RunTask`. Its functions make the parts of the run.
 
-    `dataclasses.replace(context, graph=...)` is the context of a part of the graph, such as the edges of
-    training; the sampler of its batches is then placed as the run requests.
+    `dataclasses.replace(context, graph=...)` is the context for a part of the graph, such as the training
+    edges; the graph of its sampler is then placed as the run requests.
     """
 
     config: RunConfig  # resolved
     graph: Graph
-    later: LaterPlacement | None = None  # of the edges of training; None: as `graph` requests
+    later: LaterPlacement | None = None  # of the training edges; None: as `graph` requests
 
     def __post_init__(self) -> None:
         if self.later is None:
@@ -122,7 +122,8 @@ class TaskContext:
         target = node_type if outputs is None else [node_type]
         embeddings = (model.embedding, model.embedding_update, model.embedded_types, model.unknown)
         sizes = ModelSizes.of(self.graph, target, model.column, label, outputs, *embeddings)
-        # Exact evaluation follows the edge types that the model has learned: only the ones of a training hop.
+        # Exact evaluation only follows the edge types of the training hops, because the model has weights for
+        # these.
         followed = followed_types(self.graph.schema, self.config.sampler.fanouts)
         return replace(sizes, targets=node_type, edge_types=followed)
 
@@ -131,7 +132,7 @@ class TaskContext:
     ) -> nn.Module:
         """Build the model of the run on its device; equal runs get equal weights.
 
-        `around` may put the model into another one, with further weights.
+        `around` may wrap the model in a module with further weights.
         """
         table = self.config.model
         assert table.layers is not None
@@ -142,7 +143,7 @@ class TaskContext:
     def sampler(self, fanouts: Sequence[Fanout] | None = None, links: LinkSettings | None = None) -> Sampler:
         """Build the sampler of training batches, by default with the run's fanouts.
 
-        Its graph is `placed`, so that kernels sample where a run requests it.
+        Its graph is `placed`, so that sampling runs on the requested device.
         """
         fanouts = self.config.sampler.fanouts if fanouts is None else fanouts
         context = replace(self, graph=self.placed(self.graph))._sampling(fanouts, links)
@@ -161,9 +162,9 @@ class TaskContext:
         return made
 
     def placed(self, graph: Graph) -> Graph:
-        """Return a graph of training edges with its stores where the settings `gpu` of the run request them.
+        """Return a graph of training edges with its stores placed as the table `gpu` of the run requests.
 
-        A placed graph is returned as it is, and any graph if the run requests nothing.
+        A graph that is already placed is returned unchanged, and so is any graph if the run requests nothing.
         """
         return graph if self.later is None else self.later.placed(graph)
 
@@ -192,11 +193,11 @@ class TaskContext:
         return LABEL_TIME if time is not None and LABEL_TIME in there else time
 
     def links_loader(self, sampler: Sampler, links: LinkList, model: nn.Module) -> Loader:
-        """Make the loader of training batches of links, which may have times of their own."""
+        """Make the loader of training batches of links, which may have times."""
         return seeds_loader(self.config, sampler, links, columns_of(self.config, self.graph, model), {})
 
     def columns(self, model: nn.Module) -> ColumnChoice:
-        """Return the columns of a batch for evaluation."""
+        """Return the columns that batches for evaluation gather."""
         return ColumnChoice.of(self.graph.schema, columns_of(self.config, self.graph, model), (), ())
 
     def outputs(
@@ -209,9 +210,9 @@ class TaskContext:
     ) -> Tensor:
         """Compute the outputs of nodes as `evaluation` says: exact, or over drawn neighbors. Collective.
 
-        Each rank gets (nodes, outputs). `times` are those of the rows of a table; by default nodes have their
-        times in the graph. If the model does not expose its layers, exact outputs are computed
-        from batches of all neighbors.
+        Each rank gets (nodes, outputs). `times` are the times of the rows of a table; by default, times are
+        read from the graph. If the model does not expose its layers, exact outputs are computed from batches
+        with all neighbors.
         """
         config, group, fanouts = self.config, this_group(), self.config.evaluation.fanouts
         if not fanouts and isinstance(model, Layered):
@@ -249,9 +250,9 @@ class TaskContext:
         )
 
     def all_neighbors(self, model: nn.Module, fanouts: Sequence[Fanout]) -> Sequence[Fanout]:
-        """Return fanouts of all neighbors along the edge types that `fanouts` follow; rank 0 warns.
+        """Return fanouts of -1 (all neighbors) for the edge types that `fanouts` follow; rank 0 warns.
 
-        They are for a model that does not expose its layers. `TopK` takes `fanouts` themselves.
+        They are for a model that does not expose its layers. For `TopK`, `fanouts` are returned.
         """
         like = self.neighbor_sampler(fanouts if self.config.sampler.layers_are_hops else _all(self.config))
         return all_neighbors(model, like, warn=this_group().rank == 0)
@@ -266,10 +267,11 @@ class TaskContext:
 
 
 def exact_draws_of(config: RunConfig, graph: Graph) -> ExactDraws:
-    """Return the rule and the fanouts by which exact inference of a run takes neighbors.
+    """Return the rule and the fanouts of exact inference.
 
-    Groups of seeds have all edges among their nodes. With `sampler.time`, rows are those of the end of the
-    data, when no edge is later. ValueError for a run that then draws from a part of the edges.
+    Samplers of groups of nodes use all edges among these nodes. With `sampler.time`, outputs are computed at
+    the end of the data, when all edges are in the past. Raises ValueError if the run would still draw from
+    only a part of the edges.
     """
     sampler = config.sampler
     if not draws_all_edges(config):
@@ -305,7 +307,7 @@ def edge_times(config: RunConfig) -> int | None:
 
 
 def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
-    """Return the rule by which a run draws among the neighbors that its time limit allows."""
+    """Return the rule that draws among the neighbors that the run's time limit allows."""
     table = config.sampler
     if table.rule is not None:
         made: Rule = built(config, "sampler.rule", RuleContext(graph))
@@ -314,7 +316,7 @@ def untimed_rule_of(config: RunConfig, graph: Graph) -> Rule:
 
 
 def rule_of(config: RunConfig, graph: Graph) -> Rule:
-    """Return the rule by which a run draws neighbors."""
+    """Return the rule that draws neighbors for a run."""
     table, inner = config.sampler, untimed_rule_of(config, graph)
     if table.time is None:
         return inner
@@ -325,7 +327,7 @@ def rule_of(config: RunConfig, graph: Graph) -> Rule:
 
 
 class RunTask(Protocol):
-    """Model, batches and scores of a run, such as those of node classification or of a task from outside.
+    """Model, batches and scores of a run, for example of node classification or of a custom task.
 
     A task with work before an epoch of training, such as a table of hard negatives, also has a method
     `before_epoch(epoch)`: it is called on all ranks before the first batch of the epoch is made.
@@ -373,7 +375,7 @@ class RunTask(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Scores of some splits, and their inputs."""
+    """Scores of some splits, and the predictions that they are computed from."""
 
     scores: dict[str, float]  # as RunTask.scores returns them
     predictions: Predictions

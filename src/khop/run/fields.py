@@ -18,7 +18,7 @@ from khop.components import FAMILIES
 Fanout = int | dict[str, int]  # for all edge types, or by edge type name or pattern
 Value = str | int | float | bool | tuple[Fanout, ...] | tuple[str, ...] | tuple[float, ...] | None
 FILE = Path(__file__).with_name("options.json")
-# Options that are no fields: the option of a field in a component of one's own has another name.
+# Option names that custom components cannot use, because commands use them.
 OPTIONS_OF_COMMANDS = frozenset(
     {
         "--help",
@@ -57,12 +57,12 @@ class RunField:
     aliases: tuple[str, ...]  # other names of the option: "--lr"
     kind: type  # str, int, float, bool or tuple
     item: type  # of a tuple: str, float, or int, also for a list of fanouts
-    choices: tuple[str, ...]  # the allowed words; empty if the field takes other values
+    choices: tuple[str, ...]  # the allowed strings; empty if the field takes other values
     allowed: str  # the allowed values, in words
-    is_worded: bool  # the field's declaration words them, also for its own validators
+    is_worded: bool  # `allowed` is written in the field's declaration, not derived from its type
     description: str
     default: Value
-    default_words: str  # the meaning of the default; empty if its value says it
+    default_words: str  # description of the default; empty if the value is clear
     required: bool
 
     @property
@@ -71,7 +71,7 @@ class RunField:
         return self.path.rpartition(".")[0]
 
     def document(self) -> dict[str, object]:
-        """Return the field as options.json has it; the kinds of components are those of the reader."""
+        """Return the field in the form of options.json; kinds of components are added by the reader."""
         names = {"kind": self.kind.__name__, "item": self.item.__name__}
         found = vars(self) | names
         if self.path.removesuffix(".kind") in FAMILIES:
@@ -83,13 +83,15 @@ class RunField:
 class KindOptions:
     """The options of one of khop's components."""
 
-    summary: str  # in the help of the kind; empty if the kind says it
+    summary: str  # for the help of the kind; empty if the name is clear
     rule: str | None  # of a model: the kind of rule that draws its neighbors
-    other_kinds: Mapping[str, Mapping[str, str]]  # other names of it, with the settings that they stand for
+    other_kinds: Mapping[
+        str, Mapping[str, str]
+    ]  # alternative names, each with the settings that it stands for
     names: frozenset[str]  # of all settings in its table
-    unread: frozenset[str]  # those that it has but does not read
+    unread: frozenset[str]  # settings that the table has but the component does not read
     column_setting: str  # of a rule, the setting that names its column; empty: sampler.weight
-    options: tuple[tuple[RunField, Mapping[str, Any]], ...]  # its own, with limits of their values
+    options: tuple[tuple[RunField, Mapping[str, Any]], ...]  # with limits of their values
 
 
 def _field(document: Mapping[str, Any]) -> RunField:
@@ -127,7 +129,7 @@ def field_at(path: str) -> RunField | None:
 
 
 def option_of(path: str) -> str:
-    """Return the option of a field; of one of another package's component, the option that it has by rule."""
+    """Return the option of a field; for a component of another package, the name derived from the path."""
     entry = field_at(path)
     if entry is None and path in kind_fields():
         entry, _ = kind_fields()[path]
@@ -157,7 +159,7 @@ def kind_options(path: str, kind: str) -> KindOptions:
 
 @cache
 def kind_fields() -> dict[str, tuple[RunField, tuple[str, ...]]]:
-    """Return by path the fields that only some of khop's components have, each with their kinds."""
+    """Return the fields that only some built-in components have, by path, with the kinds that have them."""
     found: dict[str, tuple[RunField, tuple[str, ...]]] = {}
     for path, family in FAMILIES.items():
         for kind in family.builtin:
@@ -167,7 +169,7 @@ def kind_fields() -> dict[str, tuple[RunField, tuple[str, ...]]]:
 
 
 def fields_of_kind(path: str, kind: str) -> Iterator[RunField]:
-    """Yield the options of one of khop's components that a run with default components does not have."""
+    """Yield the options of a built-in component that a run with default components does not have."""
     for entry, _ in kind_options(path, kind).options:
         if entry.path not in _by_path():
             yield entry

@@ -48,10 +48,10 @@ class NegativeFile:
         return NEGATIVES in self.source.table.schema.names
 
     def joined_to(self, links: LinkList) -> Links:
-        """Return the links with the negatives of the file, or labeled 1 and its pairs, labeled 0, after them.
+        """Return the links with negatives, or the links (label 1) followed by the pairs (label 0).
 
-        Collective where the ranks hold the links in parts. ValueError for a link without a row, and for pairs
-        of links with times.
+        Collective if links are partitioned over ranks. Raises ValueError for a link without a row, and for
+        pairs if links have times.
         """
         every = links.rows(self.edge_type, torch.arange(links.counts[self.edge_type]))
         facts = {"times": every.times, "relations": every.relations}
@@ -61,7 +61,7 @@ class NegativeFile:
             return Links({self.edge_type: every.edges}, negatives={self.edge_type: negatives}, **given)
         if given:
             raise ValueError(
-                f"{self.source.key}: pairs for all links have no {', '.join(given)}, and the links do; give "
+                f"{self.source.key}: the links have {', '.join(given)}, and pairs for all links do not; give "
                 f"a list of negatives per link, in a column {NEGATIVES!r}"
             )
         pairs = torch.from_numpy(np.stack(self._pairs()))
@@ -95,7 +95,7 @@ class NegativeFile:
         return self._padded(self._rows_of(links), np.concatenate(nodes), np.concatenate(sizes))
 
     def _rows_of(self, links: _Nodes) -> _Nodes:
-        """Return the row of each link. Equal links take their rows in the order of the file."""
+        """Return the row of each link. Duplicate links get their rows in the order of the file."""
         given = np.stack(self._pairs())
         count = self.folder.num_nodes(self.edge_type[2])
         keys = [ends[0] * count + ends[1] for ends in (given, links)]
@@ -135,12 +135,12 @@ class NegativeFile:
 
 
 def _place_of(rows_of_entries: _Nodes, rows: TableRows, entry: int) -> str:
-    """Return the place of an entry of lists in words."""
+    """Return a description of the position of a list entry."""
     return rows.row(int(rows_of_entries[entry]))
 
 
 def _numbered(codes: _Nodes) -> _Nodes:
-    """Return the number of each code among the equal codes before it."""
+    """Return for each code the number of equal codes before it."""
     order = codes.argsort(kind="stable")
     ordered = codes[order]
     found = np.empty_like(codes)

@@ -81,7 +81,7 @@ class Pairs:
             yield PairRows(arrays, (nodes[0], nodes[1]))
 
     def _rows(self) -> Iterator[TableRows]:
-        """Yield the rows of the table, at least one piece: it has the types of the columns."""
+        """Yield the rows of the table; at least one piece, which has the types of the columns."""
         is_empty = True
         for piece in self.source.pieces(self.columns):
             is_empty = False
@@ -123,7 +123,7 @@ class _Ids:
 
 
 def _columns(edge_type: EdgeType, joined: JoinedRun) -> tuple[str, str]:
-    """Return the recorded columns of ids of an edge type, or of its reverse, turned around."""
+    """Return the recorded id columns of an edge type, or those of its reverse, swapped."""
     record = import_record(joined.base).get("edges", {})
     reverse = joined.run.graph.schema.reverse(edge_type)
     if words_of(edge_type) in record:
@@ -133,14 +133,14 @@ def _columns(edge_type: EdgeType, joined: JoinedRun) -> tuple[str, str]:
         turned = record[words_of(reverse)]
         return turned["destination"], turned["source"]
     raise ValueError(
-        f"{joined.base.path}: has no recorded table of {words_of(edge_type)!r}, whose columns of ids "
-        "pairs have; import the graph from tables"
+        f"{joined.base.path}: records no table of {words_of(edge_type)!r}, so the id columns of pairs are "
+        "unknown; import the graph from tables"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class PairPredictions:
-    """Scores of pairs, computed when they are asked for, in the order of their table."""
+    """Scores of pairs, computed lazily, in the order of their table."""
 
     task: LinkTask
     joined: JoinedRun
@@ -150,8 +150,8 @@ class PairPredictions:
     def pieces(self) -> Iterator[Columns]:
         """Yield `source_id`, `destination_id` and `score` of consecutive pairs.
 
-        A score is null where no node has one of the ids. The neighborhoods of `evaluation.batch_size` pairs
-        are in memory at a time.
+        The score of a pair with an unknown id is null. The neighborhoods of `evaluation.batch_size` pairs are
+        in memory at a time.
         """
         done, total = 0, table_rows(self.pairs.source)
         for rows in self.pairs:
@@ -197,12 +197,12 @@ def predict_pairs(
     later: Path | None = None,
     progress: Progress = unwatched,
 ) -> PairPredictions:
-    """Open pairs of ids to score by the model of a link-prediction run, over all neighbors.
+    """Open pairs of ids, to be scored by the model of a link-prediction run over all neighbors.
 
     `pairs` is a file, or a table of pandas, polars or Arrow, with the columns of ids that the table of the
     run's edge type had. Ids may be those of new nodes of `later`, a folder of later data. Messages pass over
-    all edges of the graph and of the later data. ValueError for runs of other tasks, and for windows of
-    time.
+    all edges of the graph and of the later data. Raises ValueError for runs of other tasks, and for runs
+    with a time window.
     """
     task = run.run_task
     if not isinstance(task, LinkTask):
@@ -223,7 +223,7 @@ Later = str | os.PathLike[str] | Mapping[EdgeTypeName, Any]
 class Predicted:
     """Predictions for the new nodes of later data."""
 
-    table: Any  # pyarrow.Table: the users' ids, predictions, scores of classes or pairs, units
+    table: Any  # pyarrow.Table: original ids, predictions, scores of classes or pairs, units
     notes: tuple[str, ...]  # rows left out, unknown categories
 
 
@@ -257,7 +257,10 @@ class LoadedRun:
         """
         if rows is not None:
             if later is not None or pairs is not None:
-                raise ValueError("rows with later or pairs: rows are of nodes of the graph; give rows alone")
+                raise ValueError(
+                    "rows excludes later and pairs, because rows are about nodes of the graph; give rows "
+                    "alone"
+                )
             pieces = predict_rows(self.run, rows).pieces()
             return Predicted(pa.concat_tables([pa.table(columns) for columns in pieces]), ())
         if later is None or not isinstance(later, Mapping):
@@ -325,7 +328,7 @@ def load_run(
 
 
 def _spec(later: Mapping[EdgeTypeName, Any], record: Mapping[str, Any], home: str) -> dict[str, Any]:
-    """Return the spec of an import of tables by type, with the recorded columns of ids."""
+    """Return the import spec for tables by type, with the recorded id columns."""
     nodes: dict[str, Any] = {}
     edges: dict[str, Any] = {}
     for type_, table in later.items():
@@ -333,7 +336,9 @@ def _spec(later: Mapping[EdgeTypeName, Any], record: Mapping[str, Any], home: st
         if isinstance(type_, str) and type_ in record["nodes"]:
             column = record["nodes"][type_]["id"].get("column")
             if column is None:
-                raise ValueError(f"{type_}: its nodes are the ids of edges in {home}; give edges alone")
+                raise ValueError(
+                    f"{type_}: {home} takes the nodes of this type from the ids of edges; give edges alone"
+                )
             nodes[type_] = {**rows, "id": column}
             continue
         name = " ".join(edge_type_of(type_)) if not isinstance(type_, str) or " " in type_ else type_

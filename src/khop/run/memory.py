@@ -43,7 +43,7 @@ def check_memory(config: RunConfig, graph: Folder, raw: RawRun, limit: int | Non
         "model.hidden": (weight_bytes(config, graph), "the weights and their updates take"),
         "model.embedding": (_replicated_embedding_numbers(config, graph) * _FLOAT, "the embeddings take"),
     }
-    if config.task.kind == LINK_PREDICTION:  # another task may have no use for the table links
+    if config.task.kind == LINK_PREDICTION:  # other tasks may ignore the table links
         links = config.links
         targets = targets_of(config.task.target, graph.schema)
         count = sum(map(graph.num_edges, targets))
@@ -79,7 +79,7 @@ def embedding_bytes(config: RunConfig, graph: Folder, ranks: int) -> float:
 
 
 def _replicated_embedding_numbers(config: RunConfig, graph: Folder) -> float:
-    """Return the numbers in embeddings that each rank holds for certain."""
+    """Return how many embedding values are certainly stored on each rank."""
     is_sharded = config.model.embedding_update == "sharded"
     return 0.0 if is_sharded else _embedding_numbers(config, graph)
 
@@ -113,9 +113,9 @@ def is_placed(config: RunConfig) -> bool:
 def placed_graph(
     config: RunConfig, graph: Graph, folder: Folder, raw: RawRun, leave: str | None = None
 ) -> Graph:
-    """Place the stores of a run's graph as its table `gpu` says. Raises ValueError if that cannot be.
+    """Place the stores of a run's graph as its table `gpu` requests. Raises ValueError if this is impossible.
 
-    `leave` is a reason to leave all stores to the CPU if none is requested on the GPU.
+    `leave` is a reason to keep all stores on the CPU if none is requested on the GPU.
     """
     gpu = config.gpu
     labels = () if gpu.features == "disk" else (config.task.label,)  # small, and read one by one
@@ -139,13 +139,13 @@ def placed_graph(
 
 
 def _placed_later(graph: Graph, request: DevicePlacement, work: WorkSizes) -> Graph:
-    """Return the graph of a run that splits its edges with the request: the edges of training are placed."""
+    """Attach the request to the graph of a run that splits its edges: only training edges are placed."""
     stores = PlacedStores.none(request, work, torch.device(request.device))
-    return replace(graph, stores=replace(stores, line=f"{request.device}: edges of training, as requested"))
+    return replace(graph, stores=replace(stores, line=f"{request.device}: training edges, as requested"))
 
 
 class LaterPlacement:
-    """The placement of training edges, which a task knows after it has split them."""
+    """The placement of training edges, which is done after the task has split the edges."""
 
     def __init__(self, whole: Graph) -> None:
         self._whole = whole
@@ -153,13 +153,13 @@ class LaterPlacement:
 
     @classmethod
     def of(cls, whole: Graph) -> LaterPlacement | None:
-        """Return the placement that a run's graph requests; None for one that requests none on a GPU."""
+        """Return the placement that a run's graph requests; None if it requests none on a GPU."""
         return cls(whole) if _is_requested(whole) else None
 
     def placed(self, graph: Graph) -> Graph:
-        """Return a graph with its stores placed as requested; a placed one is returned as it is.
+        """Return a graph with its stores placed as requested; a placed graph is returned unchanged.
 
-        The last result is kept, so that samplers of the same graph share it.
+        The last result is cached, so that samplers of the same graph share it.
         """
         stores = self._whole.stores
         assert stores is not None
@@ -168,7 +168,7 @@ class LaterPlacement:
         if self._whole.rank_rows is not None:  # by node: the same for any edges
             return replace(graph, stores=stores, rank_rows=self._whole.rank_rows)
         if self._last is None or self._last[0] is not graph:
-            self._last = None  # its memory is free before the other graph is placed
+            self._last = None  # free its memory before the other graph is placed
             # The edges of a part are not those of its folder.
             given = replace(graph, stores=None, folder=graph.folder if graph is self._whole else None)
             placed = placed_on(given, stores.plan.request, stores.plan.work)
@@ -177,12 +177,12 @@ class LaterPlacement:
 
 
 def without_later_placement(graph: Graph) -> Graph:
-    """Return a run's graph without a placement that its task carries out later; a placed one as it is."""
+    """Return a run's graph without a placement that the task would do later; a placed graph unchanged."""
     return replace(graph, stores=None) if _is_requested(graph) and not _is_placed(graph) else graph
 
 
 def check_is_placed(config: RunConfig, graph: Graph, loader: Loader) -> None:
-    """Raise ValueError if a run requests a placement on a GPU, and its batches are of a graph without one."""
+    """Raise ValueError if a run requests a GPU placement, and the graph of its batches is not placed."""
     if _is_requested(graph) and not _is_placed(Graph.of(loader.graph_sampler.graph)):
         raise ValueError(
             f"gpu.topology is {config.gpu.topology!r}, gpu.features is {config.gpu.features!r}: the sampler "
@@ -202,9 +202,9 @@ def _is_placed(graph: Graph) -> bool:
 
 
 def check_gpu_is_there(config: RunConfig) -> None:
-    """Raise ValueError for a placement on a GPU if the device is the CPU.
+    """Raise ValueError for settings that need a GPU if the device is the CPU.
 
-    Evaluation and inference of a run on another machine ignore its placement instead.
+    Only for training: evaluation and inference ignore the placement, because they may run on another machine.
     """
     for name, place in (("topology", config.gpu.topology), ("features", config.gpu.features)):
         if config.device == "cpu" and place in (StorePlace.DEVICE, StorePlace.SHARDED, StorePlace.PINNED):
@@ -225,7 +225,7 @@ def check_gpu_is_there(config: RunConfig) -> None:
 
 
 def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:
-    """Estimate the memory of batches, model and optimizer on a rank, from above for batches.
+    """Estimate the memory of batches (an upper bound), model and optimizer on a rank.
 
     The model's bytes are weights and embeddings, with their gradients and Adam's moments.
     """
@@ -252,7 +252,7 @@ def work_sizes(config: RunConfig, folder: Folder) -> WorkSizes:
 
 
 def _degree(folder: Folder, edge_type: tuple[str, str, str], fanout: int) -> float:
-    """Return the edges drawn per row: the fanout, or about the mean degree if that is less."""
+    """Return the expected edges per row: the fanout, or the mean degree if that is less."""
     mean = folder.num_edges(edge_type) / max(1, folder.num_nodes(edge_type[2]))
     return mean if fanout < 0 else float(fanout)
 

@@ -23,10 +23,12 @@ from khop.sampling.sampler import fanouts_by_type
 from khop.schema import EdgeType, NodeType
 
 _FLOAT = 4
-_UPDATED = 3  # values per parameter beside it: its gradient and Adam's two moments
-_LATER_BYTES = 64 << 20  # of the process: libraries and threads that start with the first step, I/O buffers
-_BATCHES = 3  # drawn for an estimate
-_MARGIN = 1.05  # of the largest of them
+_UPDATED = 3  # values per parameter, in addition to itself: its gradient and Adam's two moments
+_LATER_BYTES = (
+    64 << 20
+)  # allocated later by the process: libraries and threads that start with the first step, I/O buffers
+_BATCHES = 3  # batches drawn for an estimate
+_MARGIN = 1.05  # over the largest of these batches
 _EDGE_BYTES, _NODE_BYTES = 8, 16  # of a drawn edge, and of a node of a chunk, without columns
 _EDGE_NUMBERS = 16  # per edge of a layer with attention: scores and coefficients of the heads, with gradients
 _ROWS_AT_ONCE = 1 << 20
@@ -35,9 +37,9 @@ _FILLED = 0.8  # share of free memory that a proposed setting fills: smaller bat
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Memory of a rank that works on the CPU, in bytes; 0 for what its work does not have.
+    """Memory of a rank on the CPU, in bytes; 0 for parts that the work does not have.
 
-    Mapped files do not count: the system drops them.
+    Mapped files are not counted, because the system can evict them.
     """
 
     process: int  # interpreter, torch and the model
@@ -64,11 +66,11 @@ class MemoryNeed:
         return self.process + self.updates + self.layers + chunks + self._waiting(prefetch)
 
     def total(self, prefetch: int) -> int:
-        """Return the memory if freed memory goes back to the system."""
+        """Return the peak memory if freed memory is returned to the system."""
         return max(self.training(prefetch), self.evaluation(prefetch))
 
     def kept(self, prefetch: int) -> int:
-        """Return the memory if the process keeps freed memory of training during evaluation."""
+        """Return the peak memory if the process keeps memory freed by training during evaluation."""
         counted_twice = self.process + self.updates + self._waiting(prefetch)
         return self.training(prefetch) + self.evaluation(prefetch) - counted_twice
 
@@ -82,7 +84,7 @@ class MemoryFit:
     """How a run fits in free memory."""
 
     prefetch: int
-    line: str | None = None  # None: there is room, and nothing changes
+    line: str | None = None  # None: the run fits unchanged
 
 
 def memory_need(config: RunConfig, graph: Graph, loader: Loader | None, model: nn.Module) -> MemoryNeed:
@@ -112,8 +114,8 @@ def fit_memory(
 ) -> MemoryFit:
     """Return the prefetch that fits in the free memory; the same on all ranks. Collective.
 
-    `room` are the bytes that the process may have in total, by default what it has and its share of what is
-    free. Raises ValueError if not even a batch ahead of the one in use fits.
+    `room` is the total memory that the process may use, in bytes (default: its current memory plus its share
+    of the free memory). Raises ValueError if not even one prefetched batch fits.
     """
     room = own_memory_bytes() + free_memory_bytes() // group.local_world_size if room is None else room
     found = group.gather(torch.tensor([*astuple(need), -room]))
@@ -132,7 +134,9 @@ def fit_memory(
     if is_lower:
         least = f"prefetch is {count} instead of {config.prefetch}"
         words += f": {least}, because a batch takes {in_bytes(max(need.batch, need.chunk))}"
-    return MemoryFit(count if is_lower else config.prefetch, f"{words}; freed memory goes back to the system")
+    return MemoryFit(
+        count if is_lower else config.prefetch, f"{words}; freed memory is returned to the system"
+    )
 
 
 def _too_little(config: RunConfig, need: MemoryNeed, room: int, raw: RawRun) -> str:
@@ -140,7 +144,7 @@ def _too_little(config: RunConfig, need: MemoryNeed, room: int, raw: RawRun) -> 
     base, batches = need.process + need.updates, need.batches(1)
     left, training, evaluation = room - base, config.training, config.evaluation
     sentences = [
-        f"the run needs {in_bytes(need.total(1))} of memory at least, and {in_bytes(room)} is free "
+        f"the run needs at least {in_bytes(need.total(1))} of memory, and {in_bytes(room)} is free "
         f"({raw.where('training.batch_size')}): {in_bytes(base)} for Python, torch, the "
         f"model{' and its updates' if need.updates else ''}"
     ]
@@ -172,7 +176,7 @@ def _too_little(config: RunConfig, need: MemoryNeed, room: int, raw: RawRun) -> 
 
 
 def _step_bytes(config: RunConfig, graph: Graph, sample: Sample, row_bytes: int) -> int:
-    """Return the bytes of activations and their gradients: inputs and outputs of each layer's products."""
+    """Return the bytes of activations and their gradients: inputs and outputs of each matrix product."""
     rows = sum(ids.numel() for ids in sample.nodes.values())
     out, into = _FLOAT * config.model.hidden, row_bytes / max(1, rows)
     total = rows * out * 2.0 if _encodes(config, graph) else 0.0
@@ -252,13 +256,13 @@ def _degrees(graph: Graph, edge_type: EdgeType, size: int) -> Iterator[torch.Ten
 
 
 def _distinct(graph: Graph, node_type: NodeType, drawn: float) -> float:
-    """Return about how many different nodes some draws lead to."""
+    """Return the approximate number of distinct nodes that some draws lead to."""
     count = graph.num_nodes(node_type)
     return count * -math.expm1(-drawn / max(1, count))
 
 
 def _drawn_nodes(config: RunConfig, graph: Graph) -> tuple[dict[NodeType, float], float, float]:
-    """Return about how many nodes of each type, nodes with neighbors, and edges a drawn chunk has at most."""
+    """Estimate the nodes of each type, the nodes with neighbors, and the edges of the largest drawn chunk."""
     schema, size = graph.schema, config.evaluation.batch_size
     nodes = {t: float(min(size, graph.num_nodes(t))) for t in schema.node_types}
     if config.task.target in nodes:

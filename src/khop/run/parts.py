@@ -1,4 +1,4 @@
-"""Objects that every task of a run builds in the same way, such as loaders and graphs on servers."""
+"""Parts that all tasks of a run build in the same way, such as loaders and graphs on servers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def seeds_loader(
 
 
 def exclusion_of(config: RunConfig, schema: Schema, edge_types: Sequence[EdgeType]) -> Exclude | SpotTarget:
-    """Return the links of a training step that carry no message in it."""
+    """Return the exclusion of a step's target links from its message graph."""
     has_reverse = any(schema.reverse(edge_type) is not None for edge_type in edge_types)
     exclude = Exclude.EDGE_AND_REVERSE if has_reverse else Exclude.EDGE
     return SpotTarget(config.links.spot_target, exclude) if config.links.spot_target else exclude
@@ -76,9 +76,9 @@ def in_flight_of(config: RunConfig) -> InFlight:
 
 
 def device_cache_bytes(config: RunConfig, graph: Graph) -> int:
-    """Return the bytes of the cache for remote rows on the device: of each rank of a partitioned graph.
+    """Return the size of the device cache for remote rows, on each rank of a partitioned graph.
 
-    Of another graph on a GPU, `Graph.on` plans the cache.
+    For other graphs on a GPU, `Graph.on` plans the cache.
     """
     if graph.lanes is None and config.device != "cpu":
         return 0
@@ -92,9 +92,9 @@ def device_cache_bytes(config: RunConfig, graph: Graph) -> int:
 
 
 def columns_of(config: RunConfig, graph: Graph, model: nn.Module) -> list[str] | NamesByType:
-    """Return the columns of a batch: the model's `input_columns` if it names some, else the input column.
+    """Return the columns of a batch: the model's `input_columns` if it has them, else the input column.
 
-    If all node types use embeddings, there are none. By type if the model reads columns of edges.
+    Empty if all node types use embeddings. A dict by type if the model reads edge columns.
     """
     declared: Mapping[NodeType, Sequence[str]] | Sequence[str] = getattr(model, "input_columns", ())
     by_type = as_mapping(declared, lambda names: {"": names})
@@ -141,7 +141,7 @@ class GraphOnServers:
 
     def columns(self) -> Mapping[NodeType | EdgeType, Mapping[str, Tensor]]:
         """Raise Unsupported: columns are on the servers."""
-        raise Unsupported("columns: are on the servers; gather rows from graph.features")
+        raise Unsupported("columns are on the servers; gather rows from graph.features")
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -153,12 +153,12 @@ class GraphOnServers:
         return _FetchedIds(self.graph, name)
 
     def original_ids(self, node_type: NodeType) -> Tensor | None:
-        """Fetch the ids of a type before renumbering; None if its nodes were never renumbered."""
+        """Fetch the ids of a type before renumbering; None if its nodes were not renumbered."""
         return self.graph.original_ids(node_type)
 
 
 def cut_offs_of(graph: Folder) -> TimeCutOffs | None:
-    """Return the cut-offs that a graph records, in its folder or on servers; None if it records none."""
+    """Return the recorded cut-offs of a graph, in its folder or on servers, or None."""
     return time_cut_offs(graph.graph) if isinstance(graph, GraphOnServers) else recorded_cut_offs(graph)
 
 

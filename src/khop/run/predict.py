@@ -42,7 +42,7 @@ Computed = TypeVar("Computed")
 
 @dataclass(frozen=True, eq=False)
 class JoinedRun:
-    """A run, and later data joined to its graph."""
+    """A run whose graph is joined with later data."""
 
     run: Run
     base: Folder  # of the run's graph
@@ -51,9 +51,10 @@ class JoinedRun:
 
     @classmethod
     def of(cls, run: Run, later: Path | None) -> JoinedRun:
-        """Join the folder of later data, if there is one, to the graph of a run.
+        """Join the folder of later data, if any, to the graph of a run.
 
-        ValueError for later data with other encoders, and if the graph's edges are not in this process.
+        Raises ValueError for later data with other encoders, and if the graph's edges are not in this
+        process.
         """
         graph = run.run_task.whole
         if run.graph.folder is None or graph.rank_edges is not None:
@@ -76,10 +77,10 @@ class JoinedRun:
     def near(
         self, seeds: Mapping[NodeType, Tensor], compute: Callable[[Neighborhood, Graph], Computed]
     ) -> Computed:
-        """Compute a value from all that reaches some nodes, in as many hops as the model has layers.
+        """Compute a value from the neighborhood of some nodes, with one hop per layer of the model.
 
-        `compute` gets the neighborhood, and its graph with columns. Inside, the model reads embeddings by the
-        numbers of the neighborhood.
+        `compute` gets the neighborhood and its graph with columns. During the call, the model looks up
+        embeddings by local ids of the neighborhood.
         """
         run, graph = self.run, self.run.run_task.whole
         hops, followed = _reach(run, graph)
@@ -91,9 +92,9 @@ class JoinedRun:
 
 
 def _reach(run: Run, graph: Graph) -> tuple[int, tuple[EdgeType, ...]]:
-    """Return the hops that outputs of the run depend on, and the edge types that they follow.
+    """Return the number of hops that outputs of the run depend on, and their edge types.
 
-    A rule that normalizes by degrees counts all edges of the outermost nodes, too.
+    A rule that normalizes by degrees also needs all edges of the outermost nodes.
     """
     config: RunConfig = run.config
     hops, schema = [config.sampler.fanouts, config.evaluation.fanouts], graph.schema
@@ -107,7 +108,7 @@ def _reach(run: Run, graph: Graph) -> tuple[int, tuple[EdgeType, ...]]:
 
 
 def _sort_by(folder: Folder) -> str | None:
-    """Return the column that the rows of a graph are sorted by; None: they keep the order of the input."""
+    """Return the column by which edges are sorted, or None for the order of the input."""
     match folder:
         case GraphFolder(manifest=manifest):
             edges = manifest.edges
@@ -147,27 +148,27 @@ class LaterPredictions:
 
 
 def predict_later(run: Run, later: Path, progress: Progress = unwatched) -> LaterPredictions:
-    """Predict the new nodes of a folder of later data, as `evaluation` of the run says: exact, or sampled.
+    """Predict the new nodes of a folder of later data, exactly or sampled as in the run's evaluation.
 
-    A new node gets the prediction that it would get in a graph which had it and its edges from the beginning,
-    with the same encoders. Messages pass over all edges, also after the cut-offs of a split by time. Only the
-    neighborhoods of the new nodes are computed, in memory, those of `evaluation.batch_size` nodes at a time.
-    ValueError for a run without outputs per node, for later data with other encoders, and if there are no new
-    nodes.
+    The prediction of a new node equals that in a graph which contains the node and its edges from the start,
+    with the same encoders. Messages pass over all edges, including those after the cut-offs of a split by
+    time. Only the neighborhoods of the new nodes are computed, in memory, for `evaluation.batch_size` nodes
+    at a time. Raises ValueError for a run without outputs per node, for later data with other encoders, and
+    if there are no new nodes.
     """
     task = run.task
     if not isinstance(task, NodeObjective):
         path = Path(run.config.graph)
         graph = shlex.quote(str(owner_of(path) or path))
         raise ValueError(
-            f"the run's task is {run.config.task.kind}: it has no outputs of nodes; for new users and items "
-            f"of links, khop append {graph} SPEC.toml and khop recommend, or score pairs by --pairs FILE, in "
-            "Python pairs="
+            f"the run's task is {run.config.task.kind}, which has no outputs per node; for new users or "
+            f"items, use khop append {graph} SPEC.toml and khop recommend, or score pairs with --pairs FILE "
+            "(in Python pairs=)"
         )
     if isinstance(run.run_task, NodeTask) and run.run_task.tables is not None:
         raise ValueError(
-            "--graph: the run predicts rows of tables; add the new nodes by khop append, and give --rows "
-            "FILE, in Python rows="
+            "--graph: the run predicts rows of tables; add the new nodes with khop append, and give --rows "
+            "FILE (in Python rows=)"
         )
     joined, node_type = JoinedRun.of(run, later), task.node_type
     assert joined.later is not None
@@ -203,7 +204,7 @@ class RowPredictions:
     labels: Literal["given", "unknown"]
 
     def pieces(self) -> Iterator[Columns]:
-        """Yield `id`, `node`, `time` of dated rows, `label` if the table has it, and predictions."""
+        """Yield `id`, `node`, `time` if rows have dates, `label` if the table has it, and predictions."""
         for at in torch.arange(self.outputs.nodes.numel()).split(_ROWS):
             columns = id_columns(self.names.ids.get(self.node_type), self.outputs.nodes[at], "id", "node")
             if self.outputs.times is not None:
@@ -214,17 +215,17 @@ class RowPredictions:
 
 
 def predict_rows(run: Run, rows: Any, progress: Progress = unwatched) -> RowPredictions:  # noqa: ANN401
-    """Predict the rows of a table of ids, dated if those of the run are, as `evaluation` of the run says.
+    """Predict the rows of a table of ids, with dates if the run has them, as in the run's evaluation.
 
     `rows` is a file, or a table of pandas, polars or Arrow, with the columns of the run's seed tables; labels
-    are not needed. Messages pass over all edges of the graph, with dates over those up to the date of a row.
-    ValueError for a run without seed tables.
+    are not needed. Messages pass over all edges of the graph, or up to the date of each row if rows have
+    dates. Raises ValueError for a run without seed tables.
     """
     task = run.run_task
     if not isinstance(task, NodeTask) or task.tables is None:
         raise ValueError(
             "--rows: the run was trained on splits of its graph, not on tables of rows ([seeds]); give new "
-            "nodes by --graph, in Python later="
+            "nodes with --graph (in Python later=)"
         )
     node_type, tables = task.task.node_type, task.tables
     table = tables.read(tables.open(rows, "rows", is_labeled=False), is_labeled=False)
@@ -241,7 +242,7 @@ def predict_rows(run: Run, rows: Any, progress: Progress = unwatched) -> RowPred
 
 @dataclass(frozen=True, eq=False)
 class _Chunk:
-    """Some new nodes."""
+    """A chunk of new nodes to predict."""
 
     run: Run
     task: NodeObjective
@@ -249,7 +250,7 @@ class _Chunk:
     progress: Progress
 
     def computed(self, near: Neighborhood, graph: Graph) -> tuple[Tensor, Tensor]:
-        """Return labels and outputs of the nodes."""
+        """Return labels and outputs of the chunk."""
         node_type = self.task.node_type
         local = near.local(node_type, self.seeds)
         context = TaskContext(self.run.config, graph)
@@ -258,14 +259,14 @@ class _Chunk:
 
 
 def _part_of(progress: Progress, done: int, count: int, total: int) -> Progress:
-    """Return the progress of `count` of `total` nodes, after `done` others."""
+    """Return the progress callback of a chunk of `count` nodes, after `done` of `total` nodes."""
     return lambda part, whole: progress(done + count * part // max(1, whole), total)
 
 
 def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Recommender:
     """Check that a run can recommend, and return its recommender over the edges of a split, or "all".
 
-    ValueError for runs of other tasks, for windows of time, and for edges that are not in this process.
+    Raises ValueError for runs of other tasks, for time windows, and for edges that are not in this process.
     """
     task = run.run_task
     if not isinstance(task, LinkTask):
@@ -281,5 +282,5 @@ def recommender_of(run: Run, split: str, k: int, candidates: Candidates) -> Reco
 
 
 def draws_for(run: Run) -> ExactDraws:
-    """Return the rule and the fanouts of the run's training, by which rows are computed."""
+    """Return the rule and the fanouts of training, with which outputs are computed."""
     return exact_draws_of(run.config, run.run_task.whole)

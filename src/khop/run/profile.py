@@ -161,7 +161,7 @@ class ServerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary of all ranks. The critical path takes, in each step, the rank that was last to exchange."""
+    """The summary of all ranks. The critical path consists, in each step, of the last rank to exchange."""
 
     ranks: tuple[RankSummary, ...]
     decided_by: Mapping[str, float] = field(default_factory=dict)  # stage -> seconds on the critical path
@@ -220,7 +220,7 @@ def _servers(records: Sequence[RankRecord]) -> dict[int, ServerSummary]:
 
 
 def _last(steps: Sequence[MeasuredStep]) -> int:
-    """Return the index of the rank with the latest gradients."""
+    """Return the index of the rank whose gradients were ready last."""
     ready = [step.ready_at or 0.0 for step in steps]
     return ready.index(max(ready))
 

@@ -21,8 +21,8 @@ from khop.schema import EdgeType, NodeType, Schema
 
 _SPLITS = ("train", "val", "test")
 _INPUT, _UNKNOWN = "x", 0.05
-_RARE = 0.1  # share of a class below which accuracy says little
-_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 500  # of a small run, at most and at least
+_RARE = 0.1  # share of a class below which accuracy is not informative
+_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 500  # steps of a small run: at most and at least
 _METRICS = {
     "node-classification": '# metric = "f1-macro"  # instead of accuracy',
     "node-regression": '# metric = "mae"  # instead of rmse',
@@ -30,14 +30,14 @@ _METRICS = {
 }
 # By type and column: kind of the task, sizes of the splits.
 Labels = Mapping[tuple[NodeType, str], tuple[str, int, int, int]]
-Settings = Mapping[str, Any]  # of a published result
+Settings = Mapping[str, Any]  # settings of a published result
 
 
 def proposed_run(path: Path) -> str:
-    """Return the text of a run file that trains on the graph as it is written.
+    """Return the text of a run file that trains on the graph without changes.
 
-    The task is the first label with splits, or else the links of an edge type. ValueError if the graph has
-    neither.
+    The task predicts the first label with splits, or else the links of an edge type. Raises ValueError if the
+    graph has neither.
     """
     folder = known_folder(path)
     labels = {
@@ -68,7 +68,7 @@ def proposed_run(path: Path) -> str:
 
 
 def _kinds(folder: Folder, node_type: NodeType) -> dict[str, str]:
-    """Return the task of each label column: of classes, and of the label that an import has written."""
+    """Return the task of each label column: columns of classes, and the label written by an import."""
     columns = folder.schema.columns.get(node_type, {})
     found = {name: "node-classification" for name, spec in columns.items() if spec.num_classes is not None}
     label = import_record(folder).get("nodes", {}).get(node_type, {}).get(LABEL, {})
@@ -105,7 +105,7 @@ def _nodes(folder: Folder, labels: Labels) -> tuple[list[str], int]:
 
 
 def _share_of_rare_class(folder: Folder, target: NodeType, label: str) -> float | None:
-    """Return the share of the rarer of two classes in training, if it is below a tenth."""
+    """Return the share of the rarer of two classes in training, if it is below 10 %."""
     if folder.schema.column(target, label).num_classes != 2 or isinstance(folder, PartsFolder):
         return None
     values = folder.columns()[target][label][folder.split("train")[target]]

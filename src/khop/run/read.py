@@ -38,11 +38,11 @@ class RawRun:
     permission: Permission = NOTHING_NAMED  # to import components that `source` names
 
     def where(self, *paths: str) -> str:
-        """Name the places where these fields were set: the option, or else the file."""
+        """Return where these fields were set: the option, or else the file."""
         return ", ".join(dict.fromkeys(self.options.get(path, self.source) for path in paths))
 
     def permission_at(self, path: str) -> Permission:
-        """Return the permission to import what a field names: an option may name any package."""
+        """Return the permission to import the code that a field names: an option may name any package."""
         return ANY_NAMED if path in self.options else self.permission
 
 
@@ -57,7 +57,7 @@ def read_toml(path: Path) -> RawRun:
 def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
     """Return the run with some fields, by dotted path, replaced from the command line.
 
-    An empty text leaves a field out that has no value by default: `--time ""` trains without a time limit.
+    An empty string removes an optional field: `--time ""` trains without a time limit.
     """
     changed = raw
     for path, value in options.items():
@@ -71,18 +71,18 @@ def with_options(raw: RawRun, options: Mapping[str, object]) -> RawRun:
 
 
 def notes_on(raw: RawRun) -> list[str]:
-    """Return a sentence for each setting that `checked` fills in or leaves out because of another setting."""
+    """Return a sentence for each setting that `checked` adds or drops because of another setting."""
     notes: list[str] = []
     implied(raw, notes.append)
     return notes
 
 
 def _unsaid(note: str) -> None:
-    """Drop a note."""
+    """Ignore a note."""
 
 
 def implied(raw: RawRun, say: Callable[[str], None] = _unsaid) -> RawRun:
-    """Return the run with the settings that its other settings imply. What is wrong stays as it is."""
+    """Return the run with the settings that its other settings imply. Invalid settings are left unchanged."""
     values = dict(raw.values)
     for imply in (
         _known_kinds, _of_other_task, _without_unknown, _for_cpu, _embeddings, _of_links, _rule, _hops,
@@ -97,7 +97,7 @@ _Say = Callable[[str], None]
 
 
 def _known_kinds(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Name components as khop does: GraphSAGE is sage, Adam is adam, link_prediction is link-prediction."""
+    """Normalize names of components: GraphSAGE is sage, Adam is adam, link_prediction is link-prediction."""
     for path, family in FAMILIES.items():
         asked = value_in(values, f"{path}.kind")
         if not isinstance(asked, str) or asked in family.kinds():
@@ -119,19 +119,19 @@ def _known_kinds(values: _Values, raw: RawRun, say: _Say) -> _Values:
 
 
 def _of_other_task(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Leave out what a file says of its task if an option names another task."""
+    """Drop the task settings of a file if an option names another task."""
     kind, before = value_in(values, "task.kind"), raw.replaced.get("task.kind") or TASKS.default
     if "task.kind" not in raw.options or kind == before:
         return values
     for name in ("target", "label", "metric"):
         if value_in(values, f"task.{name}") is not None and f"task.{name}" not in raw.options:
             values = _with_value(values, ["task", name], None)
-            say(f"task.{name} of {raw.source} is left out: it is that of the task {before}")
+            say(f"task.{name} of {raw.source} is left out: it belongs to the task {before}")
     return values
 
 
 def _of_other_kind(values: dict[str, object], say: Callable[[str], None]) -> dict[str, object]:
-    """Replace another name of a model by its kind and the setting that it stands for."""
+    """Replace an alternative name of a model by its kind and the setting that the name implies."""
     asked = value_in(values, "model.kind")
     for kind in MODELS.builtin:
         for name, value in kind_options("model", kind).other_kinds.get(str(asked), {}).items():
@@ -142,7 +142,7 @@ def _of_other_kind(values: dict[str, object], say: Callable[[str], None]) -> dic
 
 
 def _without_unknown(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Leave out settings of a file for another component than the one that an option names."""
+    """Drop settings of a file that the component named by an option does not have."""
     for path, family in FAMILIES.items():
         kind, table = value_in(values, f"{path}.kind"), value_in(values, path)
         if f"{path}.kind" not in raw.options or kind not in family.builtin or not isinstance(table, Mapping):
@@ -158,7 +158,7 @@ def _without_unknown(values: _Values, raw: RawRun, say: _Say) -> _Values:
 
 
 def _for_cpu(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Leave out what a file says for a GPU if `--device cpu` is given."""
+    """Drop the GPU settings of a file if `--device cpu` is given."""
     if "device" not in raw.options or value_in(values, "device") != "cpu":
         return values
     of_gpu = [path for path in sorted(_GPU) if value_in(values, path) is not None]
@@ -170,11 +170,11 @@ def _for_cpu(values: _Values, raw: RawRun, say: _Say) -> _Values:
     return values
 
 
-EMBEDDING = 32  # numbers learned for each node without columns, unless a run says otherwise
+EMBEDDING = 32  # default width of embeddings of nodes without columns
 
 
 def _embeddings(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Give embeddings a width if other settings are about them."""
+    """Set the width of embeddings if other settings are about embeddings."""
     table = value_in(values, "model")
     about = {"embedding_update": "dense", "embedded_types": "missing", "unknown": 0}
     given = [n for n, default in about.items() if value_in(values, f"model.{n}") not in (None, default)]
@@ -185,7 +185,7 @@ def _embeddings(values: _Values, raw: RawRun, say: _Say) -> _Values:
 
 
 def _of_links(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Fill in settings of link prediction: dropout, the decoder, and how many links share negatives."""
+    """Fill in settings of link prediction: dropout, decoder, and the number of links that share negatives."""
     kind = value_in(values, "model.kind")
     is_open = value_in(values, "task.kind") == LINK_PREDICTION and value_in(values, "model.dropout") is None
     model = MODELS.default if kind is None else str(kind)
@@ -198,17 +198,17 @@ def _of_links(values: _Values, raw: RawRun, say: _Say) -> _Values:
     if value_in(values, "links.shared_negatives") and value_in(values, "links.negatives_group") is None:
         values = _with_value(values, ["links", "negatives_group"], _SHARING)
         say(
-            f"links.negatives_group is {_SHARING}: that number of links shares the negatives of "
+            f"links.negatives_group is {_SHARING}: the number of links that share the negatives of "
             f"shared_negatives"
         )
     return values
 
 
-_SHARING = 64  # links that share negatives, unless a run says otherwise
+_SHARING = 64  # default number of links that share negatives
 
 
 def _hops(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Give each layer a fanout: of one fanout for all, and of the number of layers that an option names."""
+    """Set one fanout per layer: repeat a single fanout, and follow an option for the number of layers."""
     layers, fanouts = value_in(values, "model.layers"), value_in(values, "sampler.fanouts")
     is_given, groups = (
         "sampler.fanouts" in raw.options,
@@ -235,7 +235,7 @@ _MOST_HOPS = 64
 
 
 def _fanouts() -> list[object]:
-    """Return the fanouts of a run that names none."""
+    """Return the default fanouts of a run."""
     entry = field_at("sampler.fanouts")
     assert entry is not None
     assert isinstance(entry.default, tuple)
@@ -270,7 +270,7 @@ def _times(values: _Values, raw: RawRun, say: _Say) -> _Values:
 
 
 def _rule(values: _Values, raw: RawRun, say: _Say) -> _Values:
-    """Name the rule that the model needs; a rule that the run names reads the run's weights and relations."""
+    """Set the rule that the model needs, and the columns of weights or relations that a rule reads."""
     kind, rule = value_in(values, "model.kind"), _rule_of_model(values, raw)
     asked = value_in(values, "sampler.rule.kind")
     if asked is None and rule is not None:
@@ -288,7 +288,7 @@ def _rule(values: _Values, raw: RawRun, say: _Say) -> _Values:
 
 
 def _rule_of_model(values: Mapping[str, object], raw: RawRun) -> str | None:
-    """Return the kind of rule that the run's model needs; None for any, or if there is no such model."""
+    """Return the kind of rule that the run's model needs; None for any rule, or an unknown model."""
     kind = value_in(values, "model.kind")
     if not isinstance(kind, str):
         return None
@@ -297,11 +297,11 @@ def _rule_of_model(values: Mapping[str, object], raw: RawRun) -> str | None:
     try:
         return MODELS.load(kind, raw.permission_at("model.kind")).rule
     except ValueError:
-        return None  # the check of the run reports it
+        return None  # reported by the check of the run
 
 
 def _with_rule(values: Mapping[str, object], rule: str) -> dict[str, object]:
-    """Name the rule. It draws by the weights, and with replacement, if the run says so."""
+    """Set the rule, with the weights and the replacement of the run."""
     known = kind_options("sampler.rule", rule).names if rule in RULES.builtin else frozenset[str]()
     inner = {"weight": "column", "replacement": "replacement"}
     given = {
@@ -336,7 +336,7 @@ def chosen(
 ) -> str:
     """Return the requested name, or the only existing one. Raises ValueError if there is no such name.
 
-    If several exist and none is requested, the only one of `preferred` is taken.
+    If several exist and none is requested, a single name in `preferred` is used.
     """
     names = list(there)
     if asked is None:
@@ -359,7 +359,7 @@ def chosen(
 
 
 def _with_value(values: Mapping[str, object], path: Sequence[str], value: object) -> dict[str, object]:
-    """Return the values with another one at a path; None, and one below a value, is left out."""
+    """Return the values with a new one at a path; None, and one below a value, is left out."""
     name, *rest = path
     if value is None and not rest:
         return {key: other for key, other in values.items() if key != name}
@@ -407,7 +407,7 @@ def preset(name: str) -> RawRun:
 
 
 _GPU = {"gpu.topology", "gpu.features", "gpu.cache", "gpu.launches", "gpu.check"}
-# Settings of the machine and of the output. They do not change the identity of a run.
+# Settings of the machine and of the output, which do not change the results of a run.
 MACHINE = frozenset({"device", "threads", "compute_threads", "prefetch", "prefetch_bytes", "gather", *_GPU})
 # Settings of the communication between processes, and of the placement of the graph.
 _CACHES = {"parts.cache_bytes", "parts.cache_by"}
@@ -432,7 +432,7 @@ NEUTRAL = (
         "checkpoint.best",
     }
 )
-# Settings that may change when a run is resumed. The state of the loader knows the rows of seed tables.
+# Settings that may change when a run is resumed. The loader's state checks the rows of seed tables.
 RESUMABLE = NEUTRAL | {
     f"training.{name}" for name in ("epochs", "max_steps", "patience", "target.metric", "target.value")
 }
@@ -444,19 +444,21 @@ DIGEST = b"# sha256 of what follows: "
 
 
 def is_run_folder(path: Path) -> bool:
-    """Return whether `khop train` has made this folder."""
+    """Return whether `khop train` wrote this folder."""
     return (path / CONFIG).is_file()
 
 
 def saved_run(folder: Path, packages: Sequence[str], notice: Callable[[str], None]) -> RawRun:
     """Read the run in `folder`, which may name code of `packages`. ValueError if it is not a run folder.
 
-    If config.toml is not as khop wrote it, `notice` gets a sentence. Settings that decide the course of a run
-    are compared with the checkpoint; all others are used as they are.
+    If config.toml was changed after khop wrote it, `notice` gets a message. Settings that determine the
+    results are compared with the checkpoint; all others are used unchanged.
     """
     file = folder / CONFIG
     if not is_run_folder(folder):
-        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train wrote")
+        raise ValueError(
+            f"{folder}: not a run folder, it has no {CONFIG}; give a folder written by khop train"
+        )
     _, is_signed, rest = file.read_bytes().partition(DIGEST)
     digest, _, body = rest.partition(b"\n")
     if is_signed and digest != digest_of(body):
@@ -465,5 +467,5 @@ def saved_run(folder: Path, packages: Sequence[str], notice: Callable[[str], Non
 
 
 def digest_of(body: bytes) -> bytes:
-    """Return the digest of the settings, as `config.toml` holds it."""
+    """Return the digest of the settings that `config.toml` contains."""
     return hashlib.sha256(body).hexdigest().encode()

@@ -37,15 +37,15 @@ from khop.run.values import RunConfig
 
 AnyTable = TypeVar("AnyTable", bound=Section)
 _PLAIN = (str, int, float, bool)
-# Pydantic looks for the docstrings of fields in the source of every caller; a class made here has none.
+# Pydantic looks for docstrings of fields in the source of every caller; a class made dynamically has none.
 _WITHOUT_SOURCE = {"use_attribute_docstrings": False}
 
 
 @cache
 def composed(table: type[Section], declared: type) -> type[Section]:
-    """Return the table with the fields of the options; a declared table of this kind is that table itself.
+    """Return the table extended by the fields of the options; the table itself if it declares this kind.
 
-    ValueError if the options have fields of other types than a table of a run can have, or one named `kind`.
+    Raises ValueError if an option has a type that a table of a run cannot have, or the name `kind`.
     """
     if issubclass(declared, table):
         return declared
@@ -72,7 +72,7 @@ def composed(table: type[Section], declared: type) -> type[Section]:
 
 
 def options_of(table: Section, declared: type) -> Any:  # noqa: ANN401
-    """Return the options of a component: the values of a table as the type that the component declares."""
+    """Return the options of a component: the values of a table, as the class that the component declares."""
     return table if isinstance(table, declared) else _made(table, declared)
 
 
@@ -131,7 +131,7 @@ def _field(entry: DataclassField[Any]) -> FieldInfo:
 
 
 def _annotation(declared: type, name: str, annotation: Any) -> Any:  # noqa: ANN401
-    """Return the annotation for a table; ValueError for a type that TOML and options cannot give."""
+    """Return the annotation for a table; ValueError for a type that TOML and options cannot express."""
     kind = plain_type(annotation)
     is_tuple = get_origin(kind) is tuple and set(get_args(kind)[:1]) <= {str, int, float}
     is_words = isinstance(kind, type) and issubclass(kind, StrEnum)
@@ -146,14 +146,14 @@ def _annotation(declared: type, name: str, annotation: Any) -> Any:  # noqa: ANN
 
 
 def _helps(declared: type) -> Mapping[str, str]:
-    """Return the strings below the fields of a class, and of the classes that it extends."""
+    """Return the strings below the fields of a class and of its base classes."""
     found: dict[str, str] = {}
     for base in reversed(declared.__mro__):
         if base.__module__ in ("builtins", "pydantic.main", "abc"):
             continue
         try:
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        except (OSError, TypeError, SyntaxError, ValueError):  # made without a file, as in a shell
+        except (OSError, TypeError, SyntaxError, ValueError):  # defined without a source file, as in a shell
             continue
         body = tree.body if isinstance(tree, ast.ClassDef) else []
         for field, below in pairwise(body):
@@ -169,7 +169,9 @@ def _text(statement: ast.stmt) -> str | None:
 
 
 Where = Callable[[str], str]  # the field's path -> the option or file that sets it
-Permissions = Callable[[str], Permission]  # the path of a kind -> permission to import what it names
+Permissions = Callable[
+    [str], Permission
+]  # the path of a kind -> permission to import the class that it names
 
 
 def run_type(
@@ -178,7 +180,7 @@ def run_type(
     where: Where | None = None,
     builtin: Callable[[str, str], Component | None] | None = None,
 ) -> type[RunConfig]:
-    """Return the class for a run with these values; it imports the components of others that they name.
+    """Return the class for a run with these values, and import the custom components that they name.
 
     ValueError if a kind names no component, or one that may not be imported.
     """
@@ -188,7 +190,7 @@ def run_type(
         if kind is None:
             kind = family.default
         if (kind == "" and not family.default) or not isinstance(kind, str):
-            continue  # no component, or a value that the check of the run reports
+            continue  # not a component, or a value that the check of the run reports
         try:
             component = (builtin or _builtin)(path, kind)
             if component is None:
@@ -202,7 +204,7 @@ def run_type(
 
 @cache
 def _builtin(path: str, kind: str) -> Component | None:
-    """Return one of khop's components, with its table from options.json; building it imports its class."""
+    """Return a built-in component, with its table from options.json; building it imports its class."""
     if kind not in FAMILIES[path].builtin:
         return None
     new = {
@@ -229,7 +231,7 @@ def _typed(entry: RunField, limits: Mapping[str, Any]) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class _Later:
-    """A function of one of khop's components, whose class is imported when it is called."""
+    """A function of a built-in component, which imports the class when it is called."""
 
     path: str
     kind: str
@@ -251,7 +253,7 @@ def component_of(config: RunConfig, path: str) -> Component:
 
 
 def accepted(config: RunConfig) -> None:
-    """Raise ValueError, which names the table, if options of khop's components exclude each other."""
+    """Raise ValueError, which names the table, if options of built-in components exclude each other."""
     for path in config.components:
         component, table = component_of(config, path), _table_in(config, path)
         names = {name for name, _, _ in _declared(component.options)}
@@ -265,7 +267,7 @@ def accepted(config: RunConfig) -> None:
 def built(config: RunConfig, path: str, context: object) -> Any:  # noqa: ANN401
     """Build the component of a checked run's table in its context.
 
-    ValueError if it is no object of the kind that the table needs, by its methods.
+    Raises ValueError if the object lacks a method of the protocol that the table needs.
     """
     component, table = config.components[path], _table_in(config, path)
     made = component.build(options_of(table, component.options), context)
@@ -335,7 +337,7 @@ def _at(values: object, path: str) -> object:
 
 @cache
 def fields_of(run: type[Section]) -> tuple[RunField, ...]:
-    """Return every field of the class of a run with components that it names, or of another table."""
+    """Return all fields of the class of a run or of another table."""
     if not issubclass(run, RunConfig):
         return _fields_of(run, "")
     paths = {entry.path for entry in run_fields()}
@@ -390,7 +392,7 @@ def _section(annotation: object) -> type[Section] | None:
 
 
 def _with_free_option(entry: RunField, taken: Set[str]) -> RunField:
-    """Put the name of the table in front of an option that another field or the command has."""
+    """Prefix an option with the name of its table if another field or the command has the same option."""
     if entry.option not in taken:
         return entry
     return replace(entry, option=f"--{entry.section.rpartition('.')[2]}-{entry.option.removeprefix('--')}")
@@ -423,7 +425,7 @@ def _run_field(section: type[Section], prefix: str, name: str, info: FieldInfo) 
 
 
 def _words(annotation: object) -> tuple[str, ...]:
-    """Return the allowed words of a Literal or StrEnum; empty for other types."""
+    """Return the allowed strings of a Literal or StrEnum; empty for other types."""
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return tuple(annotation)
     return get_args(annotation) if get_origin(annotation) is Literal else ()
@@ -495,7 +497,7 @@ def options_document() -> dict[str, Any]:
 
 
 def _of_class(path: str, kind: str) -> Component | None:
-    """Return one of khop's components with the options of its class."""
+    """Return a built-in component with the options of its class."""
     return FAMILIES[path].load(kind) if kind in FAMILIES[path].builtin else None
 
 
@@ -532,7 +534,9 @@ def _limits(info: FieldInfo) -> dict[str, object]:
 
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_OF_OTHERS = ":"  # is in the name of a component of another package, whose options only that package knows
+_OF_OTHERS = (
+    ":"  # in the name of a component of another package, whose options are unknown without importing it
+)
 _SIZE = {"type": "string", "pattern": r"^\s*[0-9.]+\s*([kKMGTP]i?)?B?\s*$"}
 
 Schema = dict[str, Any]
@@ -567,7 +571,7 @@ def _schema_at(schema: Schema, path: str) -> Schema:
 
 
 def _plain(schema: Mapping[str, Any], defs: Mapping[str, Any], path: str) -> Schema:
-    """Put definitions in place, and leave out what TOML has no word for, such as null."""
+    """Inline definitions, and remove values that TOML lacks, such as null."""
     if "$ref" in schema:
         own = {name: value for name, value in schema.items() if name not in ("$ref", "default")}
         return _plain(defs[schema["$ref"].rpartition("/")[2]], defs, path) | own
@@ -588,7 +592,7 @@ def _plain(schema: Mapping[str, Any], defs: Mapping[str, Any], path: str) -> Sch
 
 
 def _field_schema(schema: Schema, path: str) -> Schema:
-    """Add the allowed values of a field to its description; sizes may be text."""
+    """Add the allowed values of a field to its description; sizes may be strings."""
     entry = field_at(path)
     if "description" in schema:
         schema["description"] = " ".join(schema["description"].split())
@@ -602,7 +606,7 @@ def _field_schema(schema: Schema, path: str) -> Schema:
 
 
 def _joined(tables: list[Schema], kinds: tuple[str, ...]) -> Schema:
-    """Join the tables of all kinds of a component: the options of each, others only for other packages."""
+    """Merge the tables of all kinds of a component: each kind has its options, custom kinds any options."""
     properties: Schema = {}
     for table in tables:
         for name, found in table["properties"].items():

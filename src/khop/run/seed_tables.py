@@ -1,4 +1,4 @@
-"""Tables of dated labels as seeds of a run: read by the users' ids, with classes in a fixed order."""
+"""Tables of labels with dates as seeds of a run: joined by the users' ids, with classes in a fixed order."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Where = Callable[[int], str]
 
 
 def resolved_seeds(config: RunConfig, folder: Folder) -> SeedFiles:
-    """Return the seed tables of a run with absolute paths, the name of the ids and the classes of training.
+    """Fill in the seed tables of a run: absolute paths, the id column and the classes of training.
 
-    ValueError for a table that lacks a column, and for a task without labels of nodes. The config has a
-    resolved task.
+    The task of the config must be resolved. Raises ValueError for a table that lacks a column, and for a task
+    without node labels.
     """
     seeds = config.seeds
     if seeds.train is None:
         return seeds
     if config.task.kind not in _KINDS:
         raise ValueError(
-            f"seeds.train is {seeds.train!r}: seed tables have labels of nodes, and the task is "
+            f"seeds.train is {seeds.train!r}: seed tables have node labels, and the task is "
             f"{config.task.kind}; give one of {', '.join(map(str, _KINDS))}"
         )
     record = import_record(folder).get("nodes", {}).get(config.task.target, {})
@@ -60,7 +60,7 @@ def resolved_seeds(config: RunConfig, folder: Folder) -> SeedFiles:
 
 @dataclass(frozen=True, eq=False)
 class SeedTables:
-    """The seed tables of a run, read when they are asked for."""
+    """The seed tables of a run, read lazily."""
 
     config: RunConfig  # resolved
     folder: Folder
@@ -80,7 +80,7 @@ class SeedTables:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Names of the classes and unit of the times, in the form of an import's record."""
+        """Names of the classes and unit of the times, in the form of import.json."""
         classes, unit = self.config.seeds.classes, import_record(self.folder).get("time_unit")
         return {**({"classes": list(classes)} if classes else {}), **({"time_unit": unit} if unit else {})}
 
@@ -183,9 +183,9 @@ Lookup = Callable[[Any, Where], npt.NDArray[np.int64]]  # from a column of ids t
 
 
 def node_lookup(folder: Folder, node_type: NodeType, key: str) -> Lookup:
-    """Return a function from a column of the users' ids to nodes. ValueError names an unknown id.
+    """Return a function from a column of the users' ids to nodes. It raises ValueError for an unknown id.
 
-    Without stored ids, ids are the numbers of nodes before any renumbering. `key` names the column in errors.
+    If the graph stores no ids, ids are node numbers before any renumbering. `key` is the column in errors.
     """
     if isinstance(folder, GraphOnServers) and node_type in names_of(folder.graph).ids:
         raise ValueError(
@@ -217,7 +217,7 @@ def _known(nodes: npt.NDArray[np.int64], array: Any, key: str, where: Where) -> 
 
 
 def _numbered(originals: Tensor | None, count: int) -> Callable[[Any], npt.NDArray[np.int64]]:
-    """Return a function from numbers of nodes, before any renumbering, to nodes; -1 for others."""
+    """Return a function from node numbers before any renumbering to nodes; -1 for unknown numbers."""
     place = np.arange(count) if originals is None else originals.argsort().numpy()
 
     def found(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -228,7 +228,7 @@ def _numbered(originals: Tensor | None, count: int) -> Callable[[Any], npt.NDArr
 
 
 def pieces_of(source: OpenSource, columns: list[str]) -> Iterator[TableRows]:
-    """Yield the rows of a table, at least one piece: it has the types of the columns."""
+    """Yield the rows of a table; at least one piece, which has the types of the columns."""
     is_empty = True
     for piece in source.pieces(columns):
         is_empty = False

@@ -1,4 +1,4 @@
-"""Start of a run from the weights of another run: the checkpoint, and the nodes of its graph by their ids."""
+"""Start of a run from the weights of another run; embeddings are matched by the nodes' ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from khop.user_cache import cache_folder
 
 
 def start_from(run: Run, trainer: Trainer) -> list[str]:
-    """Load the weights that the settings of a run name; return sentences about new nodes. Collective.
+    """Load the weights of `start_from`; return sentences about new nodes. Collective.
 
     Rank 0 reads the checkpoint, and the graph of its run if the model has embeddings by node.
     """
@@ -51,9 +51,9 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def _nodes(run: Run, checkpoint: Path) -> dict[NodeType, Tensor]:
-    """Return the nodes in the graph of the checkpoint by type, int64, -1 for new ones; {} for an equal graph.
+    """Return by type the nodes in the checkpoint's graph, int64, -1 for new nodes; {} for an equal graph.
 
-    Only types with embeddings are in it.
+    Only types with embeddings are included.
     """
     group, whole = this_group(), run.run_task.whole
     encoders = [module for module in run.model.modules() if isinstance(module, Encoder)]
@@ -86,7 +86,7 @@ def _graph_before(run: Run, checkpoint: Path) -> Folder | None:
     if run.graph.folder is None:
         raise ValueError(
             f"start_from is {str(checkpoint)!r}: its embeddings belong to the nodes of another graph, and a "
-            "graph on servers has no ids to find them by; train on the graph folder"
+            "graph on servers has no ids to match them; train on the graph folder"
         )
     home = checkpoint.parent.parent / CONFIG
     name = str(read_toml(home).values.get("graph", "")) if home.is_file() else ""

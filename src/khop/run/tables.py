@@ -122,7 +122,7 @@ def plain_type(annotation: Any) -> Any:  # noqa: ANN401
 
 
 def metadata_of(annotation: Any) -> list[object]:  # noqa: ANN401
-    """Return the limits in `Annotated`, also those of a type that may be None."""
+    """Return the metadata of `Annotated`, also within an optional type."""
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
         limits = [limit for item in metadata if isinstance(item, FieldInfo) for limit in item.metadata]
@@ -132,7 +132,7 @@ def metadata_of(annotation: Any) -> list[object]:  # noqa: ANN401
 
 
 class Section(BaseModel):
-    """A table of run.toml. Values are never converted: "3" is not a number, and 3.0 is not a whole number."""
+    """A table of run.toml. Values are never converted: "3" is not a number, and 3.0 is not an integer."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -142,7 +142,9 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         defer_build=True,
     )
-    option_prefix: ClassVar[str] = ""  # prefix of the option names, if another table uses the plain names
+    option_prefix: ClassVar[str] = (
+        ""  # prefix of the option names, if another table has options of the same names
+    )
 
 
 class TaskTable(Section):
@@ -150,9 +152,9 @@ class TaskTable(Section):
 
     kind: Annotated[str, KindOf(TASKS)] = TASKS.default
     """Prediction task: {kinds}, or package.module:Class"""
-    target: Annotated[str | None, Field(min_length=1), Default("the only one of the graph")] = None
-    """Node type to classify, or edge type to predict, such as "user buys item" (three words); link-prediction
-    takes several, separated by commas"""
+    target: Annotated[str | None, Field(min_length=1), Default("the graph's only one")] = None
+    """Node type to classify, or edge type to predict, such as "user buys item"; link-prediction takes
+    several, separated by commas"""
     label: Annotated[str | None, Field(min_length=1), Default("its only column that fits the task")] = None
     """Label column of the target node type or edge type"""
     metric: Annotated[str | None, Field(min_length=1), Default("the first one of the task")] = None
@@ -162,7 +164,7 @@ class TaskTable(Section):
     val_split: Text = "val"
     """Split that selects the best checkpoint"""
     test_split: Text = "test"
-    """Split to evaluate, without influence on the training"""
+    """Split for the final score; it does not influence training"""
 
 
 class RuleTable(Section):
@@ -195,15 +197,15 @@ class SamplerTable(Section):
     replacement: bool = False
     """Draw neighbors with replacement"""
     expansion: Literal["layered", "subgraph"] = "layered"
-    """Nodes that a hop expands: all nodes so far (layered, like DGL), or only new nodes (subgraph, like
-    PyG)"""
+    """Nodes that a hop expands: all nodes sampled so far (layered, as in DGL), or only new nodes (subgraph,
+    as in PyG)"""
     weight: Annotated[str | None, Field(min_length=1), Default("uniform draws")] = None
-    """Edge column of weights, to which draws are proportional; without replacement, means are biased unless
-    all weights of a row are equal or 0"""
+    """Edge column with sampling weights; without replacement, means are biased unless all weights of a row
+    are equal or 0"""
     time: Annotated[str | None, Field(min_length=1), Default("no time limit")] = None
-    """Column of times of seeds, and of edges or nodes; neighbors later than their seed are not drawn"""
+    """Column with the times of seeds, and of edges or nodes; neighbors later than their seed are not drawn"""
     temporal_strategy: Literal["sample", "latest"] = "sample"
-    """Neighbors drawn if a time column is set: a random sample of the allowed ones (sample), or the latest
+    """Neighbors drawn with a time column: a random sample of the earlier ones (sample), or the latest
     (latest)"""
     window: Annotated[Window, Default("all earlier times")] = None
     """Range of times before the limit, if a time column is set: BEFORE,AFTER, such as 86400,0 for a day"""
@@ -213,7 +215,7 @@ class SamplerTable(Section):
 
     @property
     def layers_are_hops(self) -> bool:
-        """True if a batch has a block per entry of `fanouts`: not so for groups of nodes."""
+        """True if a batch has a block per entry of `fanouts`; False for groups of nodes."""
         return not hasattr(self, "groups_per_step")
 
     @model_validator(mode="after")
@@ -227,22 +229,22 @@ class SamplerTable(Section):
 
 
 class ModelTable(Section):
-    """The network."""
+    """The model."""
 
     kind: Annotated[str, KindOf(MODELS)] = MODELS.default
-    """Network: {kinds}, or package.module:Class"""
+    """Model: {kinds}, or package.module:Class"""
     hidden: Count = 256
     """Width of the hidden layers"""
     layers: Annotated[int | None, Field(ge=1, le=LARGEST), Default("one per fanout")] = None
     """Number of layers"""
     column: Text = "x"
-    """Input column, of all node types that have it"""
-    embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for these types")] = None
+    """Input column, for all node types that have it"""
+    embedding: Annotated[int | None, Field(ge=0, le=LARGEST), Default("an error for such types")] = None
     """Width of trained embeddings for node types without the input column; 0: no input for these types"""
     embedded_types: Literal["missing", "others", "all"] = "missing"
-    """Node types with embeddings: those without the input column (missing), those of them that are not the
-    target (others), or all, beside the column"""
-    unknown: Annotated[float, Field(ge=0, lt=1), Default("no such row")] = 0.0
+    """Node types with embeddings: types without the input column (missing), such types except the target
+    (others), or all types, in addition to the column (all)"""
+    unknown: Annotated[float, Field(ge=0, lt=1), Default("no shared embedding")] = 0.0
     """Probability of replacing a node's embedding by the shared embedding `unknown` in training, which unseen
     nodes get at inference, e.g. 0.05"""
     embedding_update: Literal["dense", "sparse", "sharded"] = "dense"
@@ -257,4 +259,4 @@ class OptimizerTable(Section):
     """Optimizer: {kinds}, another class of torch.optim as
     torch.optim:Adamax, or package.module:Class"""
     clip_norm: Annotated[float, Field(ge=0, le=1e30), Default("no limit")] = 0.0
-    """Maximum gradient norm of a step, over all weights, embeddings and processes; 0: no limit"""
+    """Maximum gradient norm, over all weights, embeddings and processes; 0: no clipping"""

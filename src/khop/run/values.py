@@ -35,10 +35,10 @@ class LinksTable(Section):
     option_prefix = "link-"
 
     decoder: Literal["dot", "mlp", "distmult", "transe", "complex", "rotate"] = "dot"
-    """Decoder that scores a pair of node embeddings; dot and distmult are symmetric, all but dot and mlp have
-    an embedding per relation"""
-    relation: Annotated[str | None, Field(min_length=1), Default("each edge type is one relation")] = None
-    """Edge column with the relations of links, whole numbers from 0"""
+    """Decoder that scores a pair of node embeddings; dot and distmult are symmetric, and all except dot and
+    mlp have an embedding per relation"""
+    relation: Annotated[str | None, Field(min_length=1), Default("one relation per edge type")] = None
+    """Edge column with the relations of links, integers from 0"""
     relations: Annotated[CountOrNone, Default("counted in the graph")] = 0
     """Number of relations in that column"""
     loss: LossTable = Field(default_factory=LossTable)
@@ -47,17 +47,17 @@ class LinksTable(Section):
     negatives_per_positive: Annotated[Count, OptionName("--negatives-per-positive")] = 1
     """Negatives per training link"""
     negatives_group: Count = 1
-    """Consecutive training links that share one set of negatives, or only the shared_negatives if these are
-    set"""
+    """Consecutive training links that share one set of negatives; if shared_negatives is set, only those are
+    shared"""
     shared_negatives: Annotated[CountOrNone, Default("none")] = 0
     """Additional negatives per training link, shared by negatives_group links"""
     hard_negatives: Annotated[CountOrNone, Default("none")] = 0
-    """Additional negatives per training link: the destinations with the highest scores that are not linked to
-    its source"""
+    """Additional hard negatives per training link: the destinations with the highest scores that are not
+    linked to its source"""
     hard_every: Count = 1
     """Epochs between updates of the hard negatives"""
     corrupt: Literal["destination", "source", "both"] = "destination"
-    """Endpoint that training negatives replace; both: negatives_per_positive for each endpoint"""
+    """Endpoint that training negatives corrupt; both: negatives_per_positive for each endpoint"""
     exact: bool = False
     """Exclude edges of the training graph from the training negatives"""
     spot_target: Annotated[CountOrNone, Default("all target links are removed")] = 0
@@ -74,17 +74,17 @@ class LinksTable(Section):
     eval_negatives: Annotated[int, Field(ge=1, le=10_000), OptionName("--eval-negatives")] = 100
     """Negatives per validation or test link; drawn once, and never edges of the graph"""
     val_negatives: Annotated[str | None, Field(min_length=1), Default("drawn")] = None
-    """Negatives of the validation links with your ids: a Parquet file with a list of destinations per link in
-    the column negatives, or a file of pairs for all links"""
+    """File of negatives of the validation links, with your ids: Parquet with a list of destinations per link
+    in the column negatives, or pairs for all links"""
     test_negatives: Annotated[str | None, Field(min_length=1), Default("drawn")] = None
-    """Negatives of the test links, as val_negatives"""
+    """File of negatives of the test links, like val_negatives"""
 
     filtered: bool = False
-    """Also compute filtered MRR and hits: both endpoints of each link ranked among all nodes, without other
+    """Also compute filtered MRR and hits: rank both endpoints of each link among all nodes, without other
     known links; needs distmult, transe, complex or rotate"""
     ranking: bool = False
-    """Also compute ndcg and recall at 10 and 20: all destinations ranked for each source, without its links
-    of earlier splits"""
+    """Also compute NDCG and recall at 10 and 20: rank all destinations for each source, without its links of
+    earlier splits"""
 
     @model_validator(mode="after")
     def _ranks_one_relation(self) -> LinksTable:
@@ -129,9 +129,9 @@ class LinksTable(Section):
 
 
 class SeedFiles(Section):
-    """Tables of labeled rows to train on and to score, instead of splits of the graph.
+    """Tables of labeled rows for training and evaluation, instead of splits of the graph.
 
-    A node may have several rows, each with its own date. The label is the column `task.label`.
+    A node may have several rows with different dates. The label is the column `task.label`.
     """
 
     option_prefix = "seeds-"
@@ -141,7 +141,7 @@ class SeedFiles(Section):
     val: Annotated[str | None, Field(min_length=1), Default("none")] = None
     """Table of the rows that select the best checkpoint"""
     test: Annotated[str | None, Field(min_length=1), Default("none")] = None
-    """Table of the rows to evaluate, without influence on the training"""
+    """Table of the rows for the final score; they do not influence training"""
     id: Annotated[
         str | None, Field(min_length=1), Default("that of the node table in the import, else id")
     ] = None
@@ -149,7 +149,7 @@ class SeedFiles(Section):
     time: Annotated[str | None, Field(min_length=1), Default("rows have no dates")] = None
     """Column of the dates, by which sampler.time limits the neighbors of each row; those without a time zone
     are in UTC"""
-    weight: Annotated[str | None, Field(min_length=1), Default("all rows count the same")] = None
+    weight: Annotated[str | None, Field(min_length=1), Default("equal weights")] = None
     """Column of weights of the training rows in the loss"""
     classes: Annotated[
         tuple[str, ...], Field(strict=False), Default("those of the training table, in ascending order")
@@ -183,14 +183,14 @@ class Parts(Section):
     lanes: Count = 4
     """Batches whose rows processes exchange concurrently"""
     wire: Literal["stored", "float16", "int8"] = "stored"
-    """Format of features sent between processes; float16 and int8 are rounded"""
+    """Format of features sent between processes; float16 and int8 round them"""
     locality: bool = True
-    """Prefer seeds that are stored on the process; all processes still get equal shares"""
+    """Assign seeds preferably to the process that stores them; all processes still get equal shares"""
     cache_bytes: Annotated[BytesOrNone, Default("no cache")] = 0
     """Host memory to cache rows that are on other processes or on disk, e.g. 2GiB"""
     cache_by: Literal["auto", "visits", "counts"] = "auto"
-    """Selection of the cached rows: by visit probabilities (visits), by counts of the first epoch (counts),
-    or by visits where possible (auto)"""
+    """Selection of the cached rows: by visit probabilities (visits), by counts in the first epoch (counts),
+    or by visits if possible, else counts (auto)"""
 
 
 class Servers(Section):
@@ -217,7 +217,7 @@ class Servers(Section):
     insecure: bool = False
     """Send the token to servers without encryption"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 60.0
-    """Seconds without a response from any server before the run ends"""
+    """Seconds without a response from any server before the run fails"""
     attempt: Annotated[float, Field(gt=0, le=1e8)] = 20.0
     """Seconds without a heartbeat before a request is retried on another server"""
 
@@ -233,12 +233,12 @@ class Gpu(Section):
     read by the GPU (pinned) or by the CPU (host), the graph's files as memory (mapped) or row by row (disk),
     or the first of these with room, without host (auto)"""
     cache: Annotated[CacheText, Default("no cache")] = "0"
-    """GPU memory to cache frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
+    """GPU memory for the cache of frequent rows, e.g. 4GB, or a share of the input columns, e.g. 20%"""
     launches: Literal["auto", "single", "recorded"] = "auto"
-    """Launches of training steps: operation by operation (single), as CUDA graphs (recorded), which need
-    topology and features in device or pinned memory, or recorded where that applies (auto)"""
+    """Kernel launches of training steps: one by one (single), as CUDA graphs (recorded), which need topology
+    and features in device or pinned memory, or recorded if possible (auto)"""
     check: Literal["first", "none"] = "first"
-    """Batches of the GPU that are compared with the CPU's: the first of each epoch (first), or none"""
+    """Batches sampled on the GPU that are compared with the CPU: the first of each epoch (first), or none"""
 
 
 class TargetTable(Section):
@@ -267,14 +267,14 @@ class Training(Section):
     epochs: Count = 10
     """Passes over the training seeds"""
     max_steps: Annotated[CountOrNone, Default("no limit")] = 0
-    """Optimizer steps after which training stops, if the epochs have more"""
+    """Maximum number of optimizer steps"""
     batch_size: Count = 1024
     """Training seeds per optimizer step, over all processes"""
     micro_batches: Count = 1
-    """Micro-batches per step on each process, to save memory; with layered expansion, the gradient stays the
-    same"""
+    """Micro-batches per step on each process, to save memory (gradient accumulation); with layered expansion,
+    the gradient stays the same"""
     drop_last: bool = False
-    """Omit the last step of an epoch if it has fewer than batch_size seeds"""
+    """Drop the last step of an epoch if it has fewer than batch_size seeds"""
     learning_rate: Annotated[float, Field(gt=0), Alias("--lr")] = 3e-3
     """Learning rate"""
     schedule: Literal["constant", "linear", "cosine", "plateau"] = "constant"
@@ -287,9 +287,9 @@ class Training(Section):
     warmup: CountOrNone = 0
     """Warm-up steps, in which the learning rate increases from 0"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Weight decay: an L2 penalty, or decoupled decay for adamw"""
+    """Weight decay: an L2 penalty, or decoupled for adamw"""
     seed: Annotated[int, Field(ge=0, lt=2**63), Allowed("a whole number from 0 to 2^63 - 1")] = 0
-    """Seed of initial weights, seed order, neighbors, negatives and dropout"""
+    """Random seed of initial weights, seed order, neighbors, negatives and dropout"""
     patience: Annotated[CountOrNone, Default("never")] = 0
     """Evaluations without improvement before training stops early"""
     target: TargetTable = Field(default_factory=TargetTable)
@@ -307,7 +307,7 @@ class EvaluationTable(Section):
     batch_edges: Count = 1 << 20
     """Edges per chunk of exact evaluation and inference; a chunk of one node may have more"""
     every: Annotated[float, Field(gt=0, le=LARGEST)] = 1.0
-    """Epochs between evaluations, e.g. 2, or 0.05 for 20 evaluations in each epoch; the last state is always
+    """Epochs between evaluations, e.g. 2, or 0.05 for 20 evaluations per epoch; the final state is always
     evaluated"""
     every_steps: Annotated[CountOrNone, Default("by epochs")] = 0
     """Optimizer steps between evaluations, instead of epochs"""
@@ -332,9 +332,9 @@ class CheckpointTable(Section):
     minutes: Annotated[float, Field(ge=0)] = 5.0
     """Minutes between checkpoints within an epoch; 0: no checkpoints by time"""
     keep: Count = 2
-    """Number of latest checkpoints to keep"""
+    """Number of most recent checkpoints to keep"""
     best: Count = 1
-    """Number of checkpoints with the best scores to keep: best, best-1 (the second best), ..."""
+    """Number of best checkpoints to keep: best, best-1 (the second best), ..."""
 
 
 class RunConfig(Section):
@@ -347,36 +347,36 @@ class RunConfig(Section):
     out: Annotated[str | None, Field(min_length=1), Default("the first free runs/<graph>-<n>")] = None
     """Run folder, new or empty"""
     start_from: Annotated[str | None, Field(min_length=1), Default("new weights")] = None
-    """Run folder with weights to start from, or a checkpoint in it; embeddings are found by ids of nodes"""
+    """Run folder, or a checkpoint in it, with weights to start from; node embeddings are matched by id"""
     start_optimizer: bool = False
-    """Load the state of the optimizer from start_from too"""
+    """Also load the optimizer state from start_from"""
     device: Annotated[
         str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Allowed("auto, cpu, cuda or cuda:<number>")
     ] = "auto"
-    """Device of the model: a GPU if torch finds one, else the CPU (auto), or the named one"""
+    """Device of the model; auto: a GPU if torch finds one, else the CPU"""
     precision: Literal["float32", "tf32", "float64", "bfloat16"] = "float32"
-    """Dtype of weights and activations; bfloat16 uses autocast, tf32 is float32 with TF32 matrix products on
-    a GPU"""
-    threads: Annotated[Threads, Default("chosen from the cores")] = 0
+    """Dtype of weights and activations; bfloat16 uses autocast, and tf32 is float32 with TF32 matrix products
+    on a GPU"""
+    threads: Annotated[Threads, Default("depends on the number of cores")] = 0
     """Sampler threads; batches do not depend on their number"""
     compute_threads: Annotated[Threads, Default("one per core")] = 0
     """Threads of torch and of khop's kernels"""
     prefetch: Count = 4
     """Number of prefetched batches"""
     prefetch_bytes: Annotated[Bytes, Default("1 GiB")] = 1 << 30
-    """Memory for prefetched batches, e.g. 500MB; one batch is always allowed"""
+    """Memory limit for prefetched batches, e.g. 500MB; one batch is always allowed"""
     gather: Literal["ahead", "deferred"] = "ahead"
-    """Gather input rows with the batch (ahead), or in the first layer (deferred)"""
+    """Gather input rows when the batch is made (ahead), or in the first layer (deferred)"""
     deadline: Annotated[float, Field(gt=0, le=1e8)] = 300.0
-    """Seconds that a process waits for another process before all end"""
+    """Timeout in seconds of a process that waits for another; then all processes end"""
     interface: Annotated[
         str | None, Field(min_length=1), Default("loopback, or on several machines the network to rank 0")
     ] = None
     """Network interface to listen on: its name, its address, or a network, e.g. 10.0.0.0/8"""
     allow_public: bool = False
-    """Allow processes to listen on a public address, which a firewall must protect"""
+    """Allow processes to listen on a public address; protect it by a firewall"""
     tensorboard: bool = False
-    """Write TensorBoard curves to the run folder; needs the package tensorboard"""
+    """Log to TensorBoard in the run folder; needs the package tensorboard"""
     logger: Literal["none", "wandb", "mlflow"] = "none"
     """Additional logger of losses and scores: Weights & Biases (wandb) or MLflow (mlflow), if installed"""
     task: TaskTable = Field(default_factory=TaskTable)

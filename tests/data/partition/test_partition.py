@@ -116,7 +116,7 @@ def test_bad_requests_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="clusters 0"):
         khop.cluster_graph(source, tmp_path / "b", 0)
     graph = khop.open_graph(source)
-    with pytest.raises(ValueError, match=r"'item' nodes lack it; write it by khop\.cluster_graph"):
+    with pytest.raises(ValueError, match=r"'item' nodes lack it; write it with khop\.cluster_graph"):
         khop.clusters_of(graph)
     with pytest.raises(ValueError, match="must be one whole number per node"):
         khop.clusters_of(graph, "x")

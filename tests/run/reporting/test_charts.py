@@ -112,7 +112,7 @@ def test_a_line_has_its_finite_points_in_order(drawn: list[Figure]) -> None:
 @pytest.mark.parametrize(
     ("picture", "words"),
     [
-        (RankingCurve((1, 10, 100), (0.1, 0.5, 1.0), 99), "links among the first k, of 100 pairs each"),
+        (RankingCurve((1, 10, 100), (0.1, 0.5, 1.0), 99), "links among the first k of 100 pairs each"),
         (Scatter(((1.0, 2.0), (3.0, 3.0))), "predictions (up) by label (right)"),
         (Scatter(()), "predictions (up) by label (right)"),
         (Confusion(("cat", ODD), ((3, 1), (0, 1234))), f"{ODD} 3 1 0 1,234"),

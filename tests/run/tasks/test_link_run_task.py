@@ -479,7 +479,7 @@ def test_a_decoder_without_relations_is_refused(tmp_path: Path) -> None:
         ),
         (
             {"links__hard_negatives": 2, "links__decoder": "distmult", "links__relation": "r"},
-            "links.hard_negatives is 2 and links.relation is 'r': hard negatives are found per source, not",
+            "links.hard_negatives is 2 and links.relation is 'r': hard negatives are searched per source",
         ),
         (
             {"links__hard_negatives": 2, "links__corrupt": "both"},
@@ -495,7 +495,10 @@ def test_a_decoder_without_relations_is_refused(tmp_path: Path) -> None:
         ),
         ({"task__label": "x"}, "task.label is 'x': links have no label column, leave it out (--label)"),
         ({"task__metric": "accuracy"}, "task.metric 'accuracy': must be one of mrr, roc-auc"),
-        ({"links__val": 0.0001}, "links.val is 0.0001: of 1101 links of user buys item that holds out none"),
+        (
+            {"links__val": 0.0001},
+            "links.val is 0.0001: this holds out none of the 1101 links of user buys item",
+        ),
         (
             {"links__val": 0.5, "links__test": 0.5},
             "links.val is 0.5 and links.test 0.5: no training links are left",

@@ -56,7 +56,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     uniform = khop.UniformNegatives(2)
     for parts, words in (
         ((uniform,), "must be two or more"),
-        ((uniform, 5), "5 is no kind of negatives"),
+        ((uniform, 5), "5 is not a kind of negatives"),
         ((khop.GivenNegatives(), khop.GivenNegatives()), "leave one out"),
         ((uniform, khop.UniformNegatives(2, NegativeMode.TRIPLET)), "same mode and the same corrupt"),
     ):

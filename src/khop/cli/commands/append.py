@@ -38,17 +38,19 @@ def append(
     ] = None,
     split: Annotated[
         str,
-        typer.Option(help="Split that new nodes with known labels join (default: none).", show_default=False),
+        typer.Option(help="Split to which new labeled nodes are added (default: none).", show_default=False),
     ] = "",
     memory: Memory = "",
     threads: Annotated[
         int,
-        typer.Option(help="Threads that read tables; they do not change the graph (0: one per core)."),
+        typer.Option(
+            help="Threads that read tables; the graph does not depend on their number (0: one per core)."
+        ),
     ] = 0,
 ) -> None:
     """Append the rows of tables to an imported graph, or delete nodes, as a new snapshot.
 
-    Processes that have opened the graph before keep their snapshot.
+    Processes that opened the graph earlier keep their snapshot.
     """
     from khop.cli.importing import run_append
 
@@ -56,11 +58,11 @@ def append(
 
 
 def compact(graph: AppendedGraph) -> None:
-    """Keep only the newest snapshot of a graph, and erase the others with all deleted nodes.
+    """Keep only the newest snapshot of a graph; delete the others, with all deleted nodes.
 
-    Runs on earlier snapshots cannot be resumed afterwards. Batches stay the same.
+    Runs on earlier snapshots cannot be resumed afterwards. Batches do not change.
     """
     from khop.graph.snapshots import compact as compacted
 
     compacted(graph)
-    typer.echo(f"{graph}: has one snapshot. Show it: khop info {graph}")
+    typer.echo(f"{graph}: now has a single snapshot. Show it: khop info {graph}")

@@ -18,12 +18,15 @@ def register(app: typer.Typer) -> None:
 def doctor(
     report: Report,
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="First compare all kernels of each GPU with the CPU, bit by bit.")
+        bool,
+        typer.Option(
+            "--gpu", help="First compare the results of all kernels on each GPU with the CPU, bit by bit."
+        ),
     ] = False,
 ) -> None:
-    """Check the installation and this machine: versions, cores, memory, GPUs, network, limits, disk.
+    """Check the installation and this machine: versions, cores, memory, GPUs, network, limits and disk.
 
-    Each line says ok, or states a problem and how to solve it. The exit code is 1 only if khop cannot run.
+    Each line says ok, or names a problem and its remedy. The exit code is 1 only if khop cannot run.
     """
     from khop.cli.doctor import examine
 

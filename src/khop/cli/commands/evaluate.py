@@ -38,7 +38,7 @@ Metrics = Annotated[
     typer.Option(
         "--metric",
         metavar="TEXT",
-        help="Additional metric besides the metric of the run; can be repeated.",
+        help="Metric to compute in addition to the metric of the run; can be repeated.",
         show_default=False,
     ),
 ]

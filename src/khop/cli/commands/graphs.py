@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def info(graph: GraphArgument, report: Report) -> None:
-    """Show types, counts, degrees, columns, splits and sizes on disk of a graph folder.
+    """Show a graph folder: types, counts, degrees, columns, splits and sizes on disk.
 
     For a partitioned graph, the tables cover the whole graph and each part.
     """
@@ -47,7 +47,7 @@ def info(graph: GraphArgument, report: Report) -> None:
 
 
 def verify(graph: GraphArgument, report: Report) -> None:
-    """Check all data of a graph folder: checksums, ids, offsets, lengths, labels, splits.
+    """Check all data of a graph folder: checksums, ids, offsets, lengths, labels and splits.
 
     For a partitioned graph, also check that the parts contain every node and edge exactly once.
 
@@ -103,7 +103,7 @@ def cluster(
     column: Annotated[str, typer.Option(help="Name of the new node column.")] = "cluster",
     seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0,
 ) -> None:
-    """Write a graph with the cluster of each node as a column, for the sampler cluster of khop train."""
+    """Write a graph with a column of node clusters, for khop train --sampler cluster."""
     folder = folder_of(graph)
     from khop.cli import graph as work
 
@@ -151,7 +151,7 @@ def walks(
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the walks.")] = 0,
 ) -> None:
-    """Write a graph with an edge type to the nodes that random walks visit most often, as PinSAGE samples.
+    """Write a graph with edges to the nodes that random walks visit most often, as in PinSAGE.
 
     Its column visits counts the visits. With one edge type and many rounds, they estimate personalized
     PageRank with restart probability stop. Steps are uniform, unless -p or -q differs from 1.

@@ -62,7 +62,7 @@ class ImportCommand(ComponentCommand):
     """`khop import`, with the options of the importer that it names."""
 
     def component_fields(self, words: CommandWords, permission: Permission) -> Iterable[RunField]:
-        """Return the fields of the importer's options; without an importer, those of khop's own."""
+        """Return the fields of the importer's options; without an importer, those of edge lists."""
         from khop.run.check import component_fields
 
         if any(name == "--guess" for name, _ in words.options):
@@ -95,7 +95,9 @@ def import_graph(
     memory: Memory = "",
     threads: Annotated[
         int,
-        typer.Option(help="Threads that read tables; they do not change the graph (0: one per core)."),
+        typer.Option(
+            help="Threads that read tables; the graph does not depend on their number (0: one per core)."
+        ),
     ] = 0,
 ) -> None:
     """Write a graph folder from tables or from data of another format."""
@@ -156,11 +158,11 @@ def _is_data(word: str) -> bool:
 
 
 def _spec(source: str) -> RawRun:
-    """Return the kind and the options of an import: of a file, or a kind alone."""
+    """Return the kind and the options of an import, from a file or from a kind."""
     if source in BUILTIN_NAMES:
         raise ValueError(
-            f"khop import {source}: the graph is built in, train on it: khop train {source}; graphs of other "
-            "package lists are made by scripts/debian_graph.py of khop's sources"
+            f"khop import {source}: this graph is built in; train on it with khop train {source}. For other "
+            "package lists, use scripts/debian_graph.py from khop's sources"
         )
     if source.endswith(".toml") and not Path(source).is_file():
         raise ValueError(
@@ -171,8 +173,9 @@ def _spec(source: str) -> RawRun:
         kind = "dgl" if Path(source).is_dir() else "edges"
         if kind == "edges" and not _has_edges(source):
             raise ValueError(
-                f"{source}: is it a table, or a list of edges? For a table: khop import --guess {source} > "
-                f"tables.toml; for edges whose ends are the first two columns: khop import edges:{source}"
+                f"{source}: is it a table or an edge list? For a table: khop import --guess {source} > "
+                f"tables.toml; for an edge list with the ends in the first two columns: khop import "
+                f"edges:{source}"
             )
         return RawRun({KIND: kind, NAME: source}, COMMAND_LINE)
     if Path(source).is_file():

@@ -38,7 +38,7 @@ SplitName = Annotated[
         "--split",
         metavar="TEXT",
         help="Infer only the nodes of this split (default: all nodes). In a graph split by time, messages "
-        "pass over the edges that the evaluation of the split uses (default: all edges).",
+        "pass only over the edges that the evaluation of this split uses (default: all edges).",
         show_default=False,
     ),
 ]
@@ -84,7 +84,7 @@ def _infer(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Write one row per node, computed exactly, layer by layer over all neighbors.
+    """Write one row per node, computed exactly: layer by layer, over all neighbors.
 
     Activations can be larger than memory. To continue a stopped inference, run the same command again; the
     number of processes may change.

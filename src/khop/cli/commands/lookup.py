@@ -60,6 +60,4 @@ def _number(text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise ValueError(
-            f"--by node {text!r}: is not a node number; leave --by out to look up an id"
-        ) from error
+        raise ValueError(f"--by node {text!r}: not a node number; leave --by out to look up an id") from error

@@ -41,7 +41,7 @@ def _loaded(kind: str, permission: Permission) -> Component:
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """Options for the parts."""
+    """Options of the partitioning."""
 
     balance: Annotated[
         str,
@@ -54,7 +54,9 @@ class WorkOptions:
     ] = ""
     slack: Annotated[
         float,
-        typer.Option(help="Fraction by which a part may exceed its equal share of a balanced quantity."),
+        typer.Option(
+            help="Imbalance tolerance: fraction by which a part may exceed its share of a balanced quantity."
+        ),
     ] = 0.05
     seed: Annotated[int, typer.Option(help="Seed of the methods random, hash and metis.")] = 0
     threads: Annotated[
@@ -64,7 +66,7 @@ class WorkOptions:
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """Options for the estimate of remote nodes."""
+    """Options of the estimate of remote nodes."""
 
     fanouts: Annotated[
         str,
@@ -105,7 +107,7 @@ def partition(
     estimate: EstimateOptions,
     report: Report,
 ) -> None:
-    """Partition a graph: each part is a graph folder of its nodes, their in-edges and columns."""
+    """Partition a graph: each part is a graph folder with its nodes, their in-edges and columns."""
     hops = fanout_list(estimate.fanouts) if estimate.fanouts else []
     source = folder_of(graph)
     given = values_of_components(context)
@@ -137,7 +139,7 @@ def part_files(
     machines: Annotated[int, typer.Option(help="Number of machines.", show_default=False)],
     procs: Annotated[int, typer.Option(help="Processes per machine.")] = 1,
     placement: Annotated[
-        Placement, typer.Option(help="Placement of the run, as in khop train --placement.")
+        Placement, typer.Option(help="Placement of the graph, as in khop train --placement.")
     ] = Placement.FEATURES,
 ) -> None:
     """List the files of a partitioned graph that one machine needs, e.g. for rsync --files-from=-."""

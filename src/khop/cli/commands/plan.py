@@ -22,7 +22,7 @@ class GraphOptions:
     graph: Annotated[
         Path | None,
         typer.Option(
-            help="Graph folder whose nodes, edges, features and degrees are counted (default: none).",
+            help="Graph folder from which to count nodes, edges, features and degrees (default: none).",
             show_default=False,
         ),
     ] = None
@@ -105,7 +105,7 @@ class PlanOptions:
     measure: Annotated[
         bool,
         typer.Option(
-            "--measure", help="Measure the costs on this machine first; takes some seconds and 1 GB."
+            "--measure", help="Measure the costs on this machine first; takes a few seconds and 1 GB."
         ),
     ] = False
     as_json: AsJson = False
@@ -121,7 +121,7 @@ def _size(graph: GraphOptions) -> GraphSize:
     if graph.graph is not None:
         if any(value is not None for value in given):
             raise ValueError(
-                f"--graph {graph.graph}: has its numbers; leave --nodes, --edges and --feature-bytes out"
+                f"--graph {graph.graph}: excludes --nodes, --edges and --feature-bytes; leave these out"
             )
         from khop.cli.plan import counted
 

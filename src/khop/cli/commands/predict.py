@@ -1,4 +1,4 @@
-"""`khop predict`: predict new nodes or dated rows, or score pairs of nodes."""
+"""`khop predict`: predict new nodes or rows with dates, or score pairs of nodes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE.parquet",
-        help="File to write, with a line per new node, row or pair: your ids, class names and scores "
+        help="File to write, with a row per new node, row or pair: your ids, class names and scores "
         "(default: print the first lines).",
         show_default=False,
     ),
@@ -76,11 +76,11 @@ def _predict(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Predict new nodes, joined to the graph of a run by your ids, or dated rows, or score pairs of ids.
+    """Predict new nodes or rows of tables, or score pairs of nodes, all identified by your ids.
 
-    Predictions are those that the nodes would get if they were in the graph from the beginning. A
-    link-prediction run scores --pairs; with --graph, pairs may contain new nodes. A run with seed tables
-    predicts --rows, each at its date.
+    New nodes are joined to the graph of the run, and get the same predictions as if the graph had always
+    contained them. A link-prediction run scores --pairs; with --graph, pairs may contain new nodes. A run
+    with seed tables predicts --rows, each at its date.
     """
     raw = with_options(read_run(run_folder, allow_code or ()), options)
     from khop.run.check import checked

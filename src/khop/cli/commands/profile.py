@@ -36,10 +36,10 @@ Out = Annotated[
 
 
 class ProfileCommand(RunCommand):
-    """`khop profile`, which also takes the folder of a run."""
+    """`khop profile`, which also accepts a run folder."""
 
     def file_of(self, word: str) -> Path:
-        """Return the run file that an argument names, or the one of a run folder."""
+        """Return the run file that an argument names, or the config.toml of a run folder."""
         return Path(word, CONFIG) if is_run_folder(Path(word)) else Path(word)
 
 
@@ -60,7 +60,7 @@ def _profile(
     allow_code: AllowCode = None,
     options: Options,
 ) -> None:
-    """Run some steps and report the time per stage, the bottleneck, and the setting to change.
+    """Run a few steps and report the time per stage, the bottleneck, and the setting to change.
 
     The trained weights are discarded, and no split is evaluated. The output folder gets a trace for Perfetto
     and a plot.

@@ -15,7 +15,7 @@ from khop.cli.options import takes_groups
 
 
 class Until(StrEnum):
-    """Edges that are known when recommending."""
+    """Edges to use for recommendations."""
 
     TRAIN = "train"
     VAL = "val"
@@ -81,7 +81,7 @@ def _recommend(
 ) -> None:
     """Recommend the destinations with the highest scores for each source of a link-prediction run.
 
-    Scores are exact, over all neighbors. Sources without edges get the most popular nodes, and are marked.
+    Scores are exact, over all neighbors. Sources without edges get the most popular nodes and are marked.
     """
     if choice.k < 1:
         raise ValueError(f"-k {choice.k}: must be at least 1")

@@ -38,10 +38,10 @@ def report(
     evaluate: Evaluate = True,
     allow_code: AllowCode = None,
 ) -> None:
-    """Write one HTML page about one or several runs: a single file that loads nothing.
+    """Write a self-contained HTML page about one or several runs.
 
-    The page shows curves, scores with baselines, times, caches and network, the worst predictions of the
-    test split with your ids, memory, environment, and settings that differ.
+    The page shows curves, scores with baselines, times, caches, network traffic, the worst predictions of
+    the test split with your ids, memory, environment, and settings that differ.
     """
     from khop.cli.report import ReportCall, report
 

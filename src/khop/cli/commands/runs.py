@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def runs(folder: Below = Path("runs"), as_json: AsJson = False) -> None:
     """List the runs below a folder: scores, baselines, epochs, time, age, and state.
 
-    Scores are those of the best epoch. A resumable run is still training, or was stopped.
+    Scores are those of the best epoch. A run with the state resumable is still training, or was stopped.
     """
     from khop.cli.runs import print_runs
 

@@ -1,4 +1,4 @@
-"""`khop serve` and `khop servers`: start servers of batches, and query their status."""
+"""`khop serve` and `khop servers`: start batch servers, and query their status."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def serve(
 ) -> None:
     """Serve batches of a graph to trainers on other machines.
 
-    On SIGTERM, the server finishes the batches that it has started, and exits. A server that other machines
-    can reach requires a certificate and tokens. With --part, it serves one part of a partitioned graph, and
-    requests the rest of each batch from the servers of the other parts.
+    SIGTERM is a graceful shutdown: the server finishes the batches in progress and exits. A server that other
+    machines can reach requires a certificate and tokens. With --part, it serves one part of a partitioned
+    graph, and requests the rest of each batch from the servers of the other parts.
     """
     folder = folder_of(graph)
     from khop.cli.serve import serve as work
@@ -68,10 +68,10 @@ def token(
     graph: TokenGraphs = None,
     role: Annotated[
         TokenRole,
-        typer.Option("--role", help="Requests allowed: batches (client), or also hops and rows (server)."),
+        typer.Option("--role", help="Allowed requests: batches (client), or also hops and rows (server)."),
     ] = TokenRole.CLIENT,
 ) -> None:
-    """Write a file with a new random token, which only its owner can read."""
+    """Write a new random token to a file that only its owner can read."""
     from khop.servers.access import Role, write_token
 
     write_token(file, graph or ["*"], Role(role.value))

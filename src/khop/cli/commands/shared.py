@@ -67,17 +67,20 @@ class SecurityOptions:
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Options of a server for its batches, processes and views."""
+    """Options of a server for batches, processes and memory."""
 
     procs: Annotated[
-        int, _option("--procs", "INT", "Server processes, on consecutive ports (default 1).")
+        int, _option("--procs", "INT", "Number of server processes, on consecutive ports (default 1).")
     ] = 1
     on_ray: Annotated[
         int | None,
-        _option("--on-ray", "INT", "Servers that Ray places, supervises and restarts (default: none)."),
+        _option(
+            "--on-ray", "INT", "Number of servers that Ray places, supervises and restarts (default: none)."
+        ),
     ] = None
     at_once: Annotated[
-        int | None, _option("--at-once", "INT", "Batches made concurrently (default: one per core).")
+        int | None,
+        _option("--at-once", "INT", "Number of batches made concurrently (default: one per core)."),
     ] = None
     max_batch_bytes: Annotated[
         str | None,
@@ -99,12 +102,18 @@ class ServeOptions:
     ] = None
     exit_idle: Annotated[
         float | None,
-        _option("--exit-idle", "SECONDS", "Exit after this time without a request (default: never)."),
+        _option(
+            "--exit-idle",
+            "SECONDS",
+            "Seconds without a request after which the server exits (default: never).",
+        ),
     ] = None
     metrics: Annotated[
         str | None,
         _option(
-            "--metrics", "ADDRESS", "HOST:PORT of metrics for Prometheus, or a loopback PORT (default: none)."
+            "--metrics",
+            "ADDRESS",
+            "HOST:PORT, or a loopback PORT, of metrics for Prometheus (default: none).",
         ),
     ] = None
     part: Annotated[
@@ -143,7 +152,7 @@ class ClientOptions:
 
 
 class Values(StrEnum):
-    """Contents of the written rows."""
+    """Values to write for each node."""
 
     EMBEDDINGS = "embeddings"
     OUTPUTS = "outputs"
@@ -202,6 +211,6 @@ class RankOptions:
 
 @dataclass(frozen=True)
 class RankReport:
-    """Option of such a command for its output."""
+    """Output option of a command that runs on one or several ranks."""
 
     as_json: JsonLast = False

@@ -9,7 +9,7 @@ import typer
 
 from khop.cli.arguments import GraphArgument, folder_of
 
-_PART = "a share of the links, or a number of links from 1 on"
+_PART = "a share below 1, or a number of links"
 
 
 def split(
@@ -27,9 +27,7 @@ def split(
     test: Annotated[float, typer.Option(help=f"Test links: {_PART}.")] = 0.1,
     disjoint_share: Annotated[
         float,
-        typer.Option(
-            help="Share of the training links that are target links only, outside the message graph."
-        ),
+        typer.Option(help="Share of the training links that are targets only, and not in the message graph."),
     ] = 0.0,
     negatives: Annotated[
         int, typer.Option(help="Negatives per validation or test link; never edges of the graph.")
@@ -46,8 +44,8 @@ def split(
 ) -> None:
     """Split the links of a graph into training, validation and test links.
 
-    Edges between the same two nodes are assigned to the same part, and so are their reverse edges. Open the
-    result in Python with khop.LinkSplit.open(OUT).
+    Parallel edges and their reverse edges are assigned to the same part. Open the result in Python with
+    khop.LinkSplit.open(OUT).
     """
     folder = folder_of(graph)
     from khop.cli import graph as work

@@ -20,7 +20,7 @@ Source = Annotated[
         metavar="RUN", help=f"Run to train: a run.toml, or a preset ({', '.join(preset_names())})."
     ),
 ]
-_GRAPH = "graph"  # may have another path in a resumed run, as a snapshot has; its content is compared
+_GRAPH = "graph"  # may have another path in a resumed run, for example a snapshot; its content is compared
 Resume = Annotated[
     Path | None,
     typer.Option(
@@ -48,8 +48,8 @@ def _train(
 ) -> None:
     """Train a model. Every field of a run file is also an option, which overrides the file.
 
-    The command tunes glibc's allocator: it keeps freed memory and requests huge pages (1.5 x as fast on a
-    CPU). If GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD are set, it leaves the allocator unchanged.
+    The command tunes glibc's allocator to keep freed memory and to request huge pages (1.5 x as fast on a
+    CPU), unless GLIBC_TUNABLES, MALLOC_..._THRESHOLD_ or LD_PRELOAD are set.
     """
     _check_source(source)
     _check_resumable(source, resume, options)

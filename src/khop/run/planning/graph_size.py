@@ -27,8 +27,8 @@ _BINS = _EXACT + 4 * 64
 def graph_size(path: str | os.PathLike[str], notice: ProgressCallback | None = None) -> GraphSize:
     """Count the nodes, edges and degrees of a graph folder, whole or partitioned: one pass over its edges.
 
-    Types count together. Columns with a single number per node do not count as features. Takes 8 bytes of
-    memory per node.
+    Counts are summed over types. Columns with a single number per node do not count as features. Needs
+    8 bytes of memory per node.
     """
     counts, parts = _opened(path)
     bases, total = {}, 0

@@ -1,4 +1,4 @@
-"""Measurement of the costs on this machine, which takes some seconds, 1 GB and two processes."""
+"""Measurement of the costs on this machine; it takes a few seconds, 1 GB and two processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NODE, _TO = "node", ("node", "to", "node")
 
 
 def measured(nodes: int = MEASURED_EDGES // _DEGREE, disk_bytes: int = _DISK_BYTES) -> Constants:
-    """Measure the cost of work on this machine, with a graph of `nodes` nodes and a file of `disk_bytes`."""
+    """Measure the costs on this machine, with a graph of `nodes` nodes and a file of `disk_bytes`."""
     graph = _graph(nodes)
     sampling, gathering = [], []
     for batch in islice(_loader(graph, _SEEDS).epoch(0), _BATCHES):
@@ -67,7 +67,7 @@ def measured(nodes: int = MEASURED_EDGES // _DEGREE, disk_bytes: int = _DISK_BYT
 
 
 def _disk(num_bytes: int) -> tuple[float, float]:
-    """Measure random reads and bytes per second, of a file in the folder for temporary files."""
+    """Measure random reads and bytes per second, on a file in the temporary folder."""
     with TemporaryDirectory() as place:
         path, pages = Path(place, "pages"), num_bytes // _PAGE
         with path.open("wb") as file:
@@ -140,7 +140,7 @@ def _together() -> dict[str, float]:
 
 
 def together(rank: int, device: torch.device, place: str) -> None:
-    """Run the measurement as one of the two processes."""
+    """Run the measurement in one of the two processes."""
     torch.set_num_threads(1)
     peers = open_peers(this_group())
 

@@ -96,7 +96,7 @@ class Population:
         return self.nodes * float(self.share @ (self.undrawn * _drawn(degrees, fanout)))
 
     def reached(self, degrees: Degrees, fanout: int, draws: float) -> Population:
-        """Return the population after a hop, of which `draws` new edges have led to some of its nodes."""
+        """Return the population after a hop in which `draws` new edges led to its nodes."""
         ends = self.nodes * float(self.share @ degrees.ends)
         missed = np.exp(-draws / ends * degrees.ends) if ends > 0 else np.ones_like(self.chance)
         chance = 1 - (1 - self.chance) * missed
@@ -196,7 +196,7 @@ PROCESS_BYTES = (
     400 << 20
 )  # Python, torch and khop: resident memory of `python -c "import torch, khop.api.open_graph"`
 _NODE_BYTES = 16  # stored for every node on every machine: the original id and a scalar such as the label
-_DENSE_NODES = 1 << 22  # up to this size a sampler's table has 4 bytes for every node of the graph
+_DENSE_NODES = 1 << 22  # up to this size, a sampler has a table with 4 bytes per node of the graph
 _GATHER_COLLECTIVES = _HOP_COLLECTIVES = 3
 # A message is announced, and sent when the receiver is ready. Measured: it takes two one-way latencies.
 _WAYS = 2
@@ -258,7 +258,7 @@ class Times:
     training: float
     exchanging: float
     calls: float  # fixed cost of a step; more cores do not reduce it
-    batch_network: float  # to send the data of a batch, at the rate of the link
+    batch_network: float  # to send the data of a batch, at the link's bandwidth
     gradient_network: float
     batch_messages: float  # latency of the messages that make a batch, one after another
     gradient_messages: float  # latency of the gradient messages, for which the training waits
@@ -292,7 +292,7 @@ class Times:
 
     @property
     def step(self) -> float:
-        """The time of a step: cores, lanes and the training work in parallel, and the slowest decides."""
+        """The time of a step: cores, lanes and training run in parallel, so it is that of the slowest."""
         return max(self.cores, self.lanes, self.trainer)
 
     @property
@@ -470,38 +470,38 @@ def fewest_machines(
     return found
 
 
-_SERVERS_IN_FLIGHT = 4  # requests that a trainer has under way
-_KEPT = 2  # batches of a server per trainer: one that is sent, and one that is encoded
+_SERVERS_IN_FLIGHT = 4  # concurrent requests of a trainer
+_KEPT = 2  # batches of a server per trainer: one is sent while the next is encoded
 
 
 @dataclass(frozen=True)
 class ServersPrediction:
-    """A run with servers that hold the whole graph. Trainers are the machines of the cluster."""
+    """A run with servers that store the whole graph. Trainers are the machines of the cluster."""
 
     servers: int  # machines with one process each, like those of the trainers
     batch_bytes: float  # of a trainer's share, and the bytes that it receives in a step
     sent_bytes: float  # by a server, in a step
     server_memory: float  # graph, and (batches at once + 2 x trainers) x batch
     trainer_memory: float  # batches and training; nothing of the graph
-    server_cores: float  # seconds in which all cores of a server are busy for a step
-    server_network: float  # seconds in which the link of a server is busy for a step
+    server_cores: float  # seconds per step for which all cores of a server are busy
+    server_network: float  # seconds per step for which the link of a server is busy
     trainer_cores: float
     trainer_network: float
 
     @property
     def step(self) -> float:
-        """The time of a step: servers, links and trainers work in parallel, and the slowest decides."""
+        """The time of a step: servers, links and trainers run in parallel, so it is that of the slowest."""
         return max(self.server_cores, self.server_network, self.trainer_cores, self.trainer_network)
 
     @property
     def bottleneck(self) -> str:
-        """The part that takes the time of the step."""
+        """The slowest part, which determines the time of a step."""
         names = ("server_cores", "server_network", "trainer_cores", "trainer_network")
         return max(names, key=lambda name: float(getattr(self, name))).replace("_", " ")
 
     @property
     def enough(self) -> int:
-        """The number of servers with which trainers do not wait for them."""
+        """The smallest number of servers for which trainers do not wait."""
         of_trainers = max(self.trainer_cores, self.trainer_network)
         return max(1, math.ceil(self.servers * max(self.server_cores, self.server_network) / of_trainers))
 
@@ -536,7 +536,7 @@ def predict_servers(
 
 
 _PAGE = 4096
-_PLANNED = 0.5  # share of the free memory for a cache that is planned by need; the rest is page cache
+_PLANNED = 0.5  # share of the free memory for the planned cache; the rest is page cache
 
 
 @dataclass(frozen=True)
@@ -544,9 +544,9 @@ class FromDisk:
     """A step on one machine with memory for the edges, but not for the features."""
 
     memory: float  # bytes of edges, batches and training
-    cache: float  # further bytes of memory: half for rows that are needed most, half page cache
+    cache: float  # remaining bytes of memory: half for the most frequent rows, half for the page cache
     nodes: float  # nodes of a batch
-    read_rows: float  # rows of a batch that neither cache holds
+    read_rows: float  # rows of a batch that are in neither cache
     cold: float  # seconds of the disk for a batch while the caches are empty
     reading: float  # seconds of the disk for a batch
     step: float  # seconds: reading and the work of the cores overlap, and the slower one decides
@@ -555,9 +555,10 @@ class FromDisk:
 def from_disk(
     graph: GraphSize, run: PlannedRun, cluster: Cluster, constants: Constants, memory_bytes: float
 ) -> FromDisk | None:
-    """Predict one machine like those of `cluster`, with as many seeds; None if its memory lacks the edges.
+    """Predict training from disk on one machine of `cluster`, with the same number of seeds per machine.
 
-    Rows on one page take one random read together; rows beyond a page also take the time of their bytes.
+    None if the edges do not fit in its memory. Rows on the same page share one random read; rows larger than
+    a page also take the time to read them.
     """
     alone = replace(cluster, machines=1, cache_share=0.0)
     run = replace(run, batch_size=max(1, round(run.batch_size / cluster.machines)))
@@ -571,14 +572,14 @@ def from_disk(
     features = max(1, graph.feature_bytes * graph.nodes)
     is_cached = min(1.0, (1 - _PLANNED) * room / features)
     rows = (batch.rows - planned) * (1 - is_cached) if graph.feature_bytes else 0.0
-    pages = 1 + max(0, graph.feature_bytes - 1) / _PAGE  # that a row touches, wherever it begins
+    pages = 1 + max(0, graph.feature_bytes - 1) / _PAGE  # pages of a row, for a random offset
     row_s = max(1 / constants.disk_reads_per_s, pages * _PAGE / constants.disk_bytes_per_s)
     reading, cold = (_reads(count, graph) * row_s for count in (rows, batch.rows))
     return FromDisk(taken, room, batch.rows, rows, cold, reading, max(whole.times.step, reading))
 
 
 def _reads(rows: float, graph: GraphSize) -> float:
-    """Return the expected number of pages, or of longer rows, that hold some rows of random nodes."""
+    """Return the expected number of pages, or of longer rows, that the rows of random nodes are on."""
     per_page = max(1.0, _PAGE / max(1, graph.feature_bytes))
     share = min(1.0, rows / graph.nodes)
     return graph.nodes / per_page * (1 - math.pow(1 - share, per_page))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it imports NumPy, which help and errors of the command need not
+if TYPE_CHECKING:  # imports NumPy, which the command's help and errors do not need
     from khop.run.planning.degrees import Degrees
 
 WIDEST_INT32 = 2**31 - 1
@@ -24,7 +24,7 @@ class GraphSize:
     nodes: int
     edges: int
     feature_bytes: int  # bytes of all columns, per node
-    degrees: Degrees | None = None  # counted; None: those that are typical of grown graphs
+    degrees: Degrees | None = None  # counted; None: typical of grown graphs
 
     def __post_init__(self) -> None:
         for name, value, least in (

@@ -1,6 +1,7 @@
 """Pictures of runs, profiles and reports, drawn by matplotlib.
 
-It is imported when a picture is drawn, because that takes a second. No pyplot: no display is needed.
+Imported when a picture is drawn, because the import takes a second. pyplot is not used, so no display is
+needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STAGE_COLORS = {
     "communicating": "#f472b6",
     "saving": "#6b7280",
 }
-_FEW = 40  # points of a line that are marked: with more, marks would overlap
+_FEW = 40  # a line with more points has no markers, which would overlap
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
@@ -79,7 +80,7 @@ def drawn_curve(records: Sequence[Record], best: Record, title: str) -> bytes:
     figure = _figure(10.4, 3.9, title)
     left, right = figure.subplots(1, 2)
     scores = scores_of(best)
-    _, _, metric = next(iter(scores)).partition("_")  # the metric that chose the best epoch comes first
+    _, _, metric = next(iter(scores)).partition("_")  # the metric that selected the best epoch comes first
     _line(left, _by_epoch(records, "loss"), _INK)
     for split, color in _SPLIT_COLORS.items():
         name = f"{split}_{metric}"
@@ -154,7 +155,7 @@ def _name_rows(axes: Axes, title: str, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture within a page."""
+    """A picture embedded in a page."""
 
     title: str
     data: str  # SVG, base64
@@ -176,7 +177,7 @@ _ANNOTATED = 12  # classes of a confusion matrix with its counts
 
 
 def line_chart(title: str, lines: Mapping[int, Points], label: str = "epoch") -> Picture | None:
-    """Draw lines by the number of their run; None without a finite point."""
+    """Draw a line per run, in the color of its number; None without a finite point."""
     drawn = {run: [point for point in of if all(map(math.isfinite, point))] for run, of in lines.items()}
     if not any(drawn.values()):
         return None
@@ -196,7 +197,7 @@ def split_chart(found: Confusion | RankingCurve | Scatter) -> Picture | None:
         case Confusion():
             return _confusion(found)
         case RankingCurve():
-            title = f"links among the first k, of {found.negatives + 1} pairs each"
+            title = f"links among the first k of {found.negatives + 1} pairs each"
             return line_chart(title, {0: list(zip(found.ks, found.shares, strict=True))}, "k")
     return _scatter(found)
 

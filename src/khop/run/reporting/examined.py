@@ -36,7 +36,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class RankingCurve:
-    """Share of links that are among the first k, themselves and their negatives ordered by score."""
+    """Share of links that rank among the first k, ordered by score with their negatives."""
 
     ks: tuple[int, ...]
     shares: tuple[float, ...]
@@ -45,14 +45,14 @@ class RankingCurve:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Numbers and predictions of them, for some nodes."""
+    """Labels and predictions of regression, for some nodes."""
 
     points: tuple[tuple[float, float], ...]  # label, prediction
 
 
 @dataclass(frozen=True)
 class Examined:
-    """The predictions for a split in short."""
+    """Summary of the predictions for a split."""
 
     picture: Confusion | RankingCurve | Scatter | None
     heading: tuple[str, ...]  # of the columns of the worst predictions
@@ -61,7 +61,7 @@ class Examined:
 
 
 def examined(predictions: Predictions, names: Names, split: str) -> Examined | str:
-    """Examine the predictions for a split; a sentence if they are of a kind that khop does not know."""
+    """Examine the predictions for a split; return a sentence if their kind is unknown."""
     match predictions:
         case NodePredictions():
             return _of_nodes(predictions, names, split)
@@ -84,7 +84,7 @@ def _of_nodes(predictions: NodePredictions, names: Names, split: str) -> Examine
 
 @dataclass(frozen=True)
 class _Ids:
-    """The users' ids of the nodes of a type, else their original numbers, else their numbers."""
+    """The users' ids of the nodes of a type, or else their original node numbers, or else their numbers."""
 
     names: Names
     node_type: NodeType
@@ -179,7 +179,7 @@ def _end_names(predictions: LinkPredictions) -> tuple[str, ...]:
 def _ends_of(
     predictions: LinkPredictions, split: str, names: Names, places: Tensor, counts: Sequence[int]
 ) -> list[tuple[str, ...]]:
-    """Return the ids of both ends of links, numbered over all edge types; of several, the type first."""
+    """Return the ids of both ends of links, numbered over all edge types; with several, the type first."""
     links, first, found = predictions.splits[split][0], 0, dict[int, tuple[str, ...]]()
     for edge_type, count in zip(predictions.edge_types, counts, strict=True):
         here = places[(places >= first) & (places < first + count)]

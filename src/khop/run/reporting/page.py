@@ -1,4 +1,4 @@
-"""The page of `khop report`: one file without scripts that loads nothing. report.html is its template."""
+"""The page of `khop report`: a self-contained file without scripts, from the template report.html."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReportedRun:
     summary: RunSummary
     time: TimeSpent | None  # None if its steps have no times
     advice: tuple[str, ...]  # sentences on the bottleneck and on the setting to change
-    split: Examined | str  # the test split, or a sentence with the reason why it is missing
+    split: Examined | str  # the test split, or the reason why it is missing
 
     @property
     def time_chart(self) -> Picture | None:
@@ -58,7 +58,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of plain text; the first one of a row is its heading."""
+    """Cells of plain text; the first cell of a row is its heading."""
 
     label: str
     heading: Sequence[str]
@@ -148,13 +148,13 @@ def _of_epochs(run: ReportedRun) -> list[Mapping[str, float]]:
 
 
 def _rates(runs: Runs) -> Mapping[str, str]:
-    """Return the rates to show. Without a cache on a device, its hit rate is 0 everywhere and left out."""
+    """Return the hit rates to show. The rate of the device cache is left out if it is 0 everywhere."""
     on_device = any(epoch.get("device_hit_rate") for run in runs for epoch in _of_epochs(run))
     return {name: title for name, title in _RATES.items() if on_device or name != "device_hit_rate"}
 
 
 def _traffic(runs: Runs) -> Table:
-    """Return hit rates and bytes by run; no rows if the runs exchanged no data."""
+    """Return hit rates and bytes by run; empty if the runs exchanged no data."""
     rates = _rates(runs)
     heading = ["run", "rows needed", "remote", *rates.values(), "received per epoch", "received in all"]
     rows = [[run.name, *_cells(run, rates)] for run in runs] if any(map(_of_epochs, runs)) else []

@@ -50,12 +50,12 @@ def scores_of(record: Record) -> dict[str, float]:
 
 
 def _chosen_by(record: Record) -> float | None:
-    """Return the score that selects the best record: the first one on val."""
+    """Return the score that selects the best record: the first score on val."""
     return next((score for name, score in scores_of(record).items() if name.startswith("val_")), None)
 
 
 def baselines_of(record: Record) -> dict[str, dict[str, str]]:
-    """Return by score the names and the words of its baselines: "val_majority_accuracy", "majority"."""
+    """Return for each score the keys and names of its baselines: "val_majority_accuracy", "majority"."""
     found: dict[str, dict[str, str]] = {}
     for split, baseline in product(SCORES, BASELINES):
         prefix = f"{split}_{baseline.replace('-', '_')}_"
@@ -79,8 +79,8 @@ class RunState(StrEnum):
     """State of a run."""
 
     FINISHED = "finished"  # no epoch is left to train
-    RESUMABLE = "resumable"  # it runs, or was stopped: khop train --resume continues it
-    STARTED = "started"  # it runs, or was stopped before its first checkpoint
+    RESUMABLE = "resumable"  # running, or stopped: khop train --resume continues it
+    STARTED = "started"  # running, or stopped before its first checkpoint
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ class RunSummary:
     """Contents of a run folder."""
 
     folder: Path
-    settings: Mapping[str, Any]  # as config.toml has them
+    settings: Mapping[str, Any]  # in the form of config.toml
     records: tuple[Record, ...]  # of finished epochs
     training: Mapping[str, Any]  # the state in checkpoints/last; empty without a checkpoint
-    environment: Mapping[str, Any]  # as environment.json has it; empty for runs of earlier versions
-    changed_at: float  # the last write of its logs, in seconds since 1970
+    environment: Mapping[str, Any]  # in the form of environment.json; empty for runs of earlier versions
+    changed_at: float  # time of the last write to its logs, in seconds since 1970
 
     @property
     def graph(self) -> str:
@@ -101,14 +101,14 @@ class RunSummary:
 
     @property
     def model(self) -> str:
-        """The model in short."""
+        """Short description of the model."""
         table = self.settings.get("model", {})
         sizes = [str(table[name]) for name in ("layers", "hidden") if name in table]
         return " ".join([str(table.get("kind", "")), " x ".join(sizes)]).strip()
 
     @property
     def epochs_asked(self) -> int:
-        """The epochs that the run is set to train."""
+        """The configured number of epochs."""
         return int(self.settings.get("training", {}).get("epochs", 0))
 
     @property
@@ -124,12 +124,12 @@ class RunSummary:
 
     @property
     def evaluated(self) -> Sequence[Record]:
-        """Evaluations within epochs, as in steps.jsonl up to the last checkpoint, then the epochs."""
+        """Evaluations within epochs up to the last checkpoint, from steps.jsonl, then the epochs."""
         return (*self.training.get("evaluations", ()), *self.records)
 
     @cached_property
     def best(self) -> Record:
-        """The record of the best evaluation, without a checkpoint the last one; empty before the first."""
+        """The record of the best evaluation, or of the last without a checkpoint; empty before the first."""
         if not self.evaluated:
             return {}
         epoch = int(self.training.get("best_epoch", len(self.records) - 1))
@@ -145,7 +145,7 @@ class RunSummary:
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """By score its baselines: "test_accuracy" -> "majority" -> 0.3."""
+        """The baselines of each score: "test_accuracy" -> "majority" -> 0.3."""
         found = baselines_of(self.best).items()
         return {
             score: {word: number(self.best[name]) for name, word in words.items()} for score, words in found
@@ -176,9 +176,11 @@ def seconds_of(record: Record) -> Mapping[str, float]:
 
 
 def run_summary(folder: Path) -> RunSummary:
-    """Read a run folder. ValueError if it is none, or if its files are damaged."""
+    """Read a run folder. Raises ValueError if it is not a run folder, or if its files are damaged."""
     if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder}: not a run folder, it has no {CONFIG}; name one that khop train wrote")
+        raise ValueError(
+            f"{folder}: not a run folder, it has no {CONFIG}; give a folder written by khop train"
+        )
     last = existing_folder(folder / CHECKPOINTS / LAST) / STATE
     written = [file for name in (METRICS, STEPS, CONFIG) if (file := folder / name).is_file()]
     return RunSummary(
@@ -201,16 +203,20 @@ def _json(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_LOGS = (METRICS, "steps.jsonl", "checkpoints")  # one of them is in each run folder, and in no other
+_LOGS = (
+    METRICS,
+    "steps.jsonl",
+    "checkpoints",
+)  # each run folder contains one of them, and no other folder does
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Yield the run folders in and below a folder, by name. Hidden folders and links are left out.
+    """Yield the run folders in and below a folder, by name. Hidden folders and links are skipped.
 
     ValueError if the folder does not exist.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder; name a folder with runs of khop train")
+        raise ValueError(f"{folder}: no such folder; give a folder with runs of khop train")
     for path, folders, files in os.walk(folder):
         folders.sort()
         if CONFIG in files and any(name in files or name in folders for name in _LOGS):
@@ -221,7 +227,7 @@ def find_runs(folder: Path) -> Iterator[Path]:
 
 
 def differences(tables: Sequence[Mapping[str, object]]) -> dict[str, tuple[object, ...]]:
-    """Return by dotted path the values that differ between tables; None where a table lacks one."""
+    """Return the values that differ between tables, by dotted path; None where a table lacks one."""
     flat = [dict(flattened(table)) for table in tables]
     paths = dict.fromkeys(path for table in flat for path in table)
     rows = {path: tuple(table.get(path) for table in flat) for path in paths}
@@ -259,7 +265,7 @@ def environment(device: str, cores: int) -> dict[str, object]:
 
 
 def processor(facts: Path = CPU_FACTS) -> str:
-    """Return the name of the processor, or of its architecture where the system does not name it."""
+    """Return the name of the processor, or its architecture if the system does not report the name."""
     try:
         lines = facts.read_text().splitlines()
     except OSError:
@@ -269,5 +275,5 @@ def processor(facts: Path = CPU_FACTS) -> str:
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory that this process has had so far."""
+    """Return the peak memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -9,7 +9,9 @@ from typing import Any
 from khop.run.profile import RankSummary, Summary
 from khop.training.step_clock import BESIDE, LATE, STAGES, WITHIN
 
-WARM_UP = 5  # first steps, which do not count if there are enough others: they set up memory and threads
+WARM_UP = (
+    5  # first steps, which are skipped if there are enough others, because they set up memory and threads
+)
 _BINS = 60  # of a timeline
 
 Step = Mapping[str, Any]  # a line of steps.jsonl
@@ -20,7 +22,7 @@ class TimeSpent:
     """Time of all ranks over the steps of a run."""
 
     summary: Summary
-    timeline: tuple[tuple[Mapping[str, float], ...], ...]  # by rank and bin of steps, the seconds by stage
+    timeline: tuple[tuple[Mapping[str, float], ...], ...]  # seconds by stage, for each rank and bin of steps
     steps: int
 
 
@@ -59,7 +61,7 @@ def _last(step: Step, ranks: int) -> int:
 
 
 def _critical_path(steps: Sequence[Step], ranks: int) -> tuple[dict[str, float], float]:
-    """Return the seconds by stage of the last ranks, and their waits for the first batches of epochs."""
+    """Return the last ranks' seconds by stage, and their waits for the first batches of epochs."""
     decided_by, first_waits_s = dict.fromkeys(WITHIN, 0.0), 0.0
     for step in steps:
         last = _last(step, ranks)

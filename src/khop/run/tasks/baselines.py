@@ -1,6 +1,6 @@
 """Baselines of a run that do not use its model: label propagation, and training on node features alone.
 
-A further function warns of biased draws and of columns that the model does not read.
+Also warnings of biased draws and of columns that the model does not read.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def has_label_propagation(run: Run) -> bool:
 def label_propagation(run: Run, splits: Sequence[str], beside: Sequence[str]) -> Mapping[str, float]:
     """Return the scores of label propagation, such as "val/label-propagation/accuracy".
 
-    Labels of training nodes spread over the edges from the classified node type to itself, of the graph that
-    the split may use. Nodes that none reaches get the constant prediction. {} unless `has_label_propagation`,
-    and where servers have the edges. Collective where ranks hold edges or columns in parts; each rank then
-    has a row of 8 bytes per class for every node of the type.
+    Labels of training nodes spread over the edges from the classified node type to itself, in the graph that
+    the split may use. Nodes without a path from a training node get the constant prediction. {} unless
+    `has_label_propagation`, and if the edges are on servers. Collective if edges or columns are partitioned
+    over ranks; each rank then needs 8 bytes per class for every node of the type.
     """
     task, graph = run.run_task, run.graph
     if not (has_label_propagation(run) and isinstance(task, NodeTask)) or graph.servers is not None:
@@ -61,7 +61,7 @@ def label_propagation(run: Run, splits: Sequence[str], beside: Sequence[str]) ->
         return {}
     for split in splits:
         if split == "train":
-            continue  # its labels are given
+            continue  # their labels are known
         outputs = _outputs(context_of_split(task.context, split).graph, types, training, labels, classes)
         nodes = ids_here(task.nodes(split))
         rows = torch.where(outputs[nodes].isnan(), constant.output.double(), outputs[nodes])
@@ -73,7 +73,7 @@ def label_propagation(run: Run, splits: Sequence[str], beside: Sequence[str]) ->
 
 
 def _outputs(graph: Graph, types: Sequence[EdgeType], nodes: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return float64 (nodes, classes): shares of the labels that arrive; NaN where none does."""
+    """Return float64 (nodes, classes): shares of the labels that reach a node; NaN if none does."""
     count = graph.num_nodes(types[0][0])
     given, known = torch.zeros(count, classes), torch.zeros(count, dtype=torch.bool)
     known[nodes[labels >= 0]] = True
@@ -87,10 +87,11 @@ _SHAPE = ("hidden", "layers", "column", "dropout", "norm", "residual")  # settin
 
 
 def own_features(run: Run, raw: RawRun) -> Run:
-    """Return a run with the task, splits, seed and training of `run`, and a multilayer perceptron as model.
+    """Return a run with the task, splits, seed and training of `run`, and an MLP as the model.
 
-    It reads the input column of each node alone: no neighbors, no embeddings. `raw` has the permission to
-    import components that the run names. ValueError if no node type of the task has the column.
+    The MLP reads only the input column of each node, without neighbors or embeddings. `raw` has the
+    permission to import components that the run names. Raises ValueError if no node type of the task has the
+    column.
     """
     column, types = run.config.model.column, run.run_task.node_types
     if not any(column in run.graph.schema.columns.get(node_type, {}) for node_type in types):
@@ -99,12 +100,12 @@ def own_features(run: Run, raw: RawRun) -> Run:
             "train on; leave --baselines out"
         )
     config = checked(RawRun(_values(run.config), raw.source, permission=raw.permission))
-    graph = without_later_placement(run.graph)  # no neighbors: nothing for a GPU to draw
+    graph = without_later_placement(run.graph)  # without neighbors, there is nothing to sample on a GPU
     return Run(config, graph, built(config, "task", TaskContext(config, graph)))
 
 
 def _values(config: RunConfig) -> dict[str, object]:
-    """Return the settings of the baseline. GraphSAGE of no neighbors is a multilayer perceptron."""
+    """Return the settings of the baseline. GraphSAGE without neighbors is an MLP."""
     found = config.model_dump(mode="json", exclude_none=True)
     no_neighbors = [0] * len(config.sampler.fanouts)
     model = {name: value for name, value in found["model"].items() if name in _SHAPE}
@@ -119,10 +120,10 @@ def _values(config: RunConfig) -> dict[str, object]:
 
 
 def biased_draws(config: RunConfig, graph: Graph) -> str | None:
-    """Return a sentence with the remedy if training draws by weight without replacement, else None.
+    """Return a warning with the remedy if training draws by weight without replacement, else None.
 
-    A mean over such draws is biased, and exact evaluation is the plain mean. There is no sentence for
-    evaluation on samples, for weights that are a mask, or if all neighbors are drawn.
+    A mean over such draws is biased, and exact evaluation is the unweighted mean. There is no warning for
+    sampled evaluation, for weights that are a mask, or if all neighbors are drawn.
     """
     rule = weighted_in(rule_of(config, graph))
     if rule is None or rule.replacement or config.evaluation.fanouts:
@@ -144,12 +145,12 @@ def biased_draws(config: RunConfig, graph: Graph) -> str | None:
 
 
 def unread_edge_columns(config: RunConfig, graph: Graph, model: nn.Module) -> str | None:
-    """Return a sentence with the remedies if edges have numbers that neither model nor sampler reads."""
+    """Return a warning with the remedies if edges have numbers that neither model nor sampler reads."""
     encoder = model.encoder if isinstance(model, LinkPredictor | EdgePredictor) else model
     named = columns_of(config, graph, encoder)
     by_type = named if isinstance(named, Mapping) else {}
     settings = {"sampler.time", "sampler.weight", "sampler.rule.column", "links.relation", "task.label"}
-    settings &= {field.path for field in fields_of(type(config))}  # a component's tables have its own
+    settings &= {field.path for field in fields_of(type(config))}  # components have tables with their own
     used = {SPLIT, TIME, *(value_at(config, path) for path in settings)}
     schema, found = graph.schema, dict[EdgeType, list[str]]()
     for edge_type in schema.edge_types:

@@ -65,14 +65,14 @@ class SplitEdges:
 
     whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out edges
     edge_types: tuple[EdgeType, ...]  # the targets
-    fanouts: Hops  # of training: for the edge types that any hop follows, and for the target types
-    measured: Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
+    fanouts: Hops  # training fanouts, for the edge types that any hop follows and for the target types
+    measured: Hops  # evaluation fanouts, for the edge types followed in training; empty: all neighbors
     split: LinkSplit
     followed: tuple[EdgeType, ...]  # edge types of the encoder: only the ones of a training hop
 
     @classmethod
     def of(cls, context: TaskContext, columns: LinkColumns) -> SplitEdges:
-        """Split the edges as `links.split` says; equal runs get equal parts."""
+        """Split the edges as `links.split` says; equal runs get equal splits."""
         config, graph = context.config, context.graph
         edge_types = targets_of(config.task.target, graph.schema)
         hops, measured = (_hops(graph, of) for of in (config.sampler.fanouts, config.evaluation.fanouts))
@@ -103,17 +103,17 @@ class SplitEdges:
         return tuple(dict.fromkeys(end for t in self.edge_types for end in (t[0], t[2])))
 
     def model(self, context: TaskContext, around: Callable[[nn.Module], nn.Module]) -> nn.Module:
-        """Build the run's model as an encoder of both ends, and put it into another one."""
+        """Build the run's model as an encoder of both endpoints, and wrap it."""
         table = context.config.model
         embeddings = (table.embedding, table.embedding_update, table.embedded_types, table.unknown)
         sizes = ModelSizes.of(self.split.train, self.ends, table.column, None, table.hidden, *embeddings)
-        # Evaluation follows the edge types that the model has learned.
+        # Evaluation follows the edge types that the model has weights for.
         sizes = replace(sizes, edge_types=self.followed)
         return replace(context, graph=self.split.train).model(sizes, around)
 
 
 def work_of(context: TaskContext, graph: Graph, progress: Progress) -> InferenceWork:
-    """Return the sizes of chunks and the sharing of an evaluation."""
+    """Return the chunk sizes of an evaluation and the distribution of chunks over ranks."""
     config = context.config
     in_flight, size = in_flight_of(config), config.evaluation.batch_size
     edges = config.evaluation.batch_edges
@@ -127,7 +127,7 @@ def _hops(graph: Graph, fanouts: Sequence[Fanout]) -> Hops:
 def _split_of_edges(
     context: TaskContext, graph: Graph, edge_types: Sequence[EdgeType], columns: LinkColumns
 ) -> LinkSplit:
-    """Split the links as `links.split` says; `auto` takes the split that the graph's import has prepared."""
+    """Split the links as `links.split` says; `auto` uses the split that the import prepared."""
     links, seed = context.config.links, context.config.training.seed
     negatives, label, time, relation = columns.negatives, columns.label, columns.time, columns.relation
     cut_offs = time_cut_offs(context.graph)
@@ -205,12 +205,12 @@ class EdgeTask:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits with held-out edges. Training edges carry messages, so they are not evaluated."""
+        """The splits with held-out edges. Training edges are message edges, so they are not evaluated."""
         return tuple(self._held_out)
 
     @property
     def _held_out(self) -> Mapping[str, tuple[Graph, LinkList]]:
-        """By split, the graph for message passing and the edges to predict."""
+        """The graph for message passing and the edges to predict, by split."""
         split = self.parts.split
         return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
 
@@ -342,12 +342,12 @@ class RegressEdges:
 
 
 def edge_training_labels(parts: SplitEdges) -> Tensor:
-    """Return the labels of the training edges, in their order. Collective where ranks hold the edges."""
+    """Return the labels of the training edges, in their order. Collective if edges are partitioned."""
     return all_links(parts.split.train_links, parts.edge_type)[1]
 
 
 def _classes(parts: SplitEdges, label: str) -> int:
-    """Return one more than the largest label of all parts. Collective where ranks hold the edges."""
+    """Return one more than the largest label of all splits. Collective if edges are partitioned."""
     links = (parts.split.train_links, parts.split.val_links, parts.split.test_links)
     labels = torch.cat([all_links(of_part, parts.edge_type)[1] for of_part in links])
     if labels.numel() == 0 or int(labels.max()) < 0:

@@ -77,10 +77,10 @@ def filtered_ranking(
     known: Sequence[LinkList],
     progress: Progress,
 ) -> dict[str, float]:
-    """Return "filtered-mrr" and "filtered-hits@k", the means over both ends and over edge types. Collective.
+    """Return "filtered-mrr" and "filtered-hits@k", averaged over both endpoints and edge types. Collective.
 
-    Embeddings are computed over all neighbors in `graph`. `known` are the links of all splits, which do not
-    count against a link of the same relation and other end.
+    Embeddings are computed over all neighbors in `graph`. `known` are the links of all splits: a known link
+    is not a candidate when another link with the same relation and endpoint is ranked.
     """
     rows = rows_of_ends(context, model, graph, links, progress)
     found: list[TripleRanking] = []
@@ -133,10 +133,10 @@ def candidate_ranking(
     seen: Sequence[LinkList],
     progress: Progress,
 ) -> dict[str, float]:
-    """Return "full-ndcg@k" and "full-recall@k": means over sources with links, then over edge types.
+    """Return "full-ndcg@k" and "full-recall@k", averaged over sources with links, then over edge types.
 
     Every node of the destination type is a candidate, except the destinations of a source in `seen`, the
-    links of the splits before. An edge type with no other links than these is left out. Embeddings are
+    links of earlier splits. An edge type whose links are all in `seen` is left out. Embeddings are
     computed over all neighbors in `graph`. Collective.
     """
     rows = rows_of_ends(context, model, graph, links, progress)
@@ -171,12 +171,12 @@ def _scores(
     return grid(sources[queries.to(sources.device)], destinations)
 
 
-TABLE = "hard_negatives"  # the buffer of the model with a table, so that checkpoints have it
+TABLE = "hard_negatives"  # the model's buffer with a table, so that it is saved in checkpoints
 
 
 @dataclass(frozen=True, eq=False)
 class HardTables:
-    """By edge type, the hard negatives of each source: destinations of high scores, no training links."""
+    """Hard negatives of each source: destinations with high scores that are not training links."""
 
     context: TaskContext
     split: LinkSplit
@@ -185,7 +185,7 @@ class HardTables:
 
     @classmethod
     def of(cls, context: TaskContext, split: LinkSplit, model: LinkPredictor) -> HardTables:
-        """Add the tables to the model, with node 0 in them until they are computed before the first epoch."""
+        """Add the tables to the model, filled with node 0 until they are computed before the first epoch."""
         types, count = model.edge_types, context.config.links.hard_negatives
         names = {t: TABLE if len(types) == 1 else f"{TABLE} {parameter_name(*t)}" for t in types}
         for edge_type, name in names.items():
@@ -251,7 +251,7 @@ class HardTables:
 
 
 def negatives_of(links: LinksTable, mode: NegativeMode, hard: Mapping[EdgeType, Tensor] | None) -> Negatives:
-    """Return the training negatives in the arrangement of the loss.
+    """Return the training negatives in the order that the loss expects.
 
     Shared negatives come first, then those of each link, then the `hard` ones of tables by edge type.
     """
@@ -272,7 +272,7 @@ def _drawn(links: LinksTable, count: int, mode: NegativeMode, group: int) -> Dra
     return UniformNegatives(count, mode, exact, group, links.corrupt)
 
 
-BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, next to the selection metric
+BESIDE: tuple[LinkMetric, ...] = ("mrr", "roc-auc")  # always computed, in addition to the selection metric
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,14 +282,14 @@ class LinkTask:
     context: TaskContext
     whole: Graph  # the graph for inference: every edge of the model's edge types, with held-out links
     edge_types: tuple[EdgeType, ...]
-    fanouts: Hops  # of training: for the edge types that any hop follows, and for the target types
-    measured: Hops  # of evaluation: for the edge types followed in training; empty: all neighbors
+    fanouts: Hops  # training fanouts, for the edge types that any hop follows and for the target types
+    measured: Hops  # evaluation fanouts, for the edge types followed in training; empty: all neighbors
     split: LinkSplit
     model: LinkPredictor
     task: LinkPrediction
     hard: HardTables | None = None  # with links.hard_negatives
-    given: Mapping[str, Links] = field(default_factory=dict)  # by split, links with negatives of a file
-    popularity: dict[str, float] = field(default_factory=dict)  # measured so far: no epoch changes it
+    given: Mapping[str, Links] = field(default_factory=dict)  # links with negatives from a file, by split
+    popularity: dict[str, float] = field(default_factory=dict)  # cached, because training does not change it
 
     @classmethod
     def of(cls, context: TaskContext) -> LinkTask:
@@ -328,12 +328,12 @@ class LinkTask:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits with held-out links. Training links are messages, so they are not evaluated."""
+        """The splits with held-out links. Training links are message edges, so they are not evaluated."""
         return tuple(self._held_out)
 
     @property
     def _held_out(self) -> Mapping[str, tuple[Graph, LinkList]]:
-        """By split, the graph for message passing and the links to score."""
+        """The graph for message passing and the links to score, by split."""
         split = self.split
         return {"val": (split.val, split.val_links), "test": (split.test, split.test_links)}
 
@@ -400,17 +400,17 @@ class LinkTask:
         return {f"{split}/{name}": score for name, score in scores.items()}
 
     def _ranked(self, split: str, progress: Progress) -> dict[str, float]:
-        """Rank all destinations for each source of a split, without its links of the splits before."""
+        """Rank all destinations for each source of a split, without its links of earlier splits."""
         graph, links = self._held_out[split]
         scores = candidate_ranking(self.context, self.model, graph, links, self._before(split), progress)
         return {f"{split}/{name}": score for name, score in scores.items()}
 
     def _before(self, split: str) -> list[LinkList]:
-        """Return the links of the splits before a split: training, and for test also validation."""
+        """Return the links of earlier splits: training, and for test also validation."""
         return [self.split.train_links, self.split.val_links][: 1 + (split == "test")]
 
     def _popularity(self, split: str, metrics: Sequence[LinkMetric]) -> dict[str, float]:
-        """Compute the metrics of in-degrees as scores, over the edges that carry messages in this split."""
+        """Compute the metrics with in-degrees as scores, over the message graph of this split."""
         names: dict[str, str] = {metric: f"{split}/{POPULARITY}/{metric}" for metric in metrics}
         if any(name not in self.popularity for name in names.values()):
             graph, links = self._scored(split)
@@ -451,7 +451,7 @@ class LinkTask:
         return negatives_of(self.context.config.links, self.task.loss.mode, hard)
 
     def before_epoch(self, epoch: int) -> None:
-        """Compute the tables of hard negatives, if the run has some and they are due. Collective."""
+        """Compute the tables of hard negatives, if the run uses them and they are due. Collective."""
         if self.hard is not None:
             self.hard.refresh(epoch)
 
@@ -473,7 +473,7 @@ class PredictLinks:
 
 
 def _with_given_negatives(context: TaskContext, parts: SplitEdges) -> dict[str, Links]:
-    """Return the held-out links of the splits whose negatives are in a file. Collective."""
+    """Return the held-out links of the splits with negatives from a file. Collective."""
     config, found = context.config, dict[str, Links]()
     for split, links in (("val", parts.split.val_links), ("test", parts.split.test_links)):
         path: str | None = getattr(config.links, f"{split}_negatives")

@@ -62,7 +62,7 @@ class NodeTask:
     task: NodeObjective
     splits: tuple[str, ...] = SPLITS
     kind: LabelKind = "by dtype"  # of the labels, for predictions
-    tables: SeedTables | None = None  # of labeled rows; None: seeds are the nodes of splits
+    tables: SeedTables | None = None  # tables of labeled rows; None: seeds are the nodes of splits
 
     @classmethod
     def of(
@@ -77,7 +77,7 @@ class NodeTask:
         """Make the task with a new model of `outputs` values per node, by default the label's classes.
 
         The setting `task.metric` replaces the metric of the objective. `kind` decides how predictions are
-        written, by default the dtype of the labels. `around` may change the model or put it into another one.
+        written, by default the dtype of the labels. `around` may change or wrap the model.
         `tables` are the seed tables of the run, if they are open already.
         """
         metric = context.config.task.metric
@@ -117,8 +117,8 @@ class NodeTask:
     ) -> dict[str, float]:
         """Compute the task's metric and the metrics in `beside` on each split.
 
-        One evaluation pass serves all splits. With cut-offs of a split by time, each split has a pass over
-        the edges that it may use: training those before `val`, validation those before `test`, test all.
+        One evaluation pass serves all splits. In a graph split by time, each split has a pass over the edges
+        that it may use: training those before `val`, validation those before `test`, test all.
         """
         return self.evaluated(splits, progress, beside).scores
 
@@ -251,11 +251,11 @@ class RegressNodes:
 
 
 class LabelNodes:
-    """Any number of labels per node of a type."""
+    """Multi-label classification of the nodes of a type."""
 
     @dataclass(frozen=True)
     class Options:
-        """Options of a task over sets of labels, as a run sets them."""
+        """Options of multi-label classification, as set by a run."""
 
         metric: Annotated[
             Literal["f1-micro", "f1-macro", "roc-auc", "average-precision"] | None, Default("f1-micro")
@@ -309,7 +309,7 @@ def _listed(context: TaskContext, node_type: NodeType, split: str) -> Tensor | L
 
 
 def training_labels(context: TaskContext, task: NodeObjective, tables: SeedTables | None = None) -> Tensor:
-    """Return the labels of the training split, in the order of the split. Collective if the columns are."""
+    """Return the labels of the training split, in its order. Collective if the columns are."""
     if tables is not None:
         labels = tables.rows("train").labels
         assert labels is not None

@@ -47,7 +47,7 @@ class ResolveContext:
 
 @dataclass(frozen=True)
 class MetricOptions:
-    """Options of a task over classes or links, as a run sets them."""
+    """Options of a task over classes or links, as set by a run."""
 
     metric: Annotated[
         str | None,
@@ -67,34 +67,34 @@ class MetricOptions:
 
 @dataclass(frozen=True)
 class ClassOptions(MetricOptions):
-    """Options of a task over classes, as a run sets them."""
+    """Options of a task over classes, as set by a run."""
 
     loss: ClassLossKind = "cross-entropy"
-    """Loss of a node or edge: cross-entropy, or focal loss, which weighs those with a certain class less"""
+    """Loss: cross-entropy, or focal loss, which gives confident predictions less weight"""
     gamma: Annotated[float, Ge(0), Lt(1000)] = 2.0
-    """Exponent of focal loss"""
+    """Focusing parameter gamma of focal loss"""
     class_weights: Annotated[Literal["none", "balanced"], Default("none")] = "none"
-    """Weights of the classes in the loss: none, or inverse to their counts in training (balanced)"""
+    """Class weights in the loss: none, or inverse to the class counts in training (balanced)"""
     label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """Share of the target that is spread over all classes"""
+    """Label smoothing: share of the target that is spread over all classes"""
 
     @property
     def class_loss(self) -> ClassLoss:
-        """The loss without weights of classes."""
+        """The loss without class weights."""
         return ClassLoss(self.loss, None, self.label_smoothing, self.gamma)
 
 
 @dataclass(frozen=True)
 class NumberOptions:
-    """Options of a task over numbers, as a run sets them."""
+    """Options of regression, as set by a run."""
 
     metric: Annotated[Literal["rmse", "mae", "r2"] | None, Default("rmse")] = None
     """Evaluation metric"""
     loss: Literal["mse", "mae"] = "mse"
     """Loss: squared error (mse) or absolute error (mae)"""
     standardize: Literal["train", "none"] = "train"
-    """Standardize labels by their mean and deviation on the training split; outputs keep the unit of the
-    labels"""
+    """Standardize labels by their mean and standard deviation on the training split; outputs keep the unit of
+    the labels"""
 
 
 def resolved_classes(context: ResolveContext) -> TaskTable:
@@ -119,7 +119,7 @@ class _Labels:
     """The label columns that a task can have, and the check of a split."""
 
     columns: Callable[[Schema, NodeType], Mapping[str, ColumnSpec]]
-    problem: Callable[[Tensor, Tensor, NodeType, str], str | None]  # nodes, all labels, type and column
+    problem: Callable[[Tensor, Tensor, NodeType, str], str | None]  # nodes, all labels, node type and column
 
 
 def _resolved(context: ResolveContext, metrics: Iterable[str], labels: _Labels) -> TaskTable:
@@ -171,7 +171,7 @@ def folder_of(config: RunConfig, graph: Graph) -> Folder:
 
 
 def reader_of_tables(name: str) -> Any:  # noqa: ANN401
-    """Import a module of `khop.run` that reads tables. ValueError without the packages of imports."""
+    """Import a module of `khop.run` that reads tables. ValueError if packages for imports are missing."""
     try:
         return import_module(f"khop.run.{name}")
     except ImportError as error:
@@ -179,7 +179,7 @@ def reader_of_tables(name: str) -> Any:  # noqa: ANN401
 
 
 def _usual(names: Collection[str]) -> tuple[str, ...]:
-    """Return the name that khop import gives to labels, or else that of torch_geometric, if it exists."""
+    """Return the label column that khop import writes, or else the one of torch_geometric, if it exists."""
     return next(((name,) for name in (LABEL, "y") if name in names), ())
 
 
@@ -196,7 +196,7 @@ def _split_name(task: TaskTable, field: str, graph: Folder, node_type: NodeType)
 
 
 def _refuse_other_labels(context: ResolveContext) -> None:
-    """Raise ValueError that names the task for the labels that a graph has, if they are of another one."""
+    """Raise ValueError that names the right task if the graph's labels are of another kind."""
     own, found = context.config.task.kind, labels_of_graph(context.graph.schema)
     if found is not None and found[0] != own:
         kind, label, node_type = found
@@ -209,7 +209,7 @@ def _refuse_other_labels(context: ResolveContext) -> None:
 def labels_of_graph(
     schema: Schema, target: str | None = None, label: str | None = None
 ) -> tuple[str, str, NodeType] | None:
-    """Return the task of the labels of nodes, their column and their node type; None if there are none."""
+    """Return the task for the graph's node labels, their column and their node type; None without labels."""
     for kind in _NODE_TASKS:
         for node_type in schema.node_types if target is None else [target]:
             there = _columns_of(kind, label, schema, node_type)
@@ -223,14 +223,14 @@ _NODE_TASKS = ("node-classification", "node-regression", "multi-label")
 
 
 def _columns_of(kind: str, label: str | None, schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
-    """Return the columns that a task of nodes can have as its label."""
+    """Return the columns that can be the label of a node task."""
     if kind == "node-classification":
         return _labels(schema, node_type)
     return (_numbers if kind == "node-regression" else _label_sets)(label, schema, node_type)
 
 
 def with_task(raw: RawRun, schema: Schema) -> RawRun:
-    """Name the task of a run that names none: that of the graph's labels, or links if there are none."""
+    """Set the default task: the one for the graph's labels, or link prediction without labels."""
     task = raw.values.get("task", {})
     if not isinstance(task, Mapping) or task.get("kind") is not None:
         return raw
@@ -246,7 +246,7 @@ def with_task(raw: RawRun, schema: Schema) -> RawRun:
 
 
 def forward_types(schema: Schema) -> list[EdgeType]:
-    """Return the edge types without those that are the reverse of one before."""
+    """Return the edge types without those that are the reverse of an earlier one."""
     return [t for n, t in enumerate(schema.edge_types) if schema.reverse(t) not in schema.edge_types[:n]]
 
 
@@ -277,7 +277,7 @@ def task_notes(task: TaskTable, schema: Schema, raw: RawRun) -> list[str]:
 
 
 def with_node_defaults(task: TaskTable, schema: Schema) -> TaskTable:
-    """Fill in node type and label of a task from outside, where the graph has only one; else leave them open.
+    """Fill in node type and label of a custom task where the graph has only one; else leave them open.
 
     The node types with labels come first; a graph without labels may have one node type.
     """
@@ -298,7 +298,7 @@ def _labels(schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
 
 
 def _numbers(asked: str | None, schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
-    """Return the columns that regression can predict; if none is asked for, the ones of a number per node."""
+    """Return the columns that regression can predict; by default, those with one number per node."""
     columns = _unclassed(schema, node_type)
     if asked is not None:
         return {name: spec for name, spec in columns.items() if len(spec.shape) < 2}
@@ -307,7 +307,7 @@ def _numbers(asked: str | None, schema: Schema, node_type: NodeType) -> dict[str
 
 
 def _label_sets(asked: str | None, schema: Schema, node_type: NodeType) -> dict[str, ColumnSpec]:
-    """Return the columns of an entry per label; if none is asked for, the ones that are not floats."""
+    """Return the columns with an entry per label; by default, those that are not floats."""
     found = {name: spec for name, spec in _unclassed(schema, node_type).items() if len(spec.shape) == 1}
     if asked is None:
         found = {name: spec for name, spec in found.items() if "float" not in spec.dtype}
@@ -331,7 +331,7 @@ def _check_split(
         )
     lies_in_parts = isinstance(graph, PartsFolder) and graph.schema.column(target, column).shape
     if isinstance(graph, GraphOnServers) or lies_in_parts:
-        return  # not at hand: evaluation names nodes without labels
+        return  # not in this process; evaluation reports nodes without labels
     problem = labels.problem(graph.split(name)[target], graph.columns()[target][column], target, column)
     if problem is not None:
         raise ValueError(f"task.{field} is {name!r}: {problem} ({where})")
@@ -392,7 +392,7 @@ def resolved_links(context: ResolveContext) -> TaskTable:
 
 
 def check_links(context: ResolveContext, target: str, edge_type: EdgeType) -> None:
-    """Raise ValueError unless the run can split the links of an edge type, and knows their times."""
+    """Raise ValueError unless the links of an edge type can be split, and have times if these are needed."""
     config, graph, raw = context.config, context.graph, context.raw
     time, columns = config.sampler.time, graph.schema.columns.get(edge_type, {})
     if time is not None and time not in columns:
@@ -433,14 +433,14 @@ def _check_several(context: ResolveContext, target: str, edge_types: Sequence[Ed
 
 
 def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
-    """Raise ValueError unless hard negatives, by a search among all destinations, fit the run."""
+    """Raise ValueError unless the run supports hard negatives, which need a search of all destinations."""
     config, raw = context.config, context.raw
     count, path = config.links.hard_negatives, "links.hard_negatives"
     unfit = {
         "links.decoder": config.links.decoder == "mlp"
-        and "hard negatives need a decoder with inner products or distances, as all others have",
+        and "hard negatives need a decoder of inner products or distances, such as dot",
         "links.relation": config.links.relation is not None
-        and "hard negatives are found per source, not per source and relation",
+        and "hard negatives are searched per source, not per source and relation",
         "links.corrupt": config.links.corrupt != "destination" and "hard negatives replace destinations",
         "servers.addresses": bool(config.servers.addresses) and "servers do not store hard negatives",
         "device": config.device != "cpu" and "hard negatives are in host memory",
@@ -455,13 +455,13 @@ def _check_hard(context: ResolveContext, targets: Sequence[EdgeType]) -> None:
     nodes = context.graph.num_nodes(destination)
     if count > nodes:
         raise ValueError(
-            f"{path} is {count}: there are {nodes} nodes of {destination!r} to take them from; give at most "
-            f"this number ({raw.where(path)})"
+            f"{path} is {count}: there are only {nodes} nodes of {destination!r}; give at most this number "
+            f"({raw.where(path)})"
         )
 
 
 def links_split(asked: str, columns: Mapping[EdgeType, Collection[str]], cut_offs: TimeCutOffs | None) -> str:
-    """Return the split of links of edge types with these columns: all are split in one way."""
+    """Return the split of links of edge types with these columns, which must be the same for all types."""
     found = {t: link_split(asked, of_type, cut_offs) for t, of_type in columns.items()}
     (first, split), *others = found.items()
     for other, another in others:
@@ -488,7 +488,7 @@ def link_split(asked: str, columns: Collection[str], cut_offs: TimeCutOffs | Non
 
 
 def _check_relation(context: ResolveContext, target: str, columns: Mapping[str, ColumnSpec]) -> None:
-    """Raise ValueError unless the column of relations has a whole number per link."""
+    """Raise ValueError unless the column of relations has an integer per link."""
     name, raw = context.config.links.relation, context.raw
     if name is None:
         return
@@ -512,7 +512,7 @@ def _check_shares(context: ResolveContext, count: int, target: str) -> None:
         share, where = getattr(links, name), raw.where(f"links.{name}")
         if int(count * share) == 0:
             raise ValueError(
-                f"links.{name} is {share}: of {count} links of {target} that holds out none; "
+                f"links.{name} is {share}: this holds out none of the {count} links of {target}; "
                 f"raise it ({where})"
             )
     if links.val + links.test >= 1:
@@ -522,7 +522,7 @@ def _check_shares(context: ResolveContext, count: int, target: str) -> None:
         )
 
 
-_OF_SPLITS = {"split", "val", "test"}  # settings of links that runs over labels of edges have
+_OF_SPLITS = {"split", "val", "test"}  # settings in the table links that runs over edge labels use
 
 
 def resolved_edge_classes(context: ResolveContext) -> TaskTable:
@@ -550,7 +550,7 @@ def _resolved_edge_task(
     there = {words_of(edge_type): edge_type for edge_type, names in labeled.items() if names}
     if not there:
         raise ValueError(
-            f"task.kind is {task.kind!r}: no edge type has a column that fits; give the edges a column of "
+            f"task.kind is {task.kind!r}: no edge type has a suitable column; give the edges a column of "
             f"labels ({raw.where('task.kind')})"
         )
     forward = [words_of(edge_type) for edge_type in forward_types(schema)]
@@ -562,7 +562,7 @@ def _resolved_edge_task(
 
 
 def _check_unused(context: ResolveContext) -> None:
-    """Raise ValueError for settings of scored links, which labels of edges do not use."""
+    """Raise ValueError for settings of link prediction that tasks over edge labels do not use."""
     config, raw = context.config, context.raw
     for entry in fields_of(type(config)):
         section, name, *_ = [*entry.path.split("."), ""]
